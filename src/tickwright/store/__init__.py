@@ -1,0 +1,1 @@
+"""PostgreSQL: pools, migrations and the SQL that several rooms share."""

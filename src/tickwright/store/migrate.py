@@ -1,0 +1,98 @@
+"""Bring the schema forward, on a live system, with one migrator at a time.
+
+Decides nothing about data. Each revision is expand-only, so the release before keeps working on
+the schema after (docs/adr/0003). A lock that cannot be had in two seconds gives way to the
+traffic and is tried again, so that a migration never queues everybody behind itself.
+"""
+
+import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from tickwright.domain.errors import Contended, Rejected, Unavailable
+from tickwright.store.dsn import sqlalchemy_url
+
+LOCK_TRIES_MAX = 30
+_MIGRATION_LOCK = 7313_0001
+
+
+def migrate(url: str) -> str:
+    """Run all outstanding revisions and return the revision that the database then has.
+
+    Safe to run from many processes at once, and while the product works.
+
+    Args:
+        url: A direct PostgreSQL URL (not through PgBouncer in transaction mode).
+
+    Raises:
+        Unavailable: The database does not answer. Retry.
+        Contended: A table stayed locked for a minute. Retry.
+        Rejected: The server is older than PostgreSQL 15. Do not retry.
+    """
+    engine = sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool)
+    for _ in range(LOCK_TRIES_MAX):
+        with suppress(_LockNotAvailable):
+            return _migrate_once(engine)
+    raise Contended("migration_locked", "a table stayed locked; look for a long transaction and try again")
+
+
+def migration_sql() -> str:
+    """Return the whole schema as SQL text, for people who run migrations by hand."""
+    out = io.StringIO()
+    config = _config(output=out)
+    command.upgrade(config, "head", sql=True)
+    return out.getvalue()
+
+
+def head_revision() -> str:
+    """Return the revision that this release expects."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    return head or ""
+
+
+class _LockNotAvailable(Exception):
+    """Another session holds a lock that we did not wait for."""
+
+
+def _migrate_once(engine: sqlalchemy.Engine) -> str:
+    try:
+        with engine.begin() as connection:
+            _prepare(connection)
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            context = MigrationContext.configure(
+                connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
+            )
+            return context.get_current_revision() or ""
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) == "55P03":
+            raise _LockNotAvailable from error
+        host = make_url(sqlalchemy_url(str(engine.url))).host
+        raise Unavailable("database_unavailable", f"PostgreSQL at {host or 'the local socket'} does not answer") from error
+
+
+def _prepare(connection: sqlalchemy.Connection) -> None:
+    number = connection.exec_driver_sql("SHOW server_version_num").scalar_one()
+    if int(number) < 150000:
+        raise Rejected("postgresql_too_old", f"PostgreSQL 15 or newer is needed, this one is {number}")
+    connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+    connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS tickwright")
+
+
+def _config(output: Any = None) -> Config:
+    config = Config(output_buffer=output) if output else Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("sqlalchemy.url", "postgresql://")
+    config.set_main_option("path_separator", "os")
+    return config

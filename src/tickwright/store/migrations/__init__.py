@@ -1,0 +1,1 @@
+"""The schema's history: Alembic revisions whose text is raw SQL, forward on a live system."""

@@ -1,0 +1,1 @@
+"""SQL that several rooms share: one file a subject."""
