@@ -1,0 +1,55 @@
+"""What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body."""
+
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
+
+from tickwright.ports.broker import Refused, Unknown
+
+RETRY_AFTER_MAX = timedelta(hours=1)
+EXCERPT_CHARS_MAX = 500
+
+
+def refusal_of(status: int, retry_after: str | None, body: bytes, *, now_unix_s: int) -> Refused | Unknown:
+    """Return the outcome of a status that is not 2xx.
+
+    Args:
+        status: 100..999 as it was read.
+        retry_after: The header as it came, trusted in nothing.
+        body: The first bytes of the answer, for a person.
+        now_unix_s: What ``Retry-After`` dates are compared with.
+    """
+    if status < 200:
+        return Unknown("bad_response", f"The answer switched protocols (HTTP {status}).")
+    if 300 <= status < 400:
+        return Refused("http_redirect", f"HTTP {status}: redirects are never followed.", status=status)
+    text = excerpt(body)
+    return Refused(
+        f"http_{status}",
+        f"HTTP {status}: {text}" if text else f"HTTP {status}",
+        gone=status == 410,
+        status=status,
+        retry_after=retry_after_of(retry_after, now_unix_s=now_unix_s),
+    )
+
+
+def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
+    """Return how long the other side asks us to wait, 0 to 1 hour; ``None`` for nothing or garbage."""
+    if value is None or len(value) > 64:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return RETRY_AFTER_MAX if len(text) > 6 else min(timedelta(seconds=int(text)), RETRY_AFTER_MAX)
+    try:
+        at = parsedate_to_datetime(text)
+        wait_s = at.replace(tzinfo=at.tzinfo or UTC).timestamp() - now_unix_s
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+    return min(max(timedelta(0), timedelta(seconds=wait_s)), RETRY_AFTER_MAX)
+
+
+def excerpt(body: bytes) -> str:
+    """Return the beginning of a body as printable text, at most 500 characters."""
+    text = body[: EXCERPT_CHARS_MAX * 4].decode("utf-8", "backslashreplace")
+    return "".join(character if character.isprintable() else " " for character in text)[
+        :EXCERPT_CHARS_MAX
+    ].strip()

@@ -1,0 +1,178 @@
+"""Which network addresses a callback may reach: the rule against server-side request forgery.
+
+A destination is chosen by a user, but the connection starts inside our network, where loopback,
+private services and a cloud's metadata endpoint answer without asking who calls. So the address
+that is really connected to is judged, never the name. Decided here, on plain values:
+
+* a public address is reached by TLS only (``https``, ``wss``),
+* an address of the allow list is reached by TLS and in plain text,
+* everything else is blocked, and the answer names a class (``loopback``, ``private``, …), never
+  the address, so that nobody can use us to look into a private zone of the DNS.
+
+Python's ``is_global`` alone would let pass NAT64 and 6to4 addresses that lead to loopback,
+multicast, and the host address of Azure; hence our own tables, from the registries of IANA.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from tickwright.domain.errors import Rejected
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_V4_BLOCKED: tuple[tuple[str, str], ...] = (
+    ("0.0.0.0/8", "unspecified"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "shared"),  # carrier NAT; Alibaba's metadata lives here
+    ("127.0.0.0/8", "loopback"),
+    ("168.63.129.16/32", "cloud_metadata"),  # Azure's host; public by its number only
+    ("169.254.0.0/16", "link_local"),  # metadata of most clouds
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "reserved"),  # Oracle's metadata lives here
+    ("192.0.2.0/24", "documentation"),
+    ("192.31.196.0/24", "reserved"),
+    ("192.52.193.0/24", "reserved"),
+    ("192.88.99.0/24", "transition"),
+    ("192.168.0.0/16", "private"),
+    ("192.175.48.0/24", "reserved"),
+    ("198.18.0.0/15", "benchmark"),
+    ("198.51.100.0/24", "documentation"),
+    ("203.0.113.0/24", "documentation"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+)
+_V6_BLOCKED: tuple[tuple[str, str], ...] = (
+    ("::/128", "unspecified"),
+    ("::1/128", "loopback"),
+    ("::/96", "transition"),  # IPv4-compatible, long deprecated
+    ("64:ff9b:1::/48", "transition"),  # NAT64 of a local network: leads wherever that network says
+    ("100::/64", "reserved"),
+    ("2001::/32", "transition"),  # Teredo
+    ("2001::/23", "reserved"),
+    ("2001:db8::/32", "documentation"),
+    ("2002::/16", "transition"),  # 6to4
+    ("2620:4f:8000::/48", "reserved"),
+    ("3fff::/20", "documentation"),
+    ("5f00::/16", "reserved"),
+    ("fc00::/7", "private"),
+    ("fe80::/10", "link_local"),
+    ("fec0::/10", "private"),
+    ("ff00::/8", "multicast"),
+)
+_V4 = tuple((IPv4Network(text), reason) for text, reason in _V4_BLOCKED)
+_V6 = tuple((IPv6Network(text), reason) for text, reason in _V6_BLOCKED)
+_V6_GLOBAL = IPv6Network("2000::/3")
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class AllowEntry:
+    """A network that may be reached although it is not public, on one port or on all."""
+
+    network: Network
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """What callbacks, couriers and webhooks may reach besides public addresses; empty by default."""
+
+    entries: tuple[AllowEntry, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "AllowList":
+        """Read ``TICKWRIGHT_ALLOW_TARGETS``: ``10.0.0.0/8, 192.168.7.4:8080, [fd00::/8]:443``.
+
+        Raises:
+            Rejected: ``invalid_allow_list``, naming the entry. Permanent: do not retry.
+        """
+        return cls(tuple(_entry(part.strip()) for part in text.split(",") if part.strip()))
+
+    def allows(self, address: Address, port: int) -> bool:
+        """Whether an entry covers the address (an IPv4-mapped one as its IPv4 self) on this port."""
+        plain = _unmapped(address)
+        return any(
+            plain.version == entry.network.version and plain in entry.network and entry.port in (None, port)
+            for entry in self.entries
+        )
+
+
+def _entry(text: str) -> AllowEntry:
+    network, port = _split_port(text)
+    message = f"{text!r} is no entry of an allow list; write 10.0.0.0/8, 10.1.2.3:8080 or [fd00::/8]:443."
+    if port is not None and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise Rejected("invalid_allow_list", message)
+    try:
+        return AllowEntry(ip_network(network), None if port is None else int(port))
+    except ValueError:
+        raise Rejected("invalid_allow_list", message) from None
+
+
+def _split_port(text: str) -> tuple[str, str | None]:
+    if text.startswith("["):
+        network, _, rest = text[1:].partition("]")
+        return network, rest.removeprefix(":") if rest else None
+    if text.count(":") == 1:
+        network, _, port = text.partition(":")
+        return network, port
+    return text, None
+
+
+def _unmapped(address: Address) -> Address:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped if mapped is not None else address
+
+
+@lru_cache(maxsize=4096)
+def block_reason(address: Address) -> str | None:
+    """Return the class that keeps an address from being public, or ``None`` for a public one.
+
+    IPv4-mapped and well-known NAT64 addresses are judged as the IPv4 address they lead to.
+    6to4, Teredo and local NAT64 are never public: nobody can tell where their relay leads.
+    """
+    plain = _unmapped(address)
+    if isinstance(plain, IPv6Address):
+        if plain in _NAT64:
+            return block_reason(IPv4Address(int(plain) & 0xFFFFFFFF))
+        if plain.scope_id is not None:
+            return "link_local"
+        reason = next((reason for network, reason in _V6 if plain in network), None)
+        return reason if reason or plain in _V6_GLOBAL else "reserved"
+    return next((reason for network, reason in _V4 if plain in network), None)
+
+
+def is_public(ip: Address | str) -> bool:
+    """Whether the address belongs to the public Internet; a text that is no address does not."""
+    if isinstance(ip, str):
+        try:
+            ip = ip_address(ip)
+        except ValueError:
+            return False
+    return block_reason(ip) is None
+
+
+def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str | None:
+    """Return why this address must not be connected to, or ``None`` when it may.
+
+    Returns:
+        A class such as ``private`` or ``plain_text`` (public, but without TLS); never the address.
+    """
+    if allow.entries and allow.allows(address, port):
+        return None
+    reason = block_reason(address)
+    if reason is not None:
+        return reason
+    return None if tls else "plain_text"
+
+
+def refusal_of_all(addresses: Iterable[Address], port: int, *, tls: bool, allow: AllowList) -> str | None:
+    """Return the first refusal among all addresses of a name.
+
+    One blocked address among public ones refuses the name as a whole: a mixed answer is what a
+    rebinding attack looks like, and which address gets connected to is not the resolver's choice.
+    """
+    reasons = (refusal(address, port, tls=tls, allow=allow) for address in addresses)
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,0 +1,235 @@
+"""The grammar of destinations: what a message, a task type or an outbox row may be sent to.
+
+Decides, without I/O, whether a text names a destination and which one. It trusts nothing: a
+destination is typed by a user and ends up in a socket, a routing key or a topic, so everything
+that two parsers could read differently is refused here, once, instead of being repaired. What
+it does not decide is whether the address behind a host may be reached; that is
+``domain.addresses``, and it needs the resolved address.
+
+::
+
+    https://HOST[:PORT][/PATH][?QUERY]    http://…  ws://…  wss://…
+    amqp:EXCHANGE/ROUTING_KEY             the exchange may be empty (the default exchange)
+    kafka:TOPIC    pg:TOPIC    python:NAME
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Literal
+
+from tickwright.domain.errors import Rejected
+
+URL_CHARS_MAX = 2048
+NAME_CHARS_MAX = 255
+KAFKA_TOPIC_CHARS_MAX = 249
+HOST_CHARS_MAX = 253
+
+WebScheme = Literal["http", "https", "ws", "wss"]
+_PORTS: dict[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+_URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<authority>[^/?]*)(?P<rest>[/?].*)?")
+_URL_CHARS = re.compile(r"(?:[A-Za-z0-9\-._~:/?\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_AMQP_WORD = re.compile(r"[A-Za-z0-9_.:-]*")
+_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_HANDLER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class WebTarget:
+    """An HTTP callback or a WebSocket gateway.
+
+    Attributes:
+        scheme: In lower case.
+        host: Lower case, ASCII, without brackets and without a trailing dot.
+        port: Written out, 1..65535.
+        url: The canonical text, already encoded; what is requested.
+        literal: The address, where the host *is* one; it is checked like a resolved one.
+    """
+
+    scheme: WebScheme
+    host: str
+    port: int
+    url: str
+    literal: IPv4Address | IPv6Address | None = None
+
+    @property
+    def tls(self) -> bool:
+        """Whether the other side has to prove its name."""
+        return self.scheme in {"https", "wss"}
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpTarget:
+    """An exchange of RabbitMQ and the routing key; an empty exchange is the default one."""
+
+    exchange: str
+    routing_key: str
+    scheme: Literal["amqp"] = "amqp"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """A topic of Kafka."""
+
+    topic: str
+    scheme: Literal["kafka"] = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTarget:
+    """A topic of the transport inside PostgreSQL."""
+
+    topic: str
+    scheme: Literal["pg"] = "pg"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTarget:
+    """A handler that the app registered under a name; never an import path."""
+
+    name: str
+    scheme: Literal["python"] = "python"
+
+
+Target = WebTarget | AmqpTarget | KafkaTarget | PostgresTarget | PythonTarget
+
+
+@lru_cache(maxsize=4096)
+def parse_target(text: str) -> Target:
+    """Return the destination that ``text`` names.
+
+    Remembered for the last 4,096 texts, because a relay asks the same question for every message.
+
+    Args:
+        text: At most 2,048 characters.
+
+    Raises:
+        Rejected: ``invalid_target``; the message says what is wrong and what is allowed.
+            Permanent: do not retry.
+
+    Invariants:
+        TGT-1: a text that is accepted names one host for every URL parser.
+        TGT-2: nothing accepted contains a control character, a space, a backslash, or userinfo.
+    """
+    scheme, colon, rest = text.partition(":")
+    if scheme in _PORTS and colon:
+        return _web(text)
+    match scheme if colon else "":
+        case "amqp":
+            return _amqp(rest)
+        case "kafka":
+            topic = _name(rest, _TOPIC, "a Kafka topic", chars_max=KAFKA_TOPIC_CHARS_MAX)
+            return KafkaTarget(topic)
+        case "pg":
+            return PostgresTarget(_name(rest, _TOPIC, "a pg topic"))
+        case "python":
+            return PythonTarget(_name(rest, _HANDLER, "a handler name"))
+    raise _invalid(
+        "it starts with no known scheme; allowed are https:// http:// wss:// ws:// amqp: kafka: pg: python:"
+    )
+
+
+def _invalid(problem: str) -> Rejected:
+    return Rejected(code="invalid_target", message=f"This destination is not valid: {problem}.")
+
+
+def _name(text: str, pattern: re.Pattern[str], what: str, *, chars_max: int = NAME_CHARS_MAX) -> str:
+    if len(text) > chars_max or not pattern.fullmatch(text):
+        raise _invalid(
+            f"{what} has 1 to {chars_max} letters, digits, dots, underscores or hyphens "
+            "and starts with a letter, a digit (topics only) or an underscore"
+        )
+    return text
+
+
+def _amqp(text: str) -> AmqpTarget:
+    exchange, slash, routing_key = text.partition("/")
+    if not slash:
+        raise _invalid("write amqp:EXCHANGE/ROUTING_KEY, or amqp:/QUEUE for the default exchange")
+    for part in (exchange, routing_key):
+        if len(part) > NAME_CHARS_MAX or not _AMQP_WORD.fullmatch(part):
+            raise _invalid(
+                f"exchange and routing key have at most {NAME_CHARS_MAX} letters, digits and . _ : - each; "
+                "no slash, and no * or #, which belong in a binding"
+            )
+    if not exchange and not routing_key:
+        raise _invalid("the default exchange needs a routing key: amqp:/QUEUE")
+    return AmqpTarget(exchange, routing_key)
+
+
+def _web(text: str) -> WebTarget:
+    if len(text) > URL_CHARS_MAX:
+        raise _invalid(f"a URL has at most {URL_CHARS_MAX} characters")
+    if not text.isascii():
+        raise _invalid("a URL is ASCII; write an international host as xn--… and percent-encode the rest")
+    if "#" in text:
+        raise _invalid("a URL here has no fragment (#…); it would never be sent")
+    if not _URL_CHARS.fullmatch(text):
+        raise _invalid("control characters, spaces, quotes, backslashes and bare % are not allowed in a URL")
+    parts = _URL.fullmatch(text)
+    if parts is None:
+        raise _invalid("write SCHEME://HOST[:PORT][/PATH][?QUERY]")
+    authority = parts["authority"]
+    if "@" in authority:
+        raise _invalid("user names and passwords do not belong into a URL; sign the callback instead")
+    scheme: WebScheme = parts["scheme"]  # type: ignore[assignment]  # one of _PORTS, checked by the caller
+    host, port, literal = _authority(authority, _PORTS[scheme])
+    shown = f"[{host}]" if isinstance(literal, IPv6Address) else host
+    port_text = "" if port == _PORTS[scheme] else f":{port}"
+    path = parts["rest"] or "/"
+    url = f"{scheme}://{shown}{port_text}{'' if path[0] == '/' else '/'}{path}"
+    return WebTarget(scheme, host, port, url, literal)
+
+
+def _authority(text: str, default_port: int) -> tuple[str, int, IPv4Address | IPv6Address | None]:
+    if text.startswith("["):
+        inner, bracket, after = text[1:].partition("]")
+        if not bracket or (after and not after.startswith(":")):
+            raise _invalid("an IPv6 address is written [2001:db8::1] or [2001:db8::1]:8443")
+        address = _ipv6(inner)
+        return str(address), _port(after[1:] if after else None, default_port), address
+    host, colon, port_text = text.partition(":")
+    host, literal = _host(host.lower())
+    return host, _port(port_text if colon else None, default_port), literal
+
+
+def _host(text: str) -> tuple[str, IPv4Address | None]:
+    if not text or len(text) > HOST_CHARS_MAX:
+        raise _invalid(f"a host has 1 to {HOST_CHARS_MAX} characters")
+    labels = text.split(".")
+    if not all(_LABEL.fullmatch(label) for label in labels):
+        raise _invalid(
+            "a host is made of letters, digits, hyphens and single dots, without a dot at its end; "
+            "an IPv6 address stands in brackets"
+        )
+    if not _NUMBER_LABEL.fullmatch(labels[-1]):
+        return text, None
+    try:
+        return text, IPv4Address(text)
+    except AddressValueError:
+        raise _invalid(
+            "a host that ends in a number is an IPv4 address, written as four decimal numbers (192.0.2.1); "
+            "octal, hexadecimal and short spellings are not allowed"
+        ) from None
+
+
+def _ipv6(text: str) -> IPv6Address:
+    try:
+        address = IPv6Address(text)
+    except AddressValueError:
+        raise _invalid("what stands in brackets is not an IPv6 address") from None
+    if address.scope_id is not None:
+        raise _invalid("an IPv6 address with a zone (%…) means something else on every machine")
+    return address
+
+
+def _port(text: str | None, default_port: int) -> int:
+    if text is None:
+        return default_port
+    if not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise _invalid("a port is a number from 1 to 65535")
+    return int(text)

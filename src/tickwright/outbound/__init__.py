@@ -1,0 +1,22 @@
+"""Connections to places that users name: guarded addresses, bounded answers, named failures.
+
+Callbacks, WebSocket pushes and everything else that lets a user choose a host goes through this
+package, so that there is one guard. It sits below ``brokers`` because brokers do not know each
+other; it knows ``ports`` and ``domain`` only.
+"""
+
+from tickwright.outbound.connector import GuardedSessions
+from tickwright.outbound.failures import BLOCKED_CODE, blocked, outcome_of
+from tickwright.outbound.headers import check_headers, check_message
+from tickwright.outbound.resolver import BlockedError, SystemResolver
+
+__all__ = [
+    "BLOCKED_CODE",
+    "BlockedError",
+    "GuardedSessions",
+    "SystemResolver",
+    "blocked",
+    "check_headers",
+    "check_message",
+    "outcome_of",
+]

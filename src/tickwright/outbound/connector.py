@@ -1,0 +1,199 @@
+"""aiohttp sessions with the guard built in, replaced by young ones before they grow old.
+
+Three fences, each enough on its own for its case: the resolver judges *all* addresses of a name,
+the socket factory judges the one address that is about to be connected to (literals come here
+without a resolver), and a session lives for a minute, so that a kept-alive connection cannot
+outlive a change in the DNS by more. There is no proxy, no cookie, no redirect and nothing from
+the environment. Heads of answers are bounded by us, because aiohttp bounds single lines only.
+"""
+
+import asyncio
+import functools
+import socket
+import ssl
+from ipaddress import ip_address
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+
+from tickwright.domain.addresses import AllowList, refusal
+from tickwright.outbound.resolver import BlockedError, GuardedResolver, SystemResolver
+from tickwright.ports.ids import monotonic
+
+HEAD_BYTES_MAX = 32 * 1024
+INFORMATIONAL_MAX = 16
+SESSION_AGE_MAX_S = 60.0
+DNS_CACHE_S = 5
+IDLE_MAX_S = 15.0
+
+
+class BoundedHead(ResponseHandler):
+    """Reads answers, and gives up on a head that never ends or is preceded by endless 1xx."""
+
+    _waits_for_head = False
+    _head_bytes = 0
+    _informational = 0
+
+    def set_response_params(self, **parameters: Any) -> None:
+        """Begin a new answer."""
+        self._waits_for_head = True
+        self._head_bytes = 0
+        self._informational = 0
+        super().set_response_params(**parameters)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what arrives while a head is still incomplete."""
+        super().data_received(data)
+        if self._waits_for_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._give_up()
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Pass a parsed head on, unless it or the number of its 1xx predecessors is too large."""
+        if not self._waits_for_head:
+            return
+        message = data[0]
+        head_bytes = sum(len(name) + len(value) + 4 for name, value in message.raw_headers)
+        if message.code < 200 and message.code != 101:
+            self._informational += 1
+        else:
+            self._waits_for_head = False
+        if head_bytes > HEAD_BYTES_MAX or self._informational > INFORMATIONAL_MAX:
+            self._give_up()
+        else:
+            super().feed_data(data, size)
+
+    def _give_up(self) -> None:
+        self._waits_for_head = False
+        self.set_exception(HttpProcessingError(code=400, message="head too large"))
+        if isinstance(self.transport, asyncio.Transport):
+            self.transport.abort()
+
+
+class Generation:
+    """One session, the instant it was made (monotonic seconds) and how many attempts use it."""
+
+    __slots__ = ("born_at_s", "retired", "session", "users")
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self.born_at_s = monotonic()
+        self.users = 0
+        self.retired = False
+
+
+class GuardedSessions:
+    """Hands out guarded sessions, one kind for TLS and one for plain text.
+
+    Args:
+        allow: What may be reached besides public addresses.
+        connections_max: Sockets per kind; one host gets at most half of them. While a session is
+            being replaced by its successor the number may double for as long as old attempts last.
+        resolver: Asked for addresses; ``None`` means the system's. It is closed with this object.
+        tls: Trust anchors; ``None`` means the system's.
+
+    Invariants:
+        OUT-1: no socket is made for an address that ``domain.addresses.refusal`` refuses.
+        OUT-2: no connection that is made here is handed to a new attempt after 60 seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: AllowList,
+        connections_max: int,
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._allow = allow
+        self._connections_max = connections_max
+        self._resolver = resolver
+        self._tls = tls
+        self._current: dict[bool, Generation] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``aclose`` was called."""
+        return self._closed
+
+    def acquire(self, *, tls: bool) -> Generation:
+        """Return a session that is young enough; give it back with ``release``. Needs a running loop."""
+        current = self._current.get(tls)
+        if current is None or monotonic() - current.born_at_s > SESSION_AGE_MAX_S:
+            if current is not None:
+                self._retire(current)
+            current = self._current[tls] = Generation(self._session(tls=tls))
+        current.users += 1
+        return current
+
+    def release(self, generation: Generation) -> None:
+        """Say that an attempt is over; the last one closes a session that was replaced."""
+        generation.users -= 1
+        if generation.retired and generation.users == 0:
+            self._close_later(generation)
+
+    async def aclose(self) -> None:
+        """Close every connection, also under attempts that still run. Twice is harmless."""
+        self._closed = True
+        for generation in self._current.values():
+            await generation.session.close()
+        self._current.clear()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        if self._resolver is not None:
+            await self._resolver.close()
+
+    def _retire(self, generation: Generation) -> None:
+        generation.retired = True
+        if generation.users == 0:
+            self._close_later(generation)
+
+    def _close_later(self, generation: Generation) -> None:
+        task = asyncio.get_running_loop().create_task(generation.session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _session(self, *, tls: bool) -> aiohttp.ClientSession:
+        if self._resolver is None:
+            self._resolver = SystemResolver()
+        connector = aiohttp.TCPConnector(
+            resolver=GuardedResolver(self._resolver, tls=tls, allow=self._allow),
+            ttl_dns_cache=DNS_CACHE_S,
+            limit=self._connections_max,
+            limit_per_host=max(1, self._connections_max // 2),
+            keepalive_timeout=IDLE_MAX_S,
+            socket_factory=functools.partial(guarded_socket, tls=tls, allow=self._allow),
+            ssl=self._tls if self._tls is not None else True,
+        )
+        loop = asyncio.get_running_loop()
+        # aiohttp has no public way to bound a head; a hostile receiver in the tests watches this line
+        connector._factory = functools.partial(BoundedHead, loop=loop)  # type: ignore[assignment]  # noqa: SLF001
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            requote_redirect_url=False,
+            read_bufsize=16 * 1024,
+        )
+
+
+def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
+    """Make the socket for one address, if that address may be connected to.
+
+    Raises:
+        BlockedError: it may not. This is the last fence, and the only one that IP literals pass.
+    """
+    family, kind, protocol, _, address = info
+    reason = refusal(ip_address(address[0].partition("%")[0]), address[1], tls=tls, allow=allow)
+    if reason is not None:
+        raise BlockedError(reason)
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    return made
