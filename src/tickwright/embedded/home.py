@@ -1,0 +1,158 @@
+"""What lies where in the home directory, and who may look.
+
+The home is made with mode 0700. One that exists already is taken as it is, unless everybody
+may write to it: then anybody could swap our files, and we refuse. Whatever we put inside is
+0700 or 0600 on its own account, so a readable home does not open the server.
+
+A socket's path may be at most 107 bytes long on Linux. When the home is too deep for that, the
+socket lives in a private folder below ``/tmp`` whose name is derived from user and home, so that
+every process finds the same one.
+"""
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from tickwright.domain.errors import Rejected
+from tickwright.embedded.account import Account, account_for
+
+SOCKET_PATH_BYTES_MAX = 103
+_LOG_BYTES_MAX = 16 * 1024 * 1024
+_LONGEST_SOCKET_NAME = ".s.PGSQL.65535.lock"
+_SHORT_ROOT = Path("/tmp")  # noqa: S108  shared on purpose; the folder below it is checked for owner and mode
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The files of one embedded server; all paths are absolute.
+
+    Attributes:
+        path: The home itself.
+        account: Its owner, who also runs the server.
+    """
+
+    path: Path
+    account: Account
+
+    @property
+    def data(self) -> Path:
+        """PostgreSQL's data directory."""
+        return self.path / "data"
+
+    def unfinished_data(self) -> list[Path]:
+        """Return what interrupted ``initdb`` runs have left."""
+        return sorted(self.path.glob("data.new.*"))
+
+    @property
+    def log(self) -> Path:
+        """What the server says; at most 16 MiB and one older file at each start."""
+        return self.path / "postgres.log"
+
+    @property
+    def password(self) -> Path:
+        """The superuser's password for TCP, mode 0600."""
+        return self.path / "password"
+
+    @property
+    def start_lock(self) -> Path:
+        """Locked exclusively by whoever starts or stops the server."""
+        return self.path / "start.lock"
+
+    @property
+    def users_lock(self) -> Path:
+        """Locked in shared mode by every client for as long as it lives."""
+        return self.path / "users.lock"
+
+    @property
+    def sockets(self) -> Path:
+        """The folder of the Unix socket, mode 0700: whoever may enter it is the superuser."""
+        near = self.path / "run"
+        if len(os.fsencode(near / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+            return near
+        name = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        return _SHORT_ROOT / f"tickwright-{self.account.uid}-{name}"
+
+    def cluster_major(self) -> int | None:
+        """Return the major version of the data directory, ``None`` when there is none yet."""
+        try:
+            return int((self.data / "PG_VERSION").read_text().strip())
+        except FileNotFoundError:
+            return None
+
+    def open_private(self, path: Path, flags: int = os.O_RDWR) -> int:
+        """Open ``path`` with mode 0600, make it if missing, and return the descriptor."""
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._hand_over(descriptor)
+        return descriptor
+
+    def make_socket_folder(self) -> None:
+        """Make the socket's folder, or refuse it when it is not ours alone.
+
+        Raises:
+            Rejected: ``embedded_socket_folder_unsafe``, somebody else's or open. Permanent.
+        """
+        folder = self.sockets
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unsafe_folder(folder) from error
+        try:
+            self._hand_over(descriptor)
+            found = os.fstat(descriptor)
+            if found.st_uid != self.account.uid or stat.S_IMODE(found.st_mode) & 0o077:
+                raise _unsafe_folder(folder)
+        finally:
+            os.close(descriptor)
+
+    def open_log(self) -> int:
+        """Open the log for appending; a log above 16 MiB becomes ``postgres.log.1`` first."""
+        descriptor = self.open_private(self.log, os.O_WRONLY | os.O_APPEND)
+        if os.fstat(descriptor).st_size <= _LOG_BYTES_MAX:
+            return descriptor
+        os.close(descriptor)
+        self.log.replace(self.path / "postgres.log.1")
+        return self.open_private(self.log, os.O_WRONLY | os.O_APPEND)
+
+    def log_tail(self) -> str:
+        """Return the end of the server's log, at most 2,000 characters, for an error message."""
+        try:
+            return self.log.read_text(errors="replace")[-2000:].strip()
+        except OSError:
+            return "(no log)"
+
+    def _hand_over(self, descriptor: int) -> None:
+        if os.geteuid() == 0 and os.fstat(descriptor).st_uid == 0 and self.account.uid != 0:
+            os.fchown(descriptor, self.account.uid, self.account.gid)
+
+
+def open_home(path: Path) -> Home:
+    """Make the home directory where it is missing, and return its layout.
+
+    Raises:
+        Rejected: ``embedded_home_unsafe``, everybody may write to it, it is no folder, or it cannot be made;
+            ``embedded_home_not_ours``, it is another user's. Both permanent.
+    """
+    home = path.expanduser().absolute()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = home.resolve()
+        mode = home.stat().st_mode
+        _ = list(os.scandir(home))
+    except OSError as error:
+        raise Rejected("embedded_home_unsafe", f"{home} cannot be used as home: {error}") from error
+    if mode & stat.S_IWOTH:
+        raise Rejected(
+            "embedded_home_unsafe",
+            f"Everybody may write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it.",
+        )
+    return Home(home, account_for(home))
+
+
+def _unsafe_folder(folder: Path) -> Rejected:
+    return Rejected(
+        "embedded_socket_folder_unsafe",
+        f"{folder} is not a folder of ours with mode 0700; remove it, or choose a shorter TICKWRIGHT_HOME.",
+    )

@@ -1,0 +1,153 @@
+"""Which server processes are really there.
+
+``postmaster.pid`` tells which process *was* the server. It may be gone, be a zombie that nobody
+has reaped, or be somebody else who got the number. A server of ours is a live process
+named ``postgres`` whose working directory is our data directory, and nothing else is.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from tickwright.domain.errors import Unavailable
+from tickwright.embedded import locks
+from tickwright.embedded.home import Home
+from tickwright.embedded.settings import DEFAULT_PORT
+from tickwright.embedded.waiting import wait_until
+
+_PROC = Path("/proc")
+_FAST_STOP_WITHIN = timedelta(seconds=60)
+_HARD_STOP_WITHIN = timedelta(seconds=15)
+_ORPHANS_LEAVE_WITHIN = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Postmaster:
+    """The live main process of a server.
+
+    Attributes:
+        pid: Its process id.
+        port: Where it listens, also part of its socket's name.
+        tcp: Whether it listens on 127.0.0.1.
+        ready: Whether it says that it accepts connections.
+    """
+
+    pid: int
+    port: int
+    tcp: bool
+    ready: bool
+
+
+def is_running(pid: int) -> bool:
+    """Return whether ``pid`` is a process that can still do something; a zombie cannot."""
+    return _state(pid) not in (None, "Z", "X")
+
+
+def find_postmaster(home: Home) -> Postmaster | None:
+    """Return the live server of ``home``, or ``None``."""
+    lines = _pid_file(home)
+    if not lines or not lines[0].isdigit() or not _works_in(int(lines[0]), home.data):
+        return None
+    port, address, status = (lines[index] if len(lines) > index else "" for index in (3, 5, 7))
+    return Postmaster(
+        pid=int(lines[0]),
+        port=int(port) if port.isdigit() else DEFAULT_PORT,
+        tcp=bool(address),
+        ready=status == "ready",
+    )
+
+
+def stop_postmaster(home: Home, postmaster: Postmaster) -> None:
+    """Stop the server: politely for a minute, then at once (the log of changes makes that safe).
+
+    Raises:
+        Unavailable: ``embedded_stop_timeout``, not even that helped. Retry.
+    """
+    for signal_number, within in ((signal.SIGINT, _FAST_STOP_WITHIN), (signal.SIGQUIT, _HARD_STOP_WITHIN)):
+        _send(postmaster.pid, signal_number)
+        if wait_until(lambda: not is_running(postmaster.pid), within):
+            return
+    raise Unavailable(
+        "embedded_stop_timeout", f"The server in {home.path} (process {postmaster.pid}) will not stop."
+    )
+
+
+def clear_leftovers(home: Home) -> None:
+    """Remove what a killed server left in the way of the next one.
+
+    The caller holds the start lock, is no user itself, and has found no live postmaster.
+
+    Raises:
+        Unavailable: ``embedded_home_in_use``, clients are alive and the server may run where we cannot
+            see it (another container). Retry.
+    """
+    _let_orphans_leave(home)
+    if find_postmaster(home) is not None:
+        return  # one that was still being born when we looked first
+    _remove_stale_pid_file(home)
+    for path in home.sockets.glob(".s.PGSQL.*"):
+        path.unlink(missing_ok=True)
+
+
+def _let_orphans_leave(home: Home) -> None:
+    """Wait for the processes of a killed server, which notice by themselves; kill those that do not."""
+
+    def settled() -> bool:
+        return find_postmaster(home) is not None or next(_servers(home), None) is None
+
+    if wait_until(settled, _ORPHANS_LEAVE_WITHIN):
+        return
+    for pid in _servers(home):
+        _send(pid, signal.SIGKILL)
+    wait_until(settled, _ORPHANS_LEAVE_WITHIN)
+
+
+def _remove_stale_pid_file(home: Home) -> None:
+    """Remove a pid file that PostgreSQL would believe: its number is a zombie's or another process'."""
+    lines = _pid_file(home)
+    state = _state(int(lines[0])) if lines and lines[0].isdigit() else None
+    if state is None:
+        return  # no such process: PostgreSQL sees that itself
+    if state not in ("Z", "X") and locks.has_users(home):
+        raise Unavailable(
+            "embedded_home_in_use",
+            f"Clients use {home.path}, but their server is not among our processes: another container's?",
+        )
+    (home.data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _servers(home: Home) -> Iterator[int]:
+    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return (pid for pid in pids if _works_in(pid, home.data))
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    try:
+        if (_PROC / str(pid) / "comm").read_text().strip() != "postgres":
+            return False
+        return is_running(pid) and os.path.samefile(_PROC / str(pid) / "cwd", folder)  # noqa: PTH121  follows /proc
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str | None:
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def _pid_file(home: Home) -> list[str]:
+    try:
+        return [line.strip() for line in (home.data / "postmaster.pid").read_text().splitlines()]
+    except OSError:
+        return []
+
+
+def _send(pid: int, signal_number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal_number)
