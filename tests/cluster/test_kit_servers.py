@@ -1,0 +1,100 @@
+"""The test kit's own servers: they start, die, come back and keep what they promised."""
+
+from collections.abc import Iterator
+
+import asyncpg
+import psycopg
+import pytest
+
+from kit.servers import PgBouncer, PostgresServer, RabbitServer, RedisServer
+
+
+@pytest.fixture(scope="module")
+def mortal_postgres() -> Iterator[PostgresServer]:
+    """A server that tests may kill."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+def test_a_killed_postgres_comes_back_with_its_rows(mortal_postgres: PostgresServer) -> None:
+    """What was committed before ``kill -9`` is there after the restart, on the same port."""
+    with psycopg.connect(mortal_postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    mortal_postgres.kill9()
+    mortal_postgres.start()
+    with psycopg.connect(mortal_postgres.url) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+def test_a_stopped_postgres_comes_back(mortal_postgres: PostgresServer) -> None:
+    """Every stop mode ends in a server that can be started again."""
+    for mode in ("smart", "fast", "immediate"):
+        mortal_postgres.restart(mode)
+    with psycopg.connect(mortal_postgres.url) as connection:
+        assert connection.execute("SHOW fsync").fetchone() == ("on",)
+
+
+async def test_each_test_gets_a_database_of_its_own(database_url: str) -> None:
+    """The database is fresh, UTC and writable."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        assert await connection.fetchval("SHOW timezone") == "UTC"
+        await connection.execute("CREATE TABLE mine (id bigint)")
+    finally:
+        await connection.close()
+
+
+def test_the_pooler_shares_server_connections(pgbouncer: PgBouncer) -> None:
+    """Transaction mode: two clients, one after the other, meet the same backend."""
+
+    def backend() -> object:
+        with psycopg.connect(pgbouncer.url, prepare_threshold=None) as connection:
+            return connection.execute("SELECT pg_backend_pid()").fetchone()
+
+    assert backend() == backend()
+
+
+def test_a_killed_redis_comes_back_with_its_keys() -> None:
+    """With ``appendfsync always`` a key survives ``kill -9``."""
+    server = RedisServer({"appendfsync": "always"})
+    try:
+        server.start()
+        assert redis_says(server, "SET kept 42") == "+OK"
+        server.kill9()
+        server.start()
+        assert redis_says(server, "GET kept") == "$2"
+    finally:
+        server.destroy()
+
+
+async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
+    """A durable queue survives ``kill -9``, and the disk alarm can be set and cleared."""
+    import aio_pika
+
+    server = RabbitServer()
+    try:
+        server.start()
+        async with await aio_pika.connect(server.url) as connection, connection.channel() as channel:
+            await channel.declare_queue("kept", durable=True)
+        server.kill9()
+        server.start()
+        assert "kept" in server.control("list_queues", "name")
+        server.set_disk_alarm(on=True)
+        assert "disk" in server.control("eval", "rabbit_alarm:get_alarms().")
+        server.set_disk_alarm(on=False)
+        assert "disk" not in server.control("eval", "rabbit_alarm:get_alarms().")
+    finally:
+        server.destroy()
+
+
+def redis_says(server: RedisServer, command: str) -> str:
+    """Send one inline command and return the first line of the answer."""
+    import socket
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as link:
+        link.sendall(command.encode() + b"\r\n")
+        return link.makefile().readline().strip()

@@ -1,0 +1,181 @@
+"""A real PostgreSQL for tests: its own folder and port, killed and restarted at will."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from kit.processes import (
+    free_port,
+    is_running,
+    kill_group,
+    make_folder,
+    missing,
+    processes_in,
+    spawn,
+    unprivileged,
+)
+from kit.waiting import eventually
+from tickwright.domain.errors import Unavailable
+from tickwright.embedded.binaries import find_binaries
+
+StopMode = Literal["smart", "fast", "immediate"]
+_SIGNALS: Mapping[StopMode, int] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+SETTINGS: Mapping[str, str] = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "128MB",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "wal_level": "logical",
+}
+
+
+def postgres_bin() -> Path:
+    """Return the programs to test with: TICKWRIGHT_TEST_PG_BIN, else Debian's newest, else the wheel's."""
+    named = os.environ.get("TICKWRIGHT_TEST_PG_BIN")
+    if named:
+        return Path(named)
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    if debian:
+        return debian[-1].parent
+    try:
+        return find_binaries().folder
+    except Unavailable:
+        missing("PostgreSQL")
+
+
+class PostgresServer:
+    """One server on a free loopback port; the superuser is ``postgres`` with a random password.
+
+    Args:
+        settings: On top of ``SETTINGS``. ``fsync=off`` only where no test kills the server.
+        binaries: Folder of the programs; ``postgres_bin()`` when left out.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, binaries: Path | None = None) -> None:
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.bin = binaries or postgres_bin()
+        self.folder = make_folder("pg")
+        self.data = self.folder / "data"
+        self.log = self.folder / "log"
+        self.port = free_port()
+        self.password = secrets.token_hex(8)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of the ``postgres`` database."""
+        return self.database_url("postgres")
+
+    def database_url(self, name: str) -> str:
+        """Return the URL of the database ``name``."""
+        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{quote(name)}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the postmaster."""
+        assert self._child is not None, "the server is not running"
+        return self._child.pid
+
+    def start(self) -> None:
+        """Return when the server accepts connections; recovery after a kill is waited for."""
+        if not (self.data / "PG_VERSION").exists():
+            self._initdb()
+        options = [word for name, value in self._all_settings().items() for word in ("-c", f"{name}={value}")]
+        self._child = spawn(
+            [*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options], self.log
+        )
+        eventually(self._accepts, 60, what=f"PostgreSQL accepts connections ({self.log})")
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop the server and reap it. Twice is harmless."""
+        child, self._child = self._child, None
+        if child is None or child.poll() is not None:
+            return
+        child.send_signal(_SIGNALS[mode])
+        try:
+            child.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            kill_group(child)
+
+    def kill9(self) -> None:
+        """``kill -9`` the postmaster and wait until its children have noticed."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait(timeout=10)
+        eventually(lambda: not processes_in(self.data), 15, what="the killed server's children leave")
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        """Stop and start on the same port with the same data."""
+        self.stop(mode)
+        self.start()
+
+    def destroy(self) -> None:
+        """Stop the server and remove its folder."""
+        self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def create_database(self, name: str, *, template: str | None = None) -> str:
+        """Make a database, empty or as a copy, and return its URL."""
+        statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+        if template is not None:
+            copy = sql.SQL(" TEMPLATE {} STRATEGY wal_log").format(sql.Identifier(template))
+            statement = statement + copy
+        self.execute(statement)
+        return self.database_url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database and cut its connections."""
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def execute(self, statement: sql.SQL | sql.Composed) -> None:
+        """Run one statement as superuser in the ``postgres`` database."""
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute(statement)
+
+    def _all_settings(self) -> Mapping[str, str]:
+        place = {"port": str(self.port), "unix_socket_directories": str(self.folder)}
+        return {**self.settings, "listen_addresses": "127.0.0.1", **place}
+
+    def _initdb(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        secret.chmod(0o644)  # the folder is private
+        command = [*unprivileged(), str(self.bin / "initdb"), "-D", str(self.data), "-U", "postgres"]
+        options = [
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={secret}",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+            "--data-checksums",
+        ]
+        try:
+            done = subprocess.run([*command, *options], check=False, capture_output=True, text=True, cwd="/")
+        except FileNotFoundError:
+            missing("PostgreSQL")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _accepts(self) -> bool:
+        assert self._child is not None
+        assert is_running(self._child.pid), self.log.read_text(errors="replace")[-2000:]
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url, connect_timeout=5):
+            return True
+        return False

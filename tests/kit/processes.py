@@ -1,0 +1,170 @@
+"""Child processes of a test run: started as a plain user, stopped by pid, and counted at the end."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kit.waiting import eventually
+
+NOBODY = 65534
+RUN_MARK = "TICKWRIGHT_TEST_RUN"
+"""Environment variable by which every descendant of the run is recognised, also after it was orphaned."""
+
+_PROC = Path("/proc")
+
+
+def missing(what: str) -> NoReturn:
+    """Skip the test on a laptop and fail it in CI, because ``what`` is not installed."""
+    message = f"{what} is not installed; scripts/test-servers.sh installs it"
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@cache
+def unprivileged() -> tuple[str, ...]:
+    """Return the words that run a command as somebody other than root; empty when we are not root.
+
+    A user namespace needs no change of owner. Where it is forbidden, ``setpriv`` becomes ``nobody``.
+    """
+    if os.geteuid() != 0:
+        return ()
+    namespace = ("unshare", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
+    if (
+        shutil.which("unshare")
+        and subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode == 0
+    ):
+        return namespace
+    return as_nobody()
+
+
+def as_nobody() -> tuple[str, ...]:
+    """Return the words that let root run a command as the user ``nobody``."""
+    return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+
+
+def make_folder(name: str) -> Path:
+    """Make a private folder with a short path, usable by whoever ``unprivileged`` becomes."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tw-{name}-", dir="/tmp"))
+    if unprivileged()[:1] == ("setpriv",):
+        os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def spawn(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a child in a process group of its own; what it says goes to ``log``."""
+    with log.open("ab") as sink:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, **(environment or {})},
+        )
+
+
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """``kill -9`` the child and everything in its process group, and reap the child."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait(timeout=10)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether ``pid`` lives; a zombie does not."""
+    try:
+        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the live processes whose working directory is ``folder`` or below it."""
+    return [pid for pid in _all_pids() if _is_below(_folder_of(pid), folder)]
+
+
+def left_behind(mark: str) -> list[str]:
+    """Return a line for every live process that carries the mark of the run."""
+    ours = {os.getpid(), *_ancestors(os.getpid())}
+    needle = f"{RUN_MARK}={mark}".encode()
+    return [_describe(pid) for pid in _all_pids() if pid not in ours and _carries(pid, needle)]
+
+
+def wait_for_port(
+    port: int, child: subprocess.Popen[bytes], log: Path, greeting: bytes, within_s: float
+) -> None:
+    """Wait until the server at ``port`` answers ``greeting`` with anything; fail with its log if it ends."""
+
+    def answers() -> bool:
+        if child.poll() is not None:
+            pytest.fail(f"server ended with {child.returncode}: {log.read_text(errors='replace')[-2000:]}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as link:
+            link.sendall(greeting)
+            return link.recv(1) != b""
+        return False
+
+    eventually(answers, within_s, what=f"the server at port {port} answers ({log})")
+
+
+def _all_pids() -> list[int]:
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if is_running(pid)]
+
+
+def _carries(pid: int, needle: bytes) -> bool:
+    try:
+        return needle in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _folder_of(pid: int) -> Path | None:
+    try:
+        return (_PROC / str(pid) / "cwd").readlink()
+    except OSError:
+        return None
+
+
+def _is_below(path: Path | None, folder: Path) -> bool:
+    return path is not None and path.is_relative_to(folder)
+
+
+def _ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        try:
+            pid = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            break
+        found.append(pid)
+    return found
+
+
+def _describe(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        words = "?"
+    return f"{pid}: {words.strip()[:200]}"

@@ -1,0 +1,42 @@
+"""Waiting for a condition, never for a time."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+PAUSE_S = 0.02
+
+
+def eventually(predicate: Callable[[], T], within_s: float = 10.0, *, what: str = "") -> T:
+    """Return the first true value of ``predicate``; fail the test when there is none within the time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(_message(predicate, within_s, what, value))
+        time.sleep(PAUSE_S)
+
+
+async def eventually_async(
+    predicate: Callable[[], Awaitable[T] | T], within_s: float = 10.0, *, what: str = ""
+) -> T:
+    """Do the same without blocking the event loop; ``predicate`` may be a coroutine function."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = predicate()
+        value: T = await answer if inspect.isawaitable(answer) else answer
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(_message(predicate, within_s, what, value))
+        await asyncio.sleep(PAUSE_S)
+
+
+def _message(predicate: object, within_s: float, what: str, value: object) -> str:
+    name = what or getattr(predicate, "__name__", repr(predicate))
+    return f"not within {within_s} s: {name} (last value: {value!r})"
