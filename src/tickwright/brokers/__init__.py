@@ -1,0 +1,1 @@
+"""Ways out, one folder each; they implement ``ports.broker`` and do not know each other."""

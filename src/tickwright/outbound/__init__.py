@@ -8,12 +8,14 @@ other; it knows ``ports`` and ``domain`` only.
 from tickwright.outbound.connector import GuardedSessions
 from tickwright.outbound.failures import BLOCKED_CODE, blocked, outcome_of
 from tickwright.outbound.headers import check_headers, check_message
+from tickwright.outbound.pause import Pause
 from tickwright.outbound.resolver import BlockedError, SystemResolver
 
 __all__ = [
     "BLOCKED_CODE",
     "BlockedError",
     "GuardedSessions",
+    "Pause",
     "SystemResolver",
     "blocked",
     "check_headers",

@@ -11,10 +11,12 @@ import asyncio
 import functools
 import socket
 import ssl
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
 import aiohttp
+from aiohttp import ClientMiddlewareType
 from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
@@ -95,6 +97,7 @@ class GuardedSessions:
             being replaced by its successor the number may double for as long as old attempts last.
         resolver: Asked for addresses; ``None`` means the system's. It is closed with this object.
         tls: Trust anchors; ``None`` means the system's.
+        middlewares: aiohttp's, around every request; callbacks need none.
 
     Invariants:
         OUT-1: no socket is made for an address that ``domain.addresses.refusal`` refuses.
@@ -108,8 +111,10 @@ class GuardedSessions:
         connections_max: int,
         resolver: AbstractResolver | None = None,
         tls: ssl.SSLContext | None = None,
+        middlewares: Sequence[ClientMiddlewareType] = (),
     ) -> None:
         self._allow = allow
+        self._middlewares = middlewares
         self._connections_max = connections_max
         self._resolver = resolver
         self._tls = tls
@@ -181,6 +186,7 @@ class GuardedSessions:
             auto_decompress=False,
             requote_redirect_url=False,
             read_bufsize=16 * 1024,
+            middlewares=self._middlewares,
         )
 
 

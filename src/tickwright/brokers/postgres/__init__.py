@@ -1,0 +1,6 @@
+"""The transport inside PostgreSQL; README.md has the promise, the outcomes and the limits."""
+
+from tickwright.brokers.postgres.broker import PostgresBroker
+from tickwright.brokers.postgres.consumer import Delivery, PostgresConsumer
+
+__all__ = ["Delivery", "PostgresBroker", "PostgresConsumer"]

@@ -1,0 +1,37 @@
+"""The pause after a failed connection: doubling, with jitter, so that nobody hammers a dead server."""
+
+from datetime import timedelta
+
+from tickwright.ports.ids import monotonic, random_unit
+
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 10.0
+_DOUBLINGS_MAX = 10
+
+
+class Pause:
+    """Says whether a new attempt to connect may start now.
+
+    The pause after the n-th failure in a row is between half and all of ``0.1 s * 2**n``, at most
+    10 seconds. A success forgets the failures.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until_s = 0.0
+
+    def remaining(self) -> timedelta | None:
+        """Return how long to wait still, or ``None`` when an attempt may start."""
+        wait_s = self._until_s - monotonic()
+        return timedelta(seconds=wait_s) if wait_s > 0 else None
+
+    def failed(self) -> None:
+        """Start the next, longer pause."""
+        longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self._failures)
+        self._failures = min(self._failures + 1, _DOUBLINGS_MAX)
+        self._until_s = monotonic() + longest_s * (0.5 + random_unit() / 2)
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self._failures = 0
+        self._until_s = 0.0
