@@ -1,0 +1,49 @@
+# `make` alone lists the targets. CI calls the same ones.
+# ARGS is passed on:  make test ARGS="tests/unit -k lease"   make bench NAME=jobs ARGS=--json
+
+.DEFAULT_GOAL := help
+.PHONY: help up dev test check fmt docs bench lock clean
+
+PYTHON_IN_VENV := .venv/bin/python
+TYPED := src/tickwright tests
+LOCK_OPTIONS := --group dev --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+
+up: ## install what is needed and start everything on the embedded PostgreSQL
+	@sh scripts/bootstrap.sh
+	@exec .venv/bin/tickwright up $(ARGS)
+
+dev: ## make .venv with everything that checks and tests need
+	@sh scripts/bootstrap.sh dev
+
+test: dev ## run all tests against real servers, which the run starts and stops itself
+	@sh scripts/test-servers.sh
+	@$(PYTHON_IN_VENV) -m pytest $(ARGS)
+
+check: dev ## format, lint, types and layers: everything that needs no server
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	MYPYPATH=src:tests $(PYTHON_IN_VENV) -m mypy --explicit-package-bases $(TYPED)
+	.venv/bin/lint-imports
+
+fmt: dev ## format the code and fix what can be fixed safely
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+docs: dev ## run the examples of the documentation
+	@sh scripts/test-servers.sh
+	@$(PYTHON_IN_VENV) -m pytest tests/docs $(ARGS)
+
+bench: dev ## measure: make bench NAME=…, or without NAME the list
+	@.venv/bin/tickwright bench $(or $(NAME),--help) $(ARGS)
+
+lock: dev ## bring requirements.lock up to date with pyproject.toml
+	@$(PYTHON_IN_VENV) -m pip install --quiet uv
+	.venv/bin/uv pip compile pyproject.toml $(LOCK_OPTIONS) --quiet --output-file requirements.lock
+
+clean: ## remove caches and builds; .venv and your data stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
