@@ -27,7 +27,7 @@ check: dev ## format, lint, types and layers: everything that needs no server
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	MYPYPATH=src:tests $(PYTHON_IN_VENV) -m mypy --explicit-package-bases $(TYPED)
-	.venv/bin/lint-imports
+	.venv/bin/lint-imports --no-logo
 
 fmt: dev ## format the code and fix what can be fixed safely
 	.venv/bin/ruff format .

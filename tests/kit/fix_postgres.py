@@ -1,8 +1,5 @@
 """Fixtures: one PostgreSQL for the run, one fresh database for each test that asks."""
 
-import asyncio
-import importlib
-import inspect
 import itertools
 from collections.abc import Iterator
 
@@ -28,8 +25,9 @@ def pg_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def template_database(pg_server: PostgresServer) -> str:
     """The name of a database with the newest schema and no rows; made once."""
-    url = pg_server.create_database(_TEMPLATE)
-    migrate_if_possible(url)
+    from tickwright.store.migrate import migrate
+
+    migrate(pg_server.create_database(_TEMPLATE))
     return _TEMPLATE
 
 
@@ -47,20 +45,3 @@ def empty_database_url(pg_server: PostgresServer) -> Iterator[str]:
     name = f"e{next(_numbers)}"
     yield pg_server.create_database(name)
     pg_server.drop_database(name)
-
-
-def migrate_if_possible(url: str) -> None:
-    """Run the product's migrations against ``url``; do nothing while there are none."""
-    try:
-        module = importlib.import_module("tickwright.store.migrate")
-    except ModuleNotFoundError as absent:
-        if absent.name != "tickwright.store.migrate":
-            raise
-        return
-    done = module.migrate(url)
-    if inspect.isawaitable(done):
-
-        async def finish() -> None:
-            await done
-
-        asyncio.run(finish())
