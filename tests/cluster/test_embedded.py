@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from kit.embedded import Client, kill_server, postmaster_pid, server_pids
+from kit.embedded import Client, kill_clients, kill_server, postmaster_pid, server_pids
 from kit.processes import NOBODY, as_nobody, is_running, make_folder, unprivileged
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
@@ -26,6 +26,7 @@ def home() -> Iterator[Path]:
     """A home of the test's own; whatever still runs there at the end is killed."""
     home = make_folder("home") / "h"
     yield home
+    kill_clients()
     kill_server(home)
     home.parent.rmdir()
 

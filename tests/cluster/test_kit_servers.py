@@ -80,6 +80,7 @@ async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
         server.start()
         async with await aio_pika.connect(server.url) as connection, connection.channel() as channel:
             await channel.declare_queue("kept", durable=True)
+        server.sync_definitions()
         server.kill9()
         server.start()
         assert "kept" in server.control("list_queues", "name")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kit.processes import processes_in
 
+_clients: "list[Client]" = []
 _PROGRAM = Path(__file__).with_name("embedded_client.py")
 
 
@@ -40,6 +41,7 @@ class Client:
             cwd="/",
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})},
         )
+        _clients.append(self)
 
     def says(self) -> str:
         """Return the next line, without its end."""
@@ -52,9 +54,19 @@ class Client:
         return output.strip()
 
     def kill9(self) -> None:
-        """``kill -9`` the client and its process group."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=10)
+        """``kill -9`` the client and its process group. Twice is harmless."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self.process.wait(timeout=10)
+
+
+def kill_clients() -> None:
+    """``kill -9`` every client that a failed test has left."""
+    while _clients:
+        _clients.pop().kill9()
 
 
 def server_pids(home: Path) -> list[int]:

@@ -93,6 +93,10 @@ class RabbitServer:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def sync_definitions(self) -> None:
+        """Flush what was declared: without this a ``kill -9`` soon after a declaration may lose it."""
+        self.control("eval", "mnesia:sync_log().")
+
     def set_disk_alarm(self, *, on: bool) -> None:
         """Make the node believe that its disk is (not) nearly full; publishers are blocked meanwhile."""
         self.control("set_disk_free_limit", "999000GB" if on else "1MB")

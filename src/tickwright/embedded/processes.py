@@ -20,6 +20,7 @@ from tickwright.embedded.settings import DEFAULT_PORT
 from tickwright.embedded.waiting import wait_until
 
 _PROC = Path("/proc")
+_GONE = (None, "Z", "X")
 _FAST_STOP_WITHIN = timedelta(seconds=60)
 _HARD_STOP_WITHIN = timedelta(seconds=15)
 _ORPHANS_LEAVE_WITHIN = timedelta(seconds=5)
@@ -44,7 +45,7 @@ class Postmaster:
 
 def is_running(pid: int) -> bool:
     """Return whether ``pid`` is a process that can still do something; a zombie cannot."""
-    return _state(pid) not in (None, "Z", "X")
+    return _state(pid) not in _GONE
 
 
 def find_postmaster(home: Home) -> Postmaster | None:
@@ -108,16 +109,21 @@ def _let_orphans_leave(home: Home) -> None:
 
 def _remove_stale_pid_file(home: Home) -> None:
     """Remove a pid file that PostgreSQL would believe: its number is a zombie's or another process'."""
-    lines = _pid_file(home)
-    state = _state(int(lines[0])) if lines and lines[0].isdigit() else None
-    if state is None:
+    if _holder_state(home) is None:
         return  # no such process: PostgreSQL sees that itself
-    if state not in ("Z", "X") and locks.has_users(home):
+    if locks.has_users(home) and not wait_until(lambda: _holder_state(home) in _GONE, _ORPHANS_LEAVE_WITHIN):
         raise Unavailable(
             "embedded_home_in_use",
             f"Clients use {home.path}, but their server is not among our processes: another container's?",
         )
-    (home.data / "postmaster.pid").unlink(missing_ok=True)
+    if find_postmaster(home) is None:
+        (home.data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _holder_state(home: Home) -> str | None:
+    """Return the state of the pid file's process; a killed one takes a moment to become a zombie."""
+    lines = _pid_file(home)
+    return _state(int(lines[0])) if lines and lines[0].isdigit() else None
 
 
 def _servers(home: Home) -> Iterator[int]:
