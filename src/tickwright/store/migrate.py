@@ -78,7 +78,9 @@ def _migrate_once(engine: sqlalchemy.Engine) -> str:
         if getattr(error.orig, "sqlstate", None) == "55P03":
             raise _LockNotAvailable from error
         host = make_url(sqlalchemy_url(str(engine.url))).host
-        raise Unavailable("database_unavailable", f"PostgreSQL at {host or 'the local socket'} does not answer") from error
+        raise Unavailable(
+            "database_unavailable", f"PostgreSQL at {host or 'the local socket'} does not answer"
+        ) from error
 
 
 def _prepare(connection: sqlalchemy.Connection) -> None:

@@ -290,6 +290,10 @@ CREATE TRIGGER scheduled_tasks_held BEFORE UPDATE OF status ON tickwright.schedu
 
 CREATE FUNCTION tickwright.reset_retry() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF OLD.owner IS NOT NULL THEN
+    RAISE EXCEPTION 'job % is running; it cannot be rescheduled', OLD.id
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'scheduled_tasks_running', HINT = 'Cancel it or wait until it ends.';
+  END IF;
   NEW.retry_at := NULL;                    -- a new time from the user outranks the back-off of an old attempt
   NEW.updated_at := clock_timestamp();
   RETURN NEW;
@@ -309,6 +313,16 @@ BEGIN
 END $$;
 CREATE TRIGGER scheduled_tasks_finished AFTER UPDATE OF status ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (NEW.status IN ('completed', 'failed', 'cancelled')) EXECUTE FUNCTION tickwright.retire_job();
+
+CREATE FUNCTION tickwright.tell_types_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('tickwright_types', '');
+  RETURN NULL;
+END $$;
+CREATE TRIGGER task_types_changed AFTER INSERT OR UPDATE OR DELETE ON tickwright.task_types
+  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.tell_types_changed();
+CREATE TRIGGER task_type_secrets_changed AFTER INSERT OR UPDATE OR DELETE ON tickwright.task_type_secrets
+  FOR EACH STATEMENT EXECUTE FUNCTION tickwright.tell_types_changed();
 
 ------------------------------------------------------------------------------------------------ history
 -- Finished rows live in one table per day of completion; the day is the database's, in UTC.

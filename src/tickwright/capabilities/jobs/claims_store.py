@@ -1,0 +1,157 @@
+"""The worker's side of the jobs tables: claims, results, lanes. Every write carries the session's token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import asyncpg
+
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_PACKAGE = "tickwright.capabilities.jobs.sql"
+_CLAIMS = load(_PACKAGE, "claims.sql")
+_RESULTS = load(_PACKAGE, "results.sql")
+_FRAGMENTS = {
+    name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()
+}
+_HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
+
+LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one claim brought.
+
+    Attributes:
+        rows: In no order; see ``claims.sql`` for the columns.
+        now_s: The database's clock at the end of the statement.
+        next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
+        new_lanes: Priorities in use that nobody knew of.
+    """
+
+    rows: list[Row]
+    now_s: float
+    next_due_s: float | None
+    new_lanes: list[Lane]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One claim.
+
+    Attributes:
+        token: Of the session that claims.
+        plan: How many rows of which types.
+        lanes: Where to look, for the types of the plan.
+        horizon: How far ahead a row may be due.
+        bounded: Use the lanes' keyset bounds.
+        look_for_lanes: Also ask for priorities that are not among ``lanes``.
+    """
+
+    token: int
+    plan: ClaimPlan
+    lanes: Sequence[Lane]
+    horizon: timedelta
+    bounded: bool = False
+    look_for_lanes: bool = False
+
+
+class ClaimStore:
+    """Claims and results of one worker; the history table changes with the database's day."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._history = ""
+        self._sql: dict[str, str] = {}
+
+    async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> Claimed:
+        """Claim what ``request`` says; alone, or inside the caller's transaction."""
+        rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
+        now_s, next_due_s = (tail := rows.pop())[8], tail[9]
+        found = []
+        while rows and rows[-1][0] is None:
+            gap = rows.pop()
+            found.append(Lane(gap[1], gap[3]))
+        return Claimed(rows, now_s, next_due_s, found)
+
+    async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
+        """Run one result statement; return how many rows it found still held by ``token``."""
+        sql = self._sql.get(name) or await self._prepare(name)
+        try:
+            return _affected(await self._pool.execute(sql, token, ids, *columns))
+        except asyncpg.UndefinedTableError:
+            return _affected(await self._pool.execute(await self._prepare(name), token, ids, *columns))
+
+    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> tuple[int, int]:
+        """Return the jobs of lost sessions; ``(given back, ended)``."""
+        history = await connection.fetchval(_HISTORY)
+        sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
+        row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED)
+        return row["returned"], row["ended"]
+
+    async def check_held(
+        self, connection: Connection, token: int, ids: Sequence[int]
+    ) -> list[tuple[int, bool]]:
+        """Return ``(id, lost)`` of the held jobs that have to stop."""
+        return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
+
+    async def report_progress(self, token: int, job_id: int, progress: str) -> bool:
+        """Write a job's progress; False when it is no longer ours."""
+        return _affected(await self._pool.execute(_RESULTS["report_progress"], token, job_id, progress)) == 1
+
+    async def new_day(self) -> None:
+        """Make sure that today's history table is there, and use it from now on."""
+        self._history = await self._pool.fetchval(_HISTORY)
+        self._sql.clear()
+
+    async def _prepare(self, name: str) -> str:
+        if not self._history:
+            await self.new_day()
+        sql = _RESULTS[name].format(history=self._history, **_FRAGMENTS)
+        self._sql[name] = sql
+        return sql
+
+
+_PRIORITY_MIN, _PRIORITY_MAX = -101, 101
+
+
+def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
+    lanes = sorted(request.lanes, key=lambda lane: -lane.priority)
+    gaps = _gaps(lanes) if request.look_for_lanes else []
+    return (
+        request.token,
+        request.plan.types,
+        request.plan.rows_max,
+        [lane.task_type for lane in lanes],
+        [lane.priority for lane in lanes],
+        [lane.frontier_s if request.bounded else 0.0 for lane in lanes],
+        request.horizon,
+        request.plan.total_max,
+        [gap[0] for gap in gaps],
+        [gap[1] for gap in gaps],
+        [gap[2] for gap in gaps],
+    )
+
+
+def _gaps(lanes: Sequence[Lane]) -> list[tuple[str, int, int]]:
+    """Return the ranges of priorities in which no lane is known; ``lanes`` go from high to low."""
+    known: dict[str, list[int]] = {}
+    for lane in lanes:
+        known.setdefault(lane.task_type, [_PRIORITY_MAX]).append(lane.priority)
+    return [
+        (name, below, above)
+        for name, priorities in known.items()
+        for above, below in pairwise([*priorities, _PRIORITY_MIN])
+        if above - below > 1
+    ]
+
+
+def _affected(tag: str) -> int:
+    return int(tag.rsplit(" ", 1)[1])

@@ -1,0 +1,51 @@
+"""Jobs whose target is somewhere else: HTTP callback, WebSocket push, RabbitMQ publish.
+
+A job row is its own outbox row, so the worker delivers it itself, through the broker port. The
+message id is the job's on every attempt; the fence tells a receiver which attempt is the newest.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Completed, Ending, Errored, Job, TaskType
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
+
+Senders = Mapping[str, Broker]
+
+
+class Delivery:
+    """The call of a task type with an outside target."""
+
+    def __init__(self, kind: TaskType, broker: Broker) -> None:
+        self._kind = kind
+        self._broker = broker
+
+    async def __call__(self, job: Job) -> Ending:
+        """Send one attempt and say what it ended as."""
+        return ending_of(await self._broker.publish(self._message(job)), self._kind)
+
+    def _message(self, job: Job) -> Message:
+        return Message(
+            id=f"job_{job.id}",
+            destination=self._kind.target,
+            body=job.payload_json.encode(),
+            headers={
+                "tickwright-task-type": job.type,
+                "tickwright-attempt": str(job.attempt),
+                "tickwright-fence": str(job.fence),
+                "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
+            },
+            timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
+            signing_secrets=self._kind.secrets,
+        )
+
+
+def ending_of(outcome: Outcome, kind: TaskType) -> Ending:
+    """Return what an attempt ended as, by the type's policy. Pure."""
+    if isinstance(outcome, Accepted):
+        return Completed()
+    text = f"{outcome.code}: {outcome.reason}"[:ERROR_MESSAGE_MAX]
+    if isinstance(outcome, Refused):
+        final = outcome.final or outcome.status in kind.final_statuses
+        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=outcome.retry_after)
+    return Errored(outcome.code, text)

@@ -1,0 +1,81 @@
+"""What a worker knows of a task type while it works: its limits, its call, its counters."""
+
+from bisect import bisect_left
+from datetime import timedelta
+
+from tickwright.capabilities.jobs.handlers import Call
+from tickwright.capabilities.jobs.model import Job, TaskType
+
+LATENESS_BUCKETS_S = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    60.0,
+    600.0,
+    3600.0,
+)
+
+
+class Entry:
+    """One task type that this worker can run now.
+
+    Attributes:
+        held: Attempts claimed and not ended, in this worker.
+        granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
+        paced_until_s: A rate-limited type is not asked again before this time (monotonic).
+        paced_more: Jobs of this rate-limited type wait for an instant.
+        grace_s: A call that keeps its own deadline is stopped only this much after it.
+    """
+
+    __slots__ = (
+        "call", "counts", "grace_s", "granted", "held", "is_async", "kind", "late_counts", "late_sum_s", "paced_more",
+        "paced_until_s", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self, kind: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
+        self.kind = kind
+        self.call = call
+        self.is_async = is_async
+        self.timeout_s = kind.timeout.total_seconds()
+        self.held = 0
+        self.granted: int | None = 0 if kind.concurrency is not None else None
+        self.paced_until_s = 0.0
+        self.paced_more = False
+        self.grace_s = grace_s
+        self.late_counts = [0] * (len(LATENESS_BUCKETS_S) + 1)
+        self.late_sum_s = 0.0
+        self.counts: dict[str, int] = {}
+
+    def carry_over(self, other: "Entry") -> None:
+        """Take the counters of the entry that this one replaces."""
+        self.held = other.held
+        self.late_counts, self.late_sum_s, self.counts = other.late_counts, other.late_sum_s, other.counts
+        if self.granted is not None and other.granted is not None:
+            self.granted = other.granted
+
+    def free(self) -> int | None:
+        """Return how many more attempts the type's concurrency lets this worker hold."""
+        return None if self.granted is None else max(0, self.granted - self.held)
+
+    def note_start(self, late_s: float) -> None:
+        """Count one start that was ``late_s`` after its due time."""
+        self.late_counts[bisect_left(LATENESS_BUCKETS_S, late_s)] += 1
+        self.late_sum_s += late_s
+
+    def count(self, outcome: str) -> None:
+        """Count one end."""
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+
+    def timeout_text(self, job: Job) -> str:
+        """Return the attempt's timeout for an error message."""
+        return str(timedelta(seconds=job.deadline_s))

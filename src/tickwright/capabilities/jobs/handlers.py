@@ -1,0 +1,121 @@
+"""Python handlers: what a program registers, and how a payload becomes its arguments.
+
+A handler takes the job first and then typed arguments, which are read from the payload by name::
+
+    @app.job("invoice.remind")
+    async def remind(job: Job, invoice_id: int) -> None: ...
+
+The payload is checked against the annotations before the handler starts; what does not fit is an
+error of the attempt with the code ``payload_invalid``, never a half-started handler. Fields that
+the handler does not name are ignored, so that a payload may grow before its handlers do.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, get_type_hints
+
+import msgspec
+
+from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.domain.errors import Rejected
+
+Function = Callable[..., Any]
+Call = Callable[[Job], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered function, its type's defaults, and the call that spreads a payload over it."""
+
+    defaults: TaskType
+    function: Function
+    call: Call
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        """The task type's name, which is also the handler's."""
+        return self.defaults.name
+
+
+def make_handler(defaults: TaskType, function: Function) -> Handler:
+    """Wrap ``function`` as the handler of ``defaults.name``.
+
+    Raises:
+        Rejected: ``invalid_handler``, the signature cannot be called with a job and a JSON object. Permanent.
+    """
+    call = _spread(function)
+    return Handler(defaults, function, call, inspect.iscoroutinefunction(function))
+
+
+def _spread(function: Function) -> Call:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise Rejected("invalid_handler", f"{function.__qualname__} must take the job as its first argument")
+    named = parameters[1:]
+    if not named:
+        return function
+    if any(p.kind in {p.VAR_POSITIONAL, p.POSITIONAL_ONLY, p.VAR_KEYWORD} for p in named):
+        raise Rejected(
+            "invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own"
+        )
+    fields = _struct_fields(function, named)
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields))
+    return _calls(function, [p.name for p in named], decoder.decode)
+
+
+def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[Any]:
+    hints = get_type_hints(function)
+    fields = [
+        (p.name, hints.get(p.name, Any))
+        if p.default is p.empty
+        else (p.name, hints.get(p.name, Any), p.default)
+        for p in named
+    ]
+    return sorted(fields, key=len)  # a struct wants its required fields first; the call goes by name
+
+
+def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -> Call:
+    if len(names) == 1:
+        get_one, only = attrgetter(names[0]), names[0]
+
+        def call_with_one(job: Job) -> Any:
+            return function(job, **{only: get_one(decode(job.payload_json))})
+
+        return call_with_one
+    get_all = attrgetter(*names)
+
+    def call_with_all(job: Job) -> Any:
+        return function(job, **dict(zip(names, get_all(decode(job.payload_json)), strict=True)))
+
+    return call_with_all
+
+
+AsyncCall = Callable[[Job], Awaitable[Any]]
+
+
+class HandlerRegistry:
+    """The handlers of one program, by task type."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Register ``handler``; a second one under the same name is a mistake of the program.
+
+        Raises:
+            Rejected: ``duplicate_handler``. Permanent.
+        """
+        if handler.name in self._handlers:
+            raise Rejected("duplicate_handler", f"two handlers for task type {handler.name!r}")
+        self._handlers[handler.name] = handler
+
+    def get(self, name: str) -> Handler | None:
+        """Return the handler called ``name``."""
+        return self._handlers.get(name)
+
+    def all(self) -> list[Handler]:
+        """Return every handler."""
+        return list(self._handlers.values())

@@ -1,0 +1,246 @@
+"""What a job is, what an attempt can end as, and who may claim how much. Pure.
+
+The store loads rows, this module decides on plain values, the store writes. Outcomes are values:
+an attempt that failed is not an exception of ours.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from tickwright.domain.retries import RetryPolicy
+
+ERROR_MESSAGE_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskType:
+    """One row of ``tickwright.task_types``: where jobs of this type go, and under which limits."""
+
+    name: str
+    target: str
+    timeout: timedelta = timedelta(seconds=30)
+    max_attempts: int = 3
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    final_statuses: frozenset[int] = frozenset()
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    keep_history: bool = True
+    paused: bool = False
+    gone: bool = False
+    secrets: tuple[str, ...] = ()
+    version: int = 1
+
+    @property
+    def waits(self) -> bool:
+        """Whether its jobs wait for an operator."""
+        return self.paused or self.gone
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The attempt did its work; ``result`` is JSON text or nothing."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """The attempt failed: certain (``refused``), or nobody can tell (``unknown``); both are retried."""
+
+    code: str
+    message: str
+    final: bool = False
+    gone: bool = False
+    retry_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler wants to be called again later; costs no attempt."""
+
+    wait: timedelta
+
+
+Ending = Completed | Errored | Snoozed
+
+
+class Retry(Exception):  # noqa: N818  reads as what it asks for
+    """Raise in a handler to fail this attempt with a wait of its own instead of the policy's."""
+
+    def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Fail(Exception):  # noqa: N818
+    """Raise in a handler when trying again cannot help: the job fails at once."""
+
+
+class Snooze(Exception):  # noqa: N818
+    """Raise in a handler to be called again after ``wait``; costs no attempt."""
+
+    def __init__(self, wait: timedelta) -> None:
+        super().__init__(f"snoozed for {wait}")
+        self.wait = wait
+
+
+class _Reporter(Protocol):
+    async def report_progress(self, job: "Job", progress: str) -> bool: ...
+
+
+class Job:
+    """One attempt of one job, as its handler sees it.
+
+    Handlers get it as their first argument; everything on it is read-only. ``fence`` rises with every
+    attempt: hand it to whatever you write to, and refuse a lower one there.
+    """
+
+    __slots__ = (
+        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "_task", "deadline_s", "entry", "started_s",
+    )  # fmt: skip
+
+    def __init__(self, row: Sequence[Any], entry: Any, reporter: _Reporter, fire_s: float) -> None:
+        self._row = row
+        self._reporter = reporter
+        self._stop: str | None = None
+        self._stop_event: threading.Event | None = None
+        self._fire_s = fire_s
+        self._task: Any = None
+        self.entry = entry
+        self.started_s = 0.0
+        self.deadline_s = 0.0
+
+    @property
+    def id(self) -> int:
+        """The job's id, equal on every attempt."""
+        return self._row[0]  # type: ignore[no-any-return]
+
+    @property
+    def type(self) -> str:
+        """The task type's name."""
+        return self._row[1]  # type: ignore[no-any-return]
+
+    @property
+    def payload_json(self) -> str:
+        """The payload as JSON text."""
+        return self._row[2]  # type: ignore[no-any-return]
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded."""
+        return msgspec.json.decode(self._row[2])
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        return self._row[4]  # type: ignore[no-any-return]
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the job has in all."""
+        return self._row[5]  # type: ignore[no-any-return]
+
+    @property
+    def fence(self) -> int:
+        """Rises with every attempt of this job."""
+        return self._row[6]  # type: ignore[no-any-return]
+
+    @property
+    def execute_at(self) -> datetime:
+        """When the user wanted it to run."""
+        return datetime.fromtimestamp(self._row[8], UTC)
+
+    @property
+    def due_s(self) -> float:
+        """When this attempt was due, in seconds since 1970 by the database's clock."""
+        return self._row[9]  # type: ignore[no-any-return]
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: its user, its timeout or a lost lease wants it to."""
+        return self._stop is not None
+
+    def wait_cancelled(self, timeout_s: float) -> bool:
+        """Wait in a synchronous handler's thread until ``cancelled`` is set; return whether it is."""
+        if self._stop_event is None:
+            self._stop_event = threading.Event()
+            if self._stop is not None:
+                self._stop_event.set()
+        return self._stop_event.wait(timeout_s)
+
+    async def progress(self, value: Any) -> bool:
+        """Write ``value`` (JSON) to the job's ``progress``; return whether the job is still ours."""
+        return await self._reporter.report_progress(self, msgspec.json.encode(value).decode())
+
+    def stop_because(self, reason: str) -> None:
+        """Tell the handler to stop; for the worker, not for handlers."""
+        self._stop = self._stop or reason
+        if self._stop_event is not None:
+            self._stop_event.set()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """``timeout``, ``cancel``, ``lost`` or ``shutdown``."""
+        return self._stop
+
+
+@dataclass(slots=True)
+class Lane:
+    """Jobs of one type and priority: one range of the index.
+
+    ``frontier_s`` is a keyset bound: nothing due earlier is left, as far as the claims of this worker
+    know. It is used only while somebody's old snapshot makes the head of the index a heap of dead rows.
+    """
+
+    task_type: str
+    priority: int
+    frontier_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """One claim: how many rows of which types, in the order in which they are looked at."""
+
+    types: tuple[str, ...]
+    rows_max: tuple[int, ...]
+    total_max: int
+
+
+COLD_ROWS = 64
+
+
+def allot(free: int, used: int, *, all_free: int) -> int:
+    """Return how many jobs of one type may be claimed while ``free`` places are left in all.
+
+    A type may take three quarters of what the others leave, so that one slow target can never take
+    the last place from everybody else.
+
+    Args:
+        free: Places that this claim may fill.
+        used: Places that jobs of this type hold.
+        all_free: Places that nobody holds.
+    """
+    ceiling = (3 * (all_free + used) + 3) // 4
+    return max(0, min(free, ceiling - used))
+
+
+def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, turn: int) -> ClaimPlan | None:
+    """Split ``budget`` rows over the types that may have some; the first look goes round with ``turn``.
+
+    A type that had more than it was asked for last time gets an even part, the others a small one; what
+    is then left over comes with the next claim, which follows at once.
+    """
+    names = [name for name, rows in allowance.items() if rows > 0]
+    if not names or budget <= 0:
+        return None
+    turn %= len(names)
+    names = names[turn:] + names[:turn]
+    part = max(1, budget // max(1, sum(name in hot for name in names)))
+    share = budget if len(names) == 1 else COLD_ROWS
+    rows = tuple(min(allowance[name], part if name in hot else share) for name in names)
+    return ClaimPlan(tuple(names), rows, budget)

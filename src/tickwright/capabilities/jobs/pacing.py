@@ -1,0 +1,93 @@
+"""Limits that all workers share: a type's concurrency and its rate.
+
+Concurrency is handed out in grants, one row per type and worker, whose sum never exceeds the limit.
+A worker takes its even share and gives back what others wait for with every heartbeat, so no row is
+written per job. A rate is a row with the first instant that nobody has taken yet (GCRA): a claim
+takes as many instants as it claims jobs, and each job starts at its own, in whichever worker.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.model import ClaimPlan
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_TYPES = load("tickwright.capabilities.jobs.sql", "types.sql")
+AHEAD_S = 0.5
+
+
+class Pacer:
+    """Takes grants and instants for one worker."""
+
+    def __init__(self, pool: Pool, store: ClaimStore) -> None:
+        self._pool = pool
+        self._store = store
+        self.fire_s: dict[int, float] = {}
+
+    async def share_out(self, connection: Connection, token: int, entries: Mapping[str, Entry]) -> None:
+        """Settle this worker's grants; part of the heartbeat's transaction."""
+        limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
+        if not limited:
+            return
+        names = [entry.kind.name for entry in limited]
+        await connection.fetch(_TYPES["lock_limited"], names)
+        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.held for entry in limited])
+        for row in rows:
+            entries[row["name"]].granted = row["granted"]
+
+    async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
+        """Claim jobs of a rate-limited type, and an instant for each.
+
+        Returns:
+            What was claimed; ``None`` when no instant is free yet. ``fire_s`` then holds each job's instant.
+        """
+        name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await self._lock(connection, name)
+            start_s = max(row["next_free_s"], row["now_s"])
+            room = math.floor((row["now_s"] + max(AHEAD_S, 1 / rate) - start_s) * rate)
+            if room <= 0:
+                entry.paced_more = True
+                entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - AHEAD_S / 2)
+                return None
+            plan = ClaimPlan(
+                request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max
+            )
+            claimed = await self._store.claim(_with_plan(request, plan), connection)
+            if claimed.rows:
+                await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
+        self._look_again(entry, claimed, plan)
+        return claimed
+
+    async def _lock(self, connection: Connection, name: str) -> Any:
+        row = await connection.fetchrow(_TYPES["lock_rate"], name)
+        if row is None:
+            await connection.execute(_TYPES["open_rate"], name)
+            row = await connection.fetchrow(_TYPES["lock_rate"], name)
+        return row
+
+    def _assign(self, claimed: Claimed, start_s: float, step_s: float) -> float:
+        claimed.rows.sort(key=lambda row: (-row[3], row[9]))
+        for row in claimed.rows:
+            fire_s = max(start_s, row[9])
+            self.fire_s[row[0]] = fire_s
+            start_s = fire_s + step_s
+        return start_s
+
+    @staticmethod
+    def _look_again(entry: Entry, claimed: Claimed, plan: ClaimPlan) -> None:
+        """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim."""
+        entry.paced_more = len(claimed.rows) >= plan.rows_max[0]
+        wait_s = 0.0
+        if entry.paced_more:
+            wait_s = min(AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
+        entry.paced_until_s = monotonic() + wait_s
+
+
+def _with_plan(request: ClaimRequest, plan: ClaimPlan) -> ClaimRequest:
+    return ClaimRequest(request.token, plan, request.lanes, request.horizon, look_for_lanes=True)

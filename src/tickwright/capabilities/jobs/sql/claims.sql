@@ -1,0 +1,99 @@
+-- name: claim
+-- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, and the
+-- priorities that are in use between the known ones ($9 to $11: gaps; an empty one costs one index probe).
+-- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost:
+-- its row is locked against the reclaimer until this transaction ends. Index: scheduled_tasks_due, one range a lane.
+WITH session AS MATERIALIZED (
+  SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL FOR SHARE
+), lane AS MATERIALIZED (
+  SELECT u.task_type, u.priority, to_timestamp(u.due_from_s) AS due_from
+    FROM session, unnest($4::text[], $5::smallint[], $6::float8[]) AS u (task_type, priority, due_from_s)
+), picked AS MATERIALIZED (
+  SELECT one_type.at
+    FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS kind (task_type, rows_max)
+   CROSS JOIN LATERAL (
+      SELECT job.at
+        FROM lane CROSS JOIN LATERAL (
+          SELECT t.ctid AS at
+            FROM ONLY tickwright.scheduled_tasks t
+           WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+             AND coalesce(t.retry_at, t.execute_at) >= lane.due_from
+             AND coalesce(t.retry_at, t.execute_at) <= now() + $7::interval
+           ORDER BY coalesce(t.retry_at, t.execute_at)
+           LIMIT kind.rows_max
+             FOR UPDATE SKIP LOCKED) AS job
+       WHERE lane.task_type = kind.task_type
+       LIMIT kind.rows_max) AS one_type
+   LIMIT $8
+), claimed AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = t.fence + 1,
+         started_at = now(), updated_at = now()
+   WHERE t.ctid = ANY (ARRAY (SELECT at FROM picked))
+  RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
+            date_part('epoch', t.execute_at) AS execute_s,
+            date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
+            NULL::float8
+)
+SELECT * FROM claimed
+UNION ALL
+SELECT NULL, gap.task_type, NULL, found.priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM unnest($9::text[], $10::smallint[], $11::smallint[]) AS gap (task_type, above, below)
+ CROSS JOIN LATERAL (
+   SELECT t.priority FROM ONLY tickwright.scheduled_tasks t
+    WHERE t.task_type = gap.task_type AND t.priority > gap.above AND t.priority < gap.below
+    ORDER BY t.priority LIMIT 1) AS found
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       date_part('epoch', clock_timestamp()),
+       (SELECT min(date_part('epoch', next.due))
+          FROM lane CROSS JOIN LATERAL (
+            SELECT coalesce(t.retry_at, t.execute_at) AS due
+              FROM ONLY tickwright.scheduled_tasks t
+             WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+               AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
+             ORDER BY coalesce(t.retry_at, t.execute_at)
+             LIMIT 1) AS next),
+       NULL;
+
+-- name: check_held
+-- Of the jobs that a session runs, those that it must stop: cancelled by a user, or held by it no longer.
+-- Index: scheduled_tasks_pkey, one probe a job.
+SELECT h.id, t.id IS NULL AS lost
+  FROM unnest($2::bigint[]) AS h (id)
+  LEFT JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.owner = $1
+ WHERE t.id IS NULL OR t.cancel_requested_at IS NOT NULL;
+
+-- name: reclaim
+-- Give the jobs of lost sessions back, in the transaction that declared them lost. The attempt stays counted; a job
+-- that has none left has failed. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+WITH RECURSIVE lane AS (
+  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority
+    FROM lane l CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
+), held AS (
+  SELECT t.id
+    FROM lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+   WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = ANY ($1::bigint[])
+), over AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
+     AND (t.attempts >= t.max_attempts OR t.cancel_requested_at IS NOT NULL)
+  RETURNING t.*
+), dead AS (
+  INSERT INTO tickwright.scheduled_tasks_dead ({columns})
+  SELECT {failed} FROM over t WHERE t.cancel_requested_at IS NULL
+), stopped AS (
+  INSERT INTO tickwright.{history} ({columns})
+  SELECT {cancelled} FROM over t WHERE t.cancel_requested_at IS NOT NULL
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, updated_at = now(), error_message = $2
+   WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
+     AND t.attempts < t.max_attempts AND t.cancel_requested_at IS NULL
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS ended;

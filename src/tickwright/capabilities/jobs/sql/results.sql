@@ -1,0 +1,85 @@
+-- name: complete
+-- Keep finished jobs in the day's history. Fenced: only rows that this session still holds. Index: scheduled_tasks_pkey.
+WITH done AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+)
+INSERT INTO tickwright.{history} ({columns}) SELECT {completed} FROM done t;
+
+-- name: complete_and_forget
+-- Finished jobs of types that keep no history. Fenced. Index: scheduled_tasks_pkey.
+DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1;
+
+-- name: complete_with_result
+-- The same for jobs that returned something. Fenced. Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::jsonb[]) AS u (id, result)
+), done AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+)
+INSERT INTO tickwright.{history} ({columns})
+SELECT {completed_with_result} FROM done t JOIN outcome o ON o.id = t.id;
+
+-- name: retry
+-- Failed attempts with attempts left go back after a wait by the database's clock; a job whose user asked to cancel
+-- it ends instead. Fenced. Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::float8[], $4::text[]) AS u (id, wait_s, error)
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, error_message = o.error, updated_at = clock_timestamp(),
+         retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
+    FROM outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+), kept AS (
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
+
+-- name: fail
+-- The last attempt failed: the job becomes a dead letter. Fenced. Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+), over AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+)
+INSERT INTO tickwright.scheduled_tasks_dead ({columns})
+SELECT {failed_with_error} FROM over t JOIN outcome o ON o.id = t.id;
+
+-- name: cancel_held
+-- The handler stopped because its user asked for it, or the job expired before it could start. Fenced.
+-- Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+), over AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+)
+INSERT INTO tickwright.{history} ({columns})
+SELECT {cancelled_with_error} FROM over t JOIN outcome o ON o.id = t.id;
+
+-- name: release
+-- Work that was not started, or that a shutdown interrupted, goes back and costs no attempt. Fenced.
+-- Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
+ WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1;
+
+-- name: snooze
+-- The handler asked to be called again later; costs no attempt. Fenced. Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::float8[]) AS u (id, wait_s)
+)
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(),
+       retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
+  FROM outcome o
+ WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1;
+
+-- name: report_progress
+-- What a running handler says of itself. Fenced. Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t SET progress = $3::jsonb, updated_at = clock_timestamp()
+ WHERE t.id = $2 AND t.owner = $1;

@@ -1,0 +1,65 @@
+-- name: list_types
+-- All task types with the secrets that still sign, newest first. Small: a row per type.
+SELECT t.*, coalesce(s.secrets, '{}') AS secrets
+  FROM tickwright.task_types t
+  LEFT JOIN LATERAL (
+    SELECT array_agg(x.secret ORDER BY x.id DESC) AS secrets
+      FROM tickwright.task_type_secrets x
+     WHERE x.task_type = t.name AND (x.retires_at IS NULL OR x.retires_at > clock_timestamp())) AS s ON true
+ ORDER BY t.name;
+
+-- name: lock_limited
+-- Serialize the workers that share the concurrency of these types. Index: task_types_pkey.
+SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
+
+-- name: share_out
+-- Settle how much of each type's concurrency this worker may use: its even share, never less than it runs now, never
+-- more than the others leave. The sum of all grants stays within the limit. Index: type_grants_pkey.
+WITH wish AS (
+  SELECT t.name, t.concurrency, u.in_use
+    FROM unnest($2::text[], $3::integer[]) AS u (name, in_use) JOIN tickwright.task_types t USING (name)
+   WHERE t.concurrency IS NOT NULL
+), shared AS (
+  SELECT w.name, w.in_use, w.concurrency,
+         coalesce(sum(g.granted) FILTER (WHERE g.worker <> $1), 0) AS others,
+         1 + count(g.worker) FILTER (WHERE g.worker <> $1 AND live.lost_at IS NULL) AS sharers,
+         count(g.worker) FILTER (WHERE g.worker < $1 AND live.lost_at IS NULL) AS rank
+    FROM wish w
+    LEFT JOIN tickwright.type_grants g ON g.task_type = w.name
+    LEFT JOIN tickwright.workers live ON live.id = g.worker
+   GROUP BY w.name, w.in_use, w.concurrency
+), settled AS (
+  SELECT name, greatest(in_use, least(
+           concurrency / sharers + CASE WHEN rank < concurrency % sharers THEN 1 ELSE 0 END,
+           concurrency - others))::integer AS granted
+    FROM shared
+), written AS (
+  INSERT INTO tickwright.type_grants AS g (task_type, worker, granted)
+  SELECT name, $1, granted FROM settled
+  ON CONFLICT (task_type, worker) DO UPDATE SET granted = excluded.granted WHERE g.granted <> excluded.granted
+)
+SELECT name, granted FROM settled;
+
+-- name: lock_rate
+-- The first instant of a rate-limited type that nobody has taken, locked; in seconds from now. Index: type_rates_pkey.
+SELECT date_part('epoch', next_free_at) AS next_free_s, date_part('epoch', clock_timestamp()) AS now_s
+  FROM tickwright.type_rates WHERE task_type = $1 FOR UPDATE;
+
+-- name: open_rate
+-- First use of a rate limit. Index: type_rates_pkey.
+INSERT INTO tickwright.type_rates (task_type, next_free_at) VALUES ($1, clock_timestamp()) ON CONFLICT DO NOTHING;
+
+-- name: take_rate
+-- Give away the instants up to the given one. Index: type_rates_pkey.
+UPDATE tickwright.type_rates SET next_free_at = to_timestamp($2::float8) WHERE task_type = $1;
+
+-- name: register_handler
+-- A handler that this program brings becomes a type, unless an operator has set it up differently.
+INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: mark_gone
+-- The endpoint answered 410: its type waits until somebody enables it again.
+UPDATE tickwright.task_types SET gone_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+ WHERE name = $1 AND gone_at IS NULL;

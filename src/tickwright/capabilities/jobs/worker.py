@@ -1,0 +1,298 @@
+"""One worker of one-shot jobs: claimer, runner, settler and doorbell under one leased session.
+
+Trusts nothing but the database: what it may run comes from ``task_types``, what it holds is what a
+claim returned, and what it reports counts only while its session's token does. When the session is
+lost, every handler is cancelled, every result dropped, and the worker goes on under a new token.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimStore
+from tickwright.capabilities.jobs.delivery import Delivery
+from tickwright.capabilities.jobs.doorbell import Doorbell
+from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.handlers import HandlerRegistry
+from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed, TaskType
+from tickwright.capabilities.jobs.pacing import Pacer
+from tickwright.capabilities.jobs.runner import Runner
+from tickwright.capabilities.jobs.settler import Settler
+from tickwright.capabilities.jobs.types_store import load_types, mark_gone
+from tickwright.domain.dbclock import DbClock
+from tickwright.ports.broker import Broker
+from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.session import Session
+from tickwright.store.pool import Connection, Pool
+
+DELIVERY_GRACE_S = 2.0
+CHECK_AFTER_S = 0.5
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """The bounds of one worker.
+
+    Attributes:
+        concurrency: Attempts that run at once.
+        threads: Synchronous handlers that run at once; a stuck one keeps its thread.
+    """
+
+    concurrency: int = 256
+    threads: int = 32
+
+
+class JobWorker:
+    """Runs one-shot jobs until stopped; a :class:`tickwright.ports.service.Service`."""
+
+    name = "jobs"
+
+    def __init__(
+        self,
+        pool: Pool,
+        session: Session,
+        handlers: HandlerRegistry,
+        brokers: Mapping[str, Broker],
+        *,
+        direct_url: str | None,
+        limits: WorkerLimits | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        limits = limits or WorkerLimits()
+        self._pool, self._session, self._handlers, self._brokers = pool, session, handlers, brokers
+        self._store = ClaimStore(pool)
+        self._clock = DbClock()
+        self._probe = probe
+        self._entries: dict[str, Entry] = {}
+        self._waiting_types: tuple[str, ...] = ()
+        self.lost_results = 0
+        self.reclaimed = 0
+        self.settler = Settler(self._store, session, lost=self._count_lost, probe=probe)
+        self.runner = Runner(self, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self.doorbell = Doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
+        self._pacer = Pacer(pool, self._store)
+        self.claimer = Claimer(self._store, session, self.runner, self._clock, self.doorbell, self, self._pacer)
+        self._refreshing: asyncio.Task[None] | None = None
+        session.on_beat(self._beat)
+        session.on_reclaim(self._reclaim)
+        session.on_lost(self._session_lost)
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        self.runner.start()
+        bell = asyncio.create_task(self.doorbell.run())
+        try:
+            await self._refresh_types()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.settler.run())
+                group.create_task(self.claimer.run())
+        finally:
+            bell.cancel()
+            await self.runner.close()
+
+    async def quiesce(self) -> None:
+        """Claim nothing more; give back what was not started; return when what runs has ended and is written."""
+        self.claimer.stop()
+        self._give_back()
+        while self.runner.busy:
+            await asyncio.sleep(0.01)
+            self._give_back()
+        await self.settler.drained()
+
+    async def stop(self) -> None:
+        """Interrupt what runs, release it without counting the attempt, and end."""
+        self.claimer.stop()
+        self._give_back()
+        await self.runner.close()
+        await self.settler.drained()
+        self.settler.stop()
+
+    def last_tick_age_s(self) -> float | None:
+        """Return the seconds since the last claim, by the monotonic clock."""
+        return None if self.claimer.ticked_s is None else monotonic() - self.claimer.ticked_s
+
+    # ------------------------------------------------------------------ what may run
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Return the task types that this worker can run now."""
+        return self._entries
+
+    def backlog(self) -> int:
+        """Return how many results are not written yet."""
+        return self.settler.backlog
+
+    def _types_changed(self) -> None:
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_types())
+
+    async def _refresh_types(self) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            self._adopt(await load_types(connection))
+            await self._pacer.share_out(connection, self._session.token, self._entries)
+        self.claimer.wake()
+
+    def _adopt(self, kinds: Sequence[TaskType]) -> bool:
+        entries: dict[str, Entry] = {}
+        for kind in kinds:
+            old = self._entries.get(kind.name)
+            if old is not None and old.kind == kind:
+                entries[kind.name] = old
+            elif (entry := self._entry_of(kind)) is not None:
+                if old is not None:
+                    entry.carry_over(old)
+                entries[kind.name] = entry
+        changed = entries != self._entries
+        self._entries = entries
+        return changed
+
+    def _entry_of(self, kind: TaskType) -> Entry | None:
+        scheme, _, rest = kind.target.partition(":")
+        if scheme == "python":
+            handler = self._handlers.get(rest)
+            return handler and Entry(kind, handler.call, is_async=handler.is_async)
+        broker = self._brokers.get(scheme)
+        return broker and Entry(kind, Delivery(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S)
+
+    # ------------------------------------------------------------------ taking
+
+    def take(self, claimed: Claimed) -> None:
+        """Run the claimed rows, each at its own instant."""
+        rows = claimed.rows
+        rows.sort(key=_order if len({row[3] for row in rows}) > 1 else _due)
+        fire_s = self._pacer.fire_s
+        jobs = []
+        for row in rows:
+            entry = self._entries[row[1]]
+            entry.held += 1
+            job = Job(row, entry, self, fire_s.pop(row[0], row[9]) if fire_s else row[9])
+            job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
+            if row[10] is not None and row[10] <= claimed.now_s:
+                self._expire(job)
+            else:
+                jobs.append(job)
+        self.runner.put(jobs)
+
+    def _expire(self, job: Job) -> None:
+        self._ended(job, "expired")
+        self.settler.add("cancel_held", job.id, "expired: it could not start before expires_at")
+
+    # ------------------------------------------------------------------ endings
+
+    def completed(self, job: Job) -> None:
+        """Note the common case."""
+        entry = job.entry
+        entry.held -= 1
+        entry.counts["completed"] = entry.counts.get("completed", 0) + 1
+        (self.settler.kept if entry.kind.keep_history else self.settler.forgotten).append(job.id)
+        self.settler.wake()
+
+    def ended(self, job: Job, ending: Ending) -> None:
+        """Note what an attempt ended as."""
+        match ending:
+            case Completed(result=None):
+                self.completed(job)
+            case Completed(result=result):
+                self._ended(job, "completed")
+                self.settler.add("complete_with_result", job.id, result)
+            case Snoozed(wait=wait):
+                self._ended(job, "snoozed")
+                self.settler.add("snooze", job.id, wait.total_seconds())
+            case Errored():
+                self._errored(job, ending)
+
+    def _errored(self, job: Job, error: Errored) -> None:
+        if error.gone:
+            self._suspend(job)
+            return
+        if error.final or job.attempt >= job.max_attempts:
+            self._ended(job, "failed")
+            self.settler.add("fail", job.id, error.message)
+            return
+        self._ended(job, "retried")
+        wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
+        self.settler.add("retry", job.id, wait.total_seconds(), error.message)
+
+    def _suspend(self, job: Job) -> None:
+        """The endpoint is gone for good: the type waits for an operator, and this attempt does not count."""
+        self._ended(job, "gone")
+        self.settler.add("release", job.id)
+        task = asyncio.ensure_future(self._mark_gone(job.type))
+        task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
+
+    async def _mark_gone(self, name: str) -> None:
+        await mark_gone(self._pool, name)
+        await self._refresh_types()
+
+    def stopped(self, job: Job, reason: str) -> None:
+        """Note an attempt that was cut short."""
+        self._ended(job, reason)
+        if reason == "shutdown":
+            self.settler.add("release", job.id)
+        elif reason == "cancel":
+            self.settler.add("cancel_held", job.id, "cancelled while it ran")
+
+    def _ended(self, job: Job, outcome: str) -> None:
+        job.entry.held -= 1
+        job.entry.count(outcome)
+
+    def _give_back(self) -> None:
+        for job in self.runner.take_back():
+            self._ended(job, "released")
+            self.settler.add("release", job.id)
+
+    def _count_lost(self, count: int) -> None:
+        self.lost_results += count
+        _log.warning("jobs.results_not_ours", jobs=count)
+
+    async def report_progress(self, job: Job, progress: str) -> bool:
+        """Write a running job's progress."""
+        return await self._store.report_progress(self._session.token, job.id, progress)
+
+    # ------------------------------------------------------------------ heartbeat
+
+    async def _beat(self, connection: Connection) -> None:
+        self._adopt(await load_types(connection))
+        await self._pacer.share_out(connection, self._session.token, self._entries)
+        await self._check_held(connection)
+
+    async def _check_held(self, connection: Connection) -> None:
+        running = {job.id: job for job in self.runner.running(CHECK_AFTER_S)}
+        if running:
+            for job_id, lost in await self._store.check_held(connection, self._session.token, list(running)):
+                self.runner.stop_job(running[job_id], "lost" if lost else "cancel")
+
+    def _cancel_heard(self, job_id: int) -> None:
+        for job in self.runner.running():
+            if job.id == job_id:
+                self.runner.stop_job(job, "cancel")
+
+    async def _reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+        returned, ended = await self._store.reclaim(connection, tokens)
+        self.reclaimed += returned + ended
+        if returned or ended:
+            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        self.claimer.wake()
+
+    def _session_lost(self) -> None:
+        for job in self.runner.take_back():
+            self._ended(job, "lost")
+        for job in self.runner.running():
+            self.runner.stop_job(job, "lost")
+        self.settler.drop_all()
+
+
+def _due(row: Any) -> float:
+    return row[9]  # type: ignore[no-any-return]
+
+
+def _order(row: Any) -> tuple[int, float]:
+    return -row[3], row[9]

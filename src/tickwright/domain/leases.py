@@ -1,0 +1,26 @@
+"""A lease as its holder sees it: by its own monotonic clock, and always on the safe side."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How long a lease lasts and when it is renewed.
+
+    Attributes:
+        ttl: At most ten seconds by default, so that a crash is repaired in seconds.
+        margin: The holder stops this long before the deadline when it could not renew.
+    """
+
+    ttl: timedelta = timedelta(seconds=8)
+    margin: timedelta = timedelta(seconds=1)
+
+    @property
+    def renew_every(self) -> timedelta:
+        """A third of the length: two renewals may fail before the lease is lost."""
+        return self.ttl / 3
+
+    def holds(self, renewed_s: float, now_s: float) -> bool:
+        """Return whether a lease asked for at ``renewed_s`` (before the request left) may be relied on now."""
+        return now_s < renewed_s + (self.ttl - self.margin).total_seconds()

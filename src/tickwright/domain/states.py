@@ -1,0 +1,43 @@
+"""The life of a one-shot job, as data.
+
+::
+
+    pending ──claim──▶ processing ──ok──────────▶ completed
+       ▲  │                │  │  └──last failure─▶ failed ──retry──▶ pending
+       │  └──cancel──┐     │  └──stopped─────────▶ cancelled
+       │             ▼     │
+       │         cancelled │
+       └──failure, release, reclaim──┘
+
+The diagram in ``capabilities/jobs/README.md`` is this table. Names are those of the source document.
+"""
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Where a job is."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+
+TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.PENDING: frozenset({JobStatus.PROCESSING, JobStatus.CANCELLED}),
+    JobStatus.PROCESSING: frozenset(
+        {JobStatus.PENDING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
+    ),
+    JobStatus.COMPLETED: frozenset(),
+    JobStatus.FAILED: frozenset({JobStatus.PENDING}),  # an operator's retry, never a worker's
+    JobStatus.CANCELLED: frozenset(),
+}
+
+
+def may_become(old: JobStatus, new: JobStatus) -> bool:
+    """Return whether a job may go from ``old`` to ``new``."""
+    return new in TRANSITIONS[old]

@@ -1,0 +1,198 @@
+"""A worker's leased identity: registered, renewed at a third of its length, fenced when lost.
+
+State of a session, seen from outside::
+
+    open ──renew──▶ open ──lease runs out, somebody looks──▶ lost ──a day──▶ gone
+      └──close──▶ gone
+
+The database is authoritative: a session is lost when a row says so, and only another session that
+found the lease expired may write that, in the transaction that gives the session's jobs back. The
+holder stops earlier by its own monotonic clock when it cannot renew. After a lost lease it takes a
+new token, so that whatever a zombie still writes under the old one finds no row.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import asyncpg
+import structlog
+
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.session import Beat, Reclaim
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.store.sql", "workers.sql")
+_LOOK_S = 0.1
+_log = structlog.get_logger("tickwright.session")
+
+AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class WorkerSession:
+    """Implements :class:`tickwright.ports.session.Session`; a service itself."""
+
+    name = "session"
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        name: str,
+        roles: Sequence[str],
+        version: str,
+        terms: LeaseTerms | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool = pool
+        self._name, self._roles, self._version = name, list(roles), version
+        self.terms = terms or LeaseTerms()
+        self._probe = probe
+        self._token = 0
+        self._renewed_s = 0.0
+        self._expiry_s: float | None = None
+        self._beats: list[Beat] = []
+        self._reclaims: list[Reclaim] = []
+        self._losses: list[Callable[[], None]] = []
+        self._stopping = asyncio.Event()
+        self.drain_requested = asyncio.Event()
+        self.facts: dict[str, Any] = {}
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ Session
+
+    @property
+    def token(self) -> int:
+        """Fencing token; 0 before the first registration."""
+        return self._token
+
+    def holds(self) -> bool:
+        """Whether the lease may be relied on now."""
+        return self._token != 0 and self.terms.holds(self._renewed_s, monotonic())
+
+    def on_beat(self, beat: Beat) -> None:
+        """Register work of every renewal's transaction."""
+        self._beats.append(beat)
+
+    def on_reclaim(self, reclaim: Reclaim) -> None:
+        """Register work of the transaction that declares sessions lost."""
+        self._reclaims.append(reclaim)
+
+    def on_lost(self, lost: Callable[[], None]) -> None:
+        """Register what happens when this session is lost."""
+        self._losses.append(lost)
+
+    # ------------------------------------------------------------------ Service
+
+    async def open(self) -> None:
+        """Register under a new token."""
+        asked = monotonic()
+        row = await self._pool.fetchrow(
+            _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, json.dumps(self.facts)
+        )
+        self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
+        _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
+
+    async def run(self) -> None:
+        """Renew until stopped; re-register after a loss."""
+        if not self._token:
+            await self.open()
+        while not self._stopping.is_set():
+            await self._sleep()
+            if self._stopping.is_set():
+                return
+            try:
+                await self._tick()
+            except AWAY as error:
+                _log.warning("session.renewal_failed", token=self._token, error=repr(error))
+            if self._token and not self.holds():
+                self._lose("not renewed in time")
+
+    async def _sleep(self) -> None:
+        wait_s = min(self._next_renewal_s(), self._next_look_s()) - monotonic()
+        try:
+            async with asyncio.timeout(max(wait_s, _LOOK_S if self._ticked_s else 0.0)):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _next_renewal_s(self) -> float:
+        return self._renewed_s + self.terms.renew_every.total_seconds()
+
+    def _next_look_s(self) -> float:
+        return self._expiry_s if self._expiry_s is not None else float("inf")
+
+    async def _tick(self) -> None:
+        if not self._token:
+            await self.open()
+            return
+        if monotonic() >= self._next_renewal_s() - _LOOK_S:
+            await self.renew()
+        if self._expiry_s is not None and monotonic() >= self._expiry_s:
+            await self._reclaim_expired()
+        self._ticked_s = monotonic()
+
+    async def renew(self) -> None:
+        """Extend the lease; do the registered work in the same transaction."""
+        await self._probe.reached("session.before_renewal", token=self._token)
+        asked = monotonic()
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(_SQL["renew_session"], self._token, self.terms.ttl, json.dumps(self.facts))
+            if row is None:
+                self._lose("declared lost by another worker")
+                return
+            for beat in self._beats:
+                await beat(connection)
+        self._renewed_s = asked
+        if row["drain"]:
+            self.drain_requested.set()
+        expiry_s = row["next_expiry_s"]
+        self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
+
+    async def _reclaim_expired(self) -> None:
+        """Declare expired sessions lost and give back what they held, in one transaction."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            rows = await connection.fetch(_SQL["declare_lost"])
+            tokens = [row["id"] for row in rows]
+            if tokens:
+                _log.warning("session.others_lost", sessions={row["id"]: row["name"] for row in rows})
+                await self._give_back(connection, tokens)
+        self._expiry_s = None
+        if not tokens:
+            self._expiry_s = monotonic() + 1.0
+
+    async def _give_back(self, connection: Connection, tokens: list[int]) -> None:
+        for reclaim in self._reclaims:
+            await reclaim(connection, tokens)
+        await connection.execute(_SQL["forget_grants"], tokens)
+        await connection.execute(_SQL["prune_lost"])
+
+    def _lose(self, why: str) -> None:
+        if not self._token:
+            return
+        _log.error("session.lost", token=self._token, why=why)
+        self._token = 0
+        self._expiry_s = 0.0
+        for lost in self._losses:
+            lost()
+
+    async def quiesce(self) -> None:
+        """Nothing to finish: a session carries the others."""
+
+    async def stop(self) -> None:
+        """Leave; whoever worked under this session has released what it held."""
+        self._stopping.set()
+        if self._token:
+            token, self._token = self._token, 0
+            try:
+                await self._pool.execute(_SQL["close_session"], token)
+            except AWAY as error:
+                _log.warning("session.not_closed", token=token, error=repr(error))
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the last round."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s

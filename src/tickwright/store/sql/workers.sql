@@ -1,0 +1,46 @@
+-- name: open_session
+-- A new worker session with a token that nobody had before.
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts)
+VALUES (nextval('tickwright.fence_seq'), $1, $2, $3, clock_timestamp() + $4::interval, $5)
+RETURNING id, date_part('epoch', clock_timestamp()) AS now_s;
+
+-- name: renew_session
+-- Extend a session's lease, unless somebody has declared it lost; and say when the next other lease runs out.
+-- Index: workers_pkey.
+UPDATE tickwright.workers w
+   SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
+ WHERE w.id = $1 AND w.lost_at IS NULL
+RETURNING w.drain_requested_at IS NOT NULL AS drain,
+          date_part('epoch', clock_timestamp()) AS now_s,
+          (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
+            WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
+
+-- name: close_session
+-- Leave: nothing is held any more, so nothing is to be reclaimed. Index: workers_pkey.
+DELETE FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL;
+
+-- name: declare_lost
+-- Fence the sessions whose lease has run out. What they claimed is reclaimed in the same transaction.
+UPDATE tickwright.workers SET lost_at = clock_timestamp()
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
+                         WHERE lost_at IS NULL AND lease_until < clock_timestamp() FOR UPDATE SKIP LOCKED))
+RETURNING id, name;
+
+-- name: forget_grants
+-- What lost sessions were granted is free again. Index: type_grants_pkey.
+DELETE FROM tickwright.type_grants WHERE worker = ANY ($1::bigint[]);
+
+-- name: prune_lost
+-- Lost sessions stay visible for a day.
+DELETE FROM tickwright.workers WHERE lost_at < clock_timestamp() - interval '1 day';
+
+-- name: list_workers
+-- Every session, the newest first.
+SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_requested_at, lost_at, facts,
+       lost_at IS NULL AND lease_until > clock_timestamp() AS alive
+  FROM tickwright.workers ORDER BY id DESC LIMIT 1000;
+
+-- name: request_drain
+-- Ask a worker to finish what it runs and stop. Index: workers_pkey.
+UPDATE tickwright.workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp())
+ WHERE id = $1 AND lost_at IS NULL RETURNING id;
