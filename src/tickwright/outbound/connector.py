@@ -30,6 +30,7 @@ INFORMATIONAL_MAX = 16
 SESSION_AGE_MAX_S = 60.0
 DNS_CACHE_S = 5
 IDLE_MAX_S = 15.0
+_HEAD_END = b"\r\n\r\n"
 
 
 class BoundedHead(ResponseHandler):
@@ -38,21 +39,40 @@ class BoundedHead(ResponseHandler):
     _waits_for_head = False
     _head_bytes = 0
     _informational = 0
+    _parsing = False
+    _parse_error: BaseException | None = None
 
     def set_response_params(self, **parameters: Any) -> None:
         """Begin a new answer."""
+        self._parameters = parameters
         self._waits_for_head = True
         self._head_bytes = 0
         self._informational = 0
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Count what arrives while a head is still incomplete."""
+        """Count what belongs to an incomplete head, and do not let garbage behind a head take it back."""
+        if not self._waits_for_head:
+            super().data_received(data)
+            return
+        self._parsing = True
         super().data_received(data)
-        if self._waits_for_head:
+        self._parsing = False
+        if self._parse_error is not None:
+            self._parse_again(data)
+        elif self._waits_for_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._give_up()
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        """Keep an error of the parser back until it is clear whether a head came before it."""
+        if self._parsing:
+            self._parse_error = exc
+        elif exc_cause is None:
+            super().set_exception(exc)
+        else:
+            super().set_exception(exc, exc_cause)
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Pass a parsed head on, unless it or the number of its 1xx predecessors is too large."""
@@ -69,9 +89,20 @@ class BoundedHead(ResponseHandler):
         else:
             super().feed_data(data, size)
 
+    def _parse_again(self, data: bytes) -> None:
+        error, self._parse_error = self._parse_error, None
+        end = data.find(_HEAD_END)
+        if end < 0 or error is None:
+            self._give_up()
+            return
+        super().set_response_params(**self._parameters)
+        super().data_received(data[: end + len(_HEAD_END)])
+        if self._waits_for_head:
+            self._give_up()
+
     def _give_up(self) -> None:
         self._waits_for_head = False
-        self.set_exception(HttpProcessingError(code=400, message="head too large"))
+        super().set_exception(HttpProcessingError(code=400, message="no decent head"))
         if isinstance(self.transport, asyncio.Transport):
             self.transport.abort()
 

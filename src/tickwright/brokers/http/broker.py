@@ -7,6 +7,7 @@ thousands of these a second beside the database's work.
 """
 
 import asyncio
+import math
 import ssl
 from collections.abc import Sequence
 
@@ -151,7 +152,9 @@ async def _post(
         data=message.body,
         headers=headers,
         allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=total_s),
+        timeout=aiohttp.ClientTimeout(
+            total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf
+        ),
     )
     try:
         if response.connection is None and response.status // 100 == 2:
