@@ -3,7 +3,7 @@
 PostgreSQL refuses to run as root, and a container's user usually *is* root. The rule is one
 sentence: the server runs as the owner of its home. When that is root, it runs in a user
 namespace of its own, in which root carries the number of ``nobody``: no account is made, no
-file changes its owner, a home of mode 0700 below ``/root`` works. Where the kernel forbids
+file changes its owner, a home of mode 0700 in a closed folder works. Where the kernel forbids
 namespaces (some container runtimes do), the home is given to ``nobody`` and stays with it.
 """
 
@@ -69,7 +69,7 @@ def check_reach(account: Account, *paths: Path) -> None:
             raise Unavailable(
                 "embedded_path_closed",
                 f"PostgreSQL runs as user {account.uid} here, which may not enter {path}. "
-                "Choose a TICKWRIGHT_HOME, and an installation, outside closed folders such as /root.",
+                "Choose a TICKWRIGHT_HOME, and an installation, outside folders that are closed to others.",
             )
 
 
