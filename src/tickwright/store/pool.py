@@ -17,6 +17,8 @@ SETTINGS = {
     "statement_timeout": "60000",
     "idle_in_transaction_session_timeout": "3000",  # below every lease: a paused owner cannot block a takeover
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",  # the hot queries have one right plan; see tests/plans
+    "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
 CONNECT_TIMEOUT_S = 10
 

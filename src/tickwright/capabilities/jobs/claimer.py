@@ -35,8 +35,8 @@ AWAKE_GAP_S = 0.003
 AWAKE_FOR_S = 0.03
 AWAKE_GAP_MAX_S = 0.25
 BATCH_MAX = 1000
-PREFETCH_S = 0.1
-PREFETCH_MAX = 2000
+PREFETCH_S = 0.2
+PREFETCH_MAX = 4000
 BACKLOG_MAX = 20_000
 SWEEP_S = 0.5
 SWEEP_SHARE = 20
@@ -83,6 +83,7 @@ class Claimer:
         self._hot: frozenset[str] = frozenset()
         self._turn = 0
         self._chained = False
+        self._crowded = False
         self._awake_until_s = 0.0
         self._arm_failures = 0
         self._drag_until_s = 0.0
@@ -147,10 +148,12 @@ class Claimer:
 
     def _allowance(self, budget: int) -> dict[str, int]:
         allowance = {}
+        self._crowded = False
         for name, entry in self._takes.entries().items():
             if entry.kind.waits or entry.kind.rate_per_s is not None:
                 continue
             rows, free = allot(budget, entry.held, all_free=budget), entry.free()
+            self._crowded = self._crowded or (rows == 0 and free != 0)
             allowance[name] = rows if free is None else min(rows, free)
         return allowance
 
@@ -282,7 +285,7 @@ class Claimer:
         if now < self._awake_until_s:
             await self._nap(AWAKE_GAP_S)
             return
-        wait_s = POLL_S
+        wait_s = GAP_S if self._crowded else POLL_S  # a type that had no room was not looked at
         if claimed.next_due_s is not None:
             wait_s = min(wait_s, claimed.next_due_s - claimed.now_s - HORIZON.total_seconds() + GAP_S / 2)
         paced = [

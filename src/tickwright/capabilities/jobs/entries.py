@@ -72,10 +72,6 @@ class Entry:
         self.late_counts[bisect_left(LATENESS_BUCKETS_S, late_s)] += 1
         self.late_sum_s += late_s
 
-    def count(self, outcome: str) -> None:
-        """Count one end."""
-        self.counts[outcome] = self.counts.get(outcome, 0) + 1
-
     def timeout_text(self, job: Job) -> str:
         """Return the attempt's timeout for an error message."""
         return str(timedelta(seconds=job.deadline_s))

@@ -189,10 +189,8 @@ class JobWorker:
 
     def completed(self, job: Job) -> None:
         """Note the common case."""
-        entry = job.entry
-        entry.held -= 1
-        entry.counts["completed"] = entry.counts.get("completed", 0) + 1
-        (self.settler.kept if entry.kind.keep_history else self.settler.forgotten).append(job.id)
+        self._ended(job, "completed")
+        (self.settler.kept if job.entry.kind.keep_history else self.settler.forgotten).append(job.id)
         self.settler.wake()
 
     def ended(self, job: Job, ending: Ending) -> None:
@@ -241,8 +239,11 @@ class JobWorker:
             self.settler.add("cancel_held", job.id, "cancelled while it ran")
 
     def _ended(self, job: Job, outcome: str) -> None:
-        job.entry.held -= 1
-        job.entry.count(outcome)
+        entry = job.entry
+        entry.held -= 1
+        entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
+        if entry.granted is not None:
+            self.claimer.wake()  # its place is free for the next one at once
 
     def _give_back(self) -> None:
         for job in self.runner.take_back():
