@@ -29,9 +29,7 @@ FINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.PENDING: frozenset({JobStatus.PROCESSING, JobStatus.CANCELLED}),
-    JobStatus.PROCESSING: frozenset(
-        {JobStatus.PENDING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
-    ),
+    JobStatus.PROCESSING: frozenset({JobStatus.PENDING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}),
     JobStatus.COMPLETED: frozenset(),
     JobStatus.FAILED: frozenset({JobStatus.PENDING}),  # an operator's retry, never a worker's
     JobStatus.CANCELLED: frozenset(),

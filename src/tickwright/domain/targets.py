@@ -128,9 +128,7 @@ def parse_target(text: str) -> Target:
             return PostgresTarget(_name(rest, _TOPIC, "a pg topic"))
         case "python":
             return PythonTarget(_name(rest, _HANDLER, "a handler name"))
-    raise _invalid(
-        "it starts with no known scheme; allowed are https:// http:// wss:// ws:// amqp: kafka: pg: python:"
-    )
+    raise _invalid("it starts with no known scheme; allowed are https:// http:// wss:// ws:// amqp: kafka: pg: python:")
 
 
 def _invalid(problem: str) -> Rejected:

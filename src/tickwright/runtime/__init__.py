@@ -1,0 +1,1 @@
+"""Loops that carry the capabilities: sessions, leases, relay, upkeep, supervision."""

@@ -11,13 +11,9 @@ def sqlalchemy_url(url: str) -> str:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise Rejected(
-            "invalid_database_url", "TICKWRIGHT_DATABASE_URL is not a postgresql:// URL"
-        ) from error
+        raise Rejected("invalid_database_url", "TICKWRIGHT_DATABASE_URL is not a postgresql:// URL") from error
     if not parsed.drivername.startswith("postgres"):
-        raise Rejected(
-            "invalid_database_url", f"{parsed.drivername}:// is not PostgreSQL; use postgresql://…"
-        )
+        raise Rejected("invalid_database_url", f"{parsed.drivername}:// is not PostgreSQL; use postgresql://…")
     return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 

@@ -124,9 +124,7 @@ class Claimer:
             return
         self._turn += 1
         await self._claim_paced(budget)
-        plan = plan_claim(
-            self._allowance(self._budget()), self._hot, min(self._budget(), BATCH_MAX), self._turn
-        )
+        plan = plan_claim(self._allowance(self._budget()), self._hot, min(self._budget(), BATCH_MAX), self._turn)
         if plan is None:
             await self._rest(Claimed([], 0.0, None, []))
             return
@@ -237,9 +235,7 @@ class Claimer:
 
     def _start_drag(self, took_s: float) -> None:
         if not self._dragging:
-            _log.warning(
-                "jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction"
-            )
+            _log.warning("jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction")
         self._drag_until_s = monotonic() + DRAG_FOR_S
         self._swept_s, self._sweep_took_s = monotonic(), took_s
 
@@ -272,9 +268,7 @@ class Claimer:
             rows, free = allot(budget, entry.held, all_free=budget), entry.free()
             plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
             if plan.rows_max[0] > 0:
-                request = ClaimRequest(
-                    self._session.token, plan, self._lanes_of(plan), HORIZON, look_for_lanes=True
-                )
+                request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON, look_for_lanes=True)
                 if (claimed := await self._pacer.claim(entry, request)) is not None:
                     self._accept(claimed)
 
@@ -288,9 +282,7 @@ class Claimer:
         wait_s = GAP_S if self._crowded else POLL_S  # a type that had no room was not looked at
         if claimed.next_due_s is not None:
             wait_s = min(wait_s, claimed.next_due_s - claimed.now_s - HORIZON.total_seconds() + GAP_S / 2)
-        paced = [
-            e.paced_until_s - now for e in self._takes.entries().values() if e.kind.rate_per_s is not None
-        ]
+        paced = [e.paced_until_s - now for e in self._takes.entries().values() if e.kind.rate_per_s is not None]
         wait_s = max(GAP_S, min([wait_s, *(p for p in paced if p > 0)]))
         if wait_s > GAP_S and not await self._armed():
             return

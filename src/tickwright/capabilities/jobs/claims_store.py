@@ -15,9 +15,7 @@ from tickwright.store.queries import load
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = load(_PACKAGE, "claims.sql")
 _RESULTS = load(_PACKAGE, "results.sql")
-_FRAGMENTS = {
-    name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()
-}
+_FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
@@ -96,9 +94,7 @@ class ClaimStore:
         row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED)
         return row["returned"], row["ended"]
 
-    async def check_held(
-        self, connection: Connection, token: int, ids: Sequence[int]
-    ) -> list[tuple[int, bool]]:
+    async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return ``(id, lost)`` of the held jobs that have to stop."""
         return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
 

@@ -35,9 +35,7 @@ _log = structlog.get_logger("tickwright.jobs")
 class Doorbell:
     """A listening connection of one worker, and its side of the lock."""
 
-    def __init__(
-        self, url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]) -> None:
         self._url = url
         self._cancelled = cancelled
         self._types_changed = types_changed
@@ -54,9 +52,7 @@ class Doorbell:
     async def run(self) -> None:
         """Keep the listening connection open until cancelled."""
         if self._url is None:
-            _log.warning(
-                "jobs.no_notifications", advice="set TICKWRIGHT_DIRECT_DATABASE_URL; polling once a second"
-            )
+            _log.warning("jobs.no_notifications", advice="set TICKWRIGHT_DIRECT_DATABASE_URL; polling once a second")
             return
         while True:
             try:

@@ -58,9 +58,7 @@ def _spread(function: Function) -> Call:
     if not named:
         return function
     if any(p.kind in {p.VAR_POSITIONAL, p.POSITIONAL_ONLY, p.VAR_KEYWORD} for p in named):
-        raise Rejected(
-            "invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own"
-        )
+        raise Rejected("invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own")
     fields = _struct_fields(function, named)
     decoder = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields))
     return _calls(function, [p.name for p in named], decoder.decode)
@@ -69,9 +67,7 @@ def _spread(function: Function) -> Call:
 def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[Any]:
     hints = get_type_hints(function)
     fields = [
-        (p.name, hints.get(p.name, Any))
-        if p.default is p.empty
-        else (p.name, hints.get(p.name, Any), p.default)
+        (p.name, hints.get(p.name, Any)) if p.default is p.empty else (p.name, hints.get(p.name, Any), p.default)
         for p in named
     ]
     return sorted(fields, key=len)  # a struct wants its required fields first; the call goes by name

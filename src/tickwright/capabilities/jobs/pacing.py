@@ -55,9 +55,7 @@ class Pacer:
                 entry.paced_more = True
                 entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - AHEAD_S / 2)
                 return None
-            plan = ClaimPlan(
-                request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max
-            )
+            plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
             claimed = await self._store.claim(_with_plan(request, plan), connection)
             if claimed.rows:
                 await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))

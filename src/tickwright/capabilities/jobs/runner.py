@@ -287,9 +287,7 @@ def _completed_with(result: Any) -> Ending:
     try:
         return Completed(msgspec.json.encode(result).decode())
     except (TypeError, ValueError) as error:
-        return Errored(
-            "result_invalid", f"result_invalid: the handler's result is not JSON: {error}", final=True
-        )
+        return Errored("result_invalid", f"result_invalid: the handler's result is not JSON: {error}", final=True)
 
 
 def _ending_of(error: Exception) -> Ending:

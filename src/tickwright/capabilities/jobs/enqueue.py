@@ -1,0 +1,292 @@
+"""Putting jobs into the table: checked, collected, with idempotency keys.
+
+Single calls are collected without a timer: while one statement runs, what comes in waits and goes
+together in the next one. Sixteen callers then share a commit instead of queueing for sixteen.
+A call returns when its job is committed.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.types_store import load_types
+from tickwright.domain.errors import Contended, Rejected
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
+COLLECT_MAX = 1000
+COPY_ROWS = 5000
+PAYLOAD_BYTES_MAX = 65_536
+KEY_LENGTH_MAX = 255
+PRIORITY_MAX = 100
+ATTEMPTS_MAX = 1000
+TIMEOUT_MAX = timedelta(days=1)
+YEAR_MAX = 9999
+TYPES_FRESH_S = 1.0
+COPY_COLUMNS = ("execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job that somebody wants, checked by :func:`check_new_job`.
+
+    Attributes:
+        payload: JSON text.
+        execute_at: Aware; ``None`` is now, by the database's clock.
+        key: Idempotency key, unique among all jobs of the last days.
+        digest: Of the request, so that the same key with another request is seen.
+    """
+
+    task_type: str
+    payload: str = "{}"
+    execute_at: datetime | None = None
+    key: str | None = None
+    digest: bytes | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: timedelta | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """The answer: the job's id, and whether this call created it."""
+
+    id: int
+    created: bool
+
+
+def check_new_job(job: NewJob) -> NewJob:
+    """Return ``job`` when its values are within the bounds.
+
+    Raises:
+        Rejected: With a stable code and what to do. Permanent.
+    """
+    if not _TYPE_NAME.fullmatch(job.task_type):
+        raise Rejected(
+            "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
+        )
+    if len(job.payload) > PAYLOAD_BYTES_MAX or len(job.payload.encode()) > PAYLOAD_BYTES_MAX:
+        raise Rejected("payload_too_large", f"payload: at most {PAYLOAD_BYTES_MAX} bytes", status=413, field="payload")
+    if job.key is not None and not 1 <= len(job.key) <= KEY_LENGTH_MAX:
+        raise Rejected("invalid_key", f"idempotency key: 1 to {KEY_LENGTH_MAX} characters", field="idempotency_key")
+    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+        raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
+    if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
+        raise Rejected("invalid_max_attempts", f"max_attempts: 1 to {ATTEMPTS_MAX}", field="max_attempts")
+    if job.timeout is not None and not timedelta(milliseconds=1) <= job.timeout <= TIMEOUT_MAX:
+        raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
+    _check_instant("execute_at", job.execute_at)
+    _check_instant("expires_at", job.expires_at)
+    return job
+
+
+def _check_instant(field: str, at: datetime | None) -> None:
+    if at is None:
+        return
+    if at.tzinfo is None:
+        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
+    if not datetime(1970, 1, 1, tzinfo=UTC) <= at < datetime(YEAR_MAX, 1, 1, tzinfo=UTC):
+        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
+
+
+def digest_of(*parts: object) -> bytes:
+    """Return a digest of what makes two requests the same."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+
+
+class TypeCatalog:
+    """The task types, at most a second old when a name is asked for that is not among them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._types: dict[str, TaskType] = {}
+        self._read_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def get(self, name: str) -> TaskType:
+        """Return the type.
+
+        Raises:
+            Rejected: ``unknown_task_type``. Permanent until somebody registers it.
+        """
+        kind = self._types.get(name)
+        if kind is None or monotonic() - self._read_s > TYPES_FRESH_S:
+            if kind is None:
+                await self._read()
+            else:
+                self._read_behind()
+            kind = self._types.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self._types)[:20]) or "none yet"
+            raise Rejected(
+                "unknown_task_type", f"task type {name!r} is not registered; known: {known}", field="task_type"
+            )
+        return kind
+
+    def _read_behind(self) -> None:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        async with self._pool.acquire() as connection:
+            self._types = {kind.name: kind for kind in await load_types(connection)}
+        self._read_s = monotonic()
+
+
+class Enqueuer:
+    """Schedules jobs; one per process and pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.types = TypeCatalog(pool)
+        self._waiting: list[tuple[NewJob, int, asyncio.Future[Scheduled]]] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
+        """Schedule one job; inside the caller's asyncpg transaction when ``connection`` is given.
+
+        Raises:
+            Rejected: The job is not within the bounds, or its type is unknown. Do not retry.
+            Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
+        """
+        attempts = job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts
+        if connection is not None:
+            return (await self._insert(connection, [(job, attempts)]))[0]
+        future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, attempts, future))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
+                await self._flush_some(taken)
+        finally:
+            self._flushing = None
+
+    async def _flush_some(self, taken: list[tuple[NewJob, int, "asyncio.Future[Scheduled]"]]) -> None:
+        try:
+            async with self._pool.acquire() as connection:
+                answers = await self._insert(connection, [(job, attempts) for job, attempts, _ in taken], strict=False)
+        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+            answers = [error] * len(taken)
+        for (_, _, future), answer in zip(taken, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
+        """Schedule several jobs in one transaction; one answer per job, in order."""
+        pairs = [
+            (job, job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts) for job in jobs
+        ]
+        if connection is not None:
+            return await self._insert_parts(connection, pairs)
+        async with self._pool.acquire() as own, own.transaction():
+            return await self._insert_parts(own, pairs)
+
+    async def _insert_parts(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Scheduled]:
+        answers: list[Scheduled] = []
+        for start in range(0, len(pairs), COLLECT_MAX):
+            answers += await self._insert(connection, pairs[start : start + COLLECT_MAX])
+        return answers
+
+    async def copy(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> int:
+        """Schedule many jobs without keys by COPY; the fastest way in. Returns how many."""
+        known: dict[str, int] = {}
+        records = []
+        for job in jobs:
+            attempts = job.max_attempts or known.get(job.task_type)
+            if attempts is None:
+                attempts = known[job.task_type] = (await self.types.get(job.task_type)).max_attempts
+            records.append(_record(check_new_job(job), attempts))
+        if connection is not None:
+            return await self._copy(connection, records)
+        async with self._pool.acquire() as own, own.transaction():
+            return await self._copy(own, records)
+
+    async def _copy(self, connection: Connection, records: list[tuple[Any, ...]]) -> int:
+        if any(record[0] is None for record in records):
+            now = await connection.fetchval("SELECT now()")
+            records = [(now, *record[1:]) if record[0] is None else record for record in records]
+        for start in range(0, len(records), COPY_ROWS):
+            await connection.copy_records_to_table(
+                "scheduled_tasks",
+                schema_name="tickwright",
+                columns=COPY_COLUMNS,
+                records=records[start : start + COPY_ROWS],
+            )
+        return len(records)
+
+    async def _insert(
+        self, connection: Connection, pairs: list[tuple[NewJob, int]], *, strict: bool = True
+    ) -> list[Any]:
+        plain = [pair for pair in pairs if pair[0].key is None]
+        ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
+        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None])
+        answers: list[Any] = [
+            keyed[job.key] if job.key is not None else Scheduled(next(ids), created=True) for job, _ in pairs
+        ]
+        _judge_keys(pairs, answers, keyed)
+        if strict:
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+        return answers
+
+    async def _insert_plain(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[int]:
+        columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
+        return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
+
+    async def _insert_keyed(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> Mapping[str | None, Any]:
+        if not pairs:
+            return {}
+        first = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
+        columns = zip(
+            *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
+        )
+        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns))
+        answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
+        taken = [key for key in first if key not in answers]
+        if taken:
+            for row in await connection.fetch(_SQL["find_keys"], taken):
+                answers[row["key"]] = _existing(row["id"], row["digest"], first[row["key"]][0])
+        for key in first:
+            answers.setdefault(key, Contended("key_in_flight", "another request with this key is under way; try again"))
+        return answers
+
+
+def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
+    if digest is not None and job.digest is not None and digest != job.digest:
+        return Contended("key_reused", f"this idempotency key belongs to job {job_id}, which was asked for differently")
+    return Scheduled(job_id, created=False)
+
+
+def _judge_keys(pairs: list[tuple[NewJob, int]], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
+    """Let only the first of several equal keys of one batch have created the job."""
+    seen: dict[str, NewJob] = {}
+    for number, (job, _) in enumerate(pairs):
+        if job.key is None:
+            continue
+        first = seen.setdefault(job.key, job)
+        if first is not job and isinstance(keyed[job.key], Scheduled):
+            answers[number] = _existing(keyed[job.key].id, first.digest, job)
+
+
+def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
+    timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
+    return (job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at)
