@@ -6,9 +6,11 @@ belongs to the caller; closing this broker closes no connection.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import PostgresTarget, parse_target
@@ -82,8 +84,8 @@ class PostgresBroker:
     async def ready(self) -> bool:
         """Whether the database answers within a second."""
         try:
-            async with asyncio.timeout(1), self._pool.acquire() as connection:
-                await connection.execute("SELECT 1")
+            async with asyncio.timeout(1):
+                await self._ask(await self._pool.acquire())
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return False
         return not self._closed
@@ -96,19 +98,43 @@ class PostgresBroker:
         late: Outcome = _UNAVAILABLE
         lost: Outcome = _UNAVAILABLE
         try:
-            async with asyncio.timeout(timeout_s), self._pool.acquire() as connection:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._pool.acquire()
                 late, lost = _LATE, _LOST
-                await connection.execute(_QUERIES["put_messages"], *map(list, zip(*rows, strict=True)))
+                await self._put(connection, rows)
         except TimeoutError:
             return late
         except asyncpg.PostgresError as error:
             state = str(error.sqlstate or "")
             if state.startswith(_IN_DOUBT):
                 return lost
-            return Refused(f"pg_{state.lower()}", f"The database refused it: {error}"[:1000])
+            return Refused(f"pg_{state.lower()}", f"The database refused it: {printable(str(error))}"[:1000])
         except (OSError, asyncpg.InterfaceError):
             return lost
         return Accepted()
+
+    async def _ask(self, connection: PoolConnectionProxy) -> None:
+        async with self._returned(connection):
+            await connection.execute("SELECT 1")
+
+    async def _put(self, connection: PoolConnectionProxy, rows: Sequence[Row]) -> None:
+        async with self._returned(connection):
+            await connection.execute(_QUERIES["put_messages"], *map(list, zip(*rows, strict=True)))
+
+    @asynccontextmanager
+    async def _returned(self, connection: PoolConnectionProxy) -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            connection.terminate()  # a polite cancel waits for an answer, without a bound
+            raise
+        finally:
+            await self._pool.release(connection)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a space for every character that could disturb a terminal or a log line."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _topic(destination: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
+from aio_pika.exceptions import AMQPError
 from yarl import URL
 
 from tickwright.brokers.rabbitmq.route import Route
@@ -20,7 +20,7 @@ CLOSE_TIMEOUT_S = 2.0
 HEARTBEAT_S = 15
 ROUTES_MAX = 128
 
-FAILURES = (AMQPError, ChannelInvalidStateError, OSError)
+FAILURES = (AMQPError, RuntimeError, OSError)  # a closed connection or channel is a RuntimeError in aiormq
 T = TypeVar("T")
 
 
@@ -94,7 +94,10 @@ class RabbitLink:
 
     @staticmethod
     def _alive(connection: AbstractConnection | None) -> bool:
-        return connection is not None and not connection.is_closed
+        """Ask the layer below as well: aio-pika's own flag stays up when the socket breaks."""
+        if connection is None or connection.is_closed or connection.transport is None:
+            return False
+        return not connection.transport.connection.is_closed
 
     async def _connect(self) -> AbstractConnection | Refused:
         try:

@@ -11,7 +11,6 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
 from aio_pika.exceptions import (
     AMQPError,
-    ChannelInvalidStateError,
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
     DeliveryError,
@@ -88,7 +87,7 @@ class Route:
             return _UNROUTABLE if isinstance(error, PublishError) else _NACK
         except (ChannelNotFoundEntity, ChannelAccessRefused, ChannelPreconditionFailed) as error:
             return self._lost(_BLAME[type(error)])
-        except (AMQPError, ChannelInvalidStateError, OSError):
+        except (AMQPError, RuntimeError, OSError):
             return NO_CONFIRM
         finally:
             del self._flying[message.id]
