@@ -160,7 +160,8 @@ class Enqueuer:
         """
         attempts = job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts
         if connection is not None:
-            return (await self._insert(connection, [(job, attempts)]))[0]
+            answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
+            return answers[0]
         future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, attempts, future))
         if self._flushing is None:

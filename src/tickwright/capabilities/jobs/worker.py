@@ -158,9 +158,9 @@ class JobWorker:
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
-            return handler and Entry(kind, handler.call, is_async=handler.is_async)
+            return Entry(kind, handler.call, is_async=handler.is_async) if handler else None
         broker = self._brokers.get(scheme)
-        return broker and Entry(kind, Delivery(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S)
+        return Entry(kind, Delivery(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
 
     # ------------------------------------------------------------------ taking
 
