@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.conftest import Side
+from kit.broker_sides import Side
 from tickwright.domain.errors import Rejected
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 
@@ -29,9 +29,7 @@ BAD_DESTINATIONS = [
 
 def message(side: Side, number: int = 42) -> Message:
     """Return a message to the good destination of a side."""
-    return Message(
-        f"job_{number}", side.destination, BODY, key="k", headers=HEADERS, timeout=timedelta(seconds=10)
-    )
+    return Message(f"job_{number}", side.destination, BODY, key="k", headers=HEADERS, timeout=timedelta(seconds=10))
 
 
 async def test_accepted_means_that_the_other_side_has_it(side: Side) -> None:
@@ -127,9 +125,7 @@ async def test_many_concurrent_calls_are_safe(side: Side) -> None:
     """A hundred publishes at once on a cold broker are all accepted, each exactly once."""
     outcomes = await asyncio.gather(*(side.broker.publish(message(side, number)) for number in range(100)))
     assert set(outcomes) == {Accepted()}
-    assert sorted(taken.id for taken in await side.taken()) == sorted(
-        f"job_{number}" for number in range(100)
-    )
+    assert sorted(taken.id for taken in await side.taken()) == sorted(f"job_{number}" for number in range(100))
 
 
 async def test_one_id_sent_twice_at_once_is_accepted_twice(side: Side) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from ssl import SSLContext
 
 import pytest
 
@@ -224,9 +225,7 @@ async def test_retry_after_is_honoured_up_to_an_hour(
     assert least_s <= outcome.retry_after.total_seconds() <= most_s
 
 
-@pytest.mark.parametrize(
-    "value", ["", "-1", "1.5", "soon", "١٢", "Fri, 99 Foo 2026", "9" * 5000, "1e3", "0x10"]
-)
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "soon", "١٢", "Fri, 99 Foo 2026", "9" * 5000, "1e3", "0x10"])
 async def test_a_retry_after_that_is_garbage_is_ignored(broker: HttpBroker, value: str) -> None:
     """Nonsense asks for nothing."""
     head = f"HTTP/1.1 503 No\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n".encode()
@@ -264,9 +263,7 @@ async def test_a_blocked_address_in_an_answer_refuses_the_name(addresses: list[s
     assert not any(address in outcome.reason for address in addresses)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://93.184.216.34/", "https://10.0.0.1/", "https://[::1]/", "http://example.com/"]
-)
+@pytest.mark.parametrize("url", ["http://93.184.216.34/", "https://10.0.0.1/", "https://[::1]/", "http://example.com/"])
 async def test_what_can_never_be_sent_to_is_refused_without_a_connection(url: str) -> None:
     """``check`` raises and ``publish`` answers ``ssrf_blocked``, both before any look-up."""
     resolver = ScriptedResolver(["8.8.8.8"])
@@ -337,7 +334,7 @@ async def test_a_connection_that_is_never_made_is_refused_within_the_timeout(bro
 async def test_each_fault_of_a_certificate_has_its_code(tmp_path: Path, kind: str) -> None:
     """The certificate is judged for the host of the URL, and nothing is sent to one that fails."""
     authority = Authority(tmp_path)
-    contexts = {
+    contexts: dict[str, Callable[[], SSLContext | None]] = {
         "good": lambda: authority.server("IP:127.0.0.1"),
         "expired": lambda: authority.server("IP:127.0.0.1", end="20210101000000Z"),
         "not yet": lambda: authority.server("IP:127.0.0.1", start="20900101000000Z"),
@@ -354,9 +351,7 @@ async def test_each_fault_of_a_certificate_has_its_code(tmp_path: Path, kind: st
     }
     async with HttpReceiver(contexts[kind]()) as receiver:
         broker = HttpBroker(allow=TARGETS, tls=authority.trust)
-        outcome = await broker.publish(
-            message(f"https://127.0.0.1:{receiver.port}/callback", timedelta(seconds=5))
-        )
+        outcome = await broker.publish(message(f"https://127.0.0.1:{receiver.port}/callback", timedelta(seconds=5)))
         await broker.aclose()
     if kind == "good":
         assert outcome == Accepted()

@@ -40,9 +40,7 @@ class Authority:
         """What a client needs to trust this authority and nobody else."""
         return ssl.create_default_context(cafile=str(self._folder / "authority.pem"))
 
-    def server(
-        self, name: str, *, start: str = "20200101000000Z", end: str = "20991231000000Z"
-    ) -> ssl.SSLContext:
+    def server(self, name: str, *, start: str = "20200101000000Z", end: str = "20991231000000Z") -> ssl.SSLContext:
         """Return a server's side certified for ``name`` (``IP:127.0.0.1``, ``DNS:example.com``)."""
         request = [
             "req",
@@ -79,7 +77,5 @@ class Authority:
         return context
 
     def _run(self, *words: str) -> None:
-        done = subprocess.run(
-            ["openssl", *words], check=False, cwd=self._folder, capture_output=True, text=True
-        )
+        done = subprocess.run(["openssl", *words], check=False, cwd=self._folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

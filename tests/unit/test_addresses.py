@@ -114,9 +114,7 @@ def test_no_spelling_of_an_inside_address_gets_through(host: str) -> None:
     assert refusal(target.literal, target.port, tls=True, allow=NOBODY) is not None
 
 
-@pytest.mark.parametrize(
-    "text", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
+@pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_a_public_address_is_reached_by_tls_only(text: str) -> None:
     """Public and TLS passes; public in plain text is its own class."""
     address = ip_address(text)

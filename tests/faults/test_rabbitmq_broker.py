@@ -1,0 +1,196 @@
+"""RabbitMQ under kill -9, alarms and wrong destinations: accepted is there, refused is not, the rest is in doubt."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import aio_pika
+import pytest
+from aiormq.abc import FieldValue
+
+from kit.servers import RabbitServer
+from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq import RabbitBroker
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+
+
+@pytest.fixture(scope="module")
+def mortal_server() -> Iterator[RabbitServer]:
+    """A node of this module's own, to be killed."""
+    server = RabbitServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+async def broker(mortal_server: RabbitServer) -> AsyncIterator[RabbitBroker]:
+    """A broker connected to the mortal node."""
+    broker = RabbitBroker(mortal_server.url)
+    yield broker
+    await broker.aclose()
+
+
+def message(destination: str, number: int = 1, timeout_s: float = 5) -> Message:
+    """Return a small message."""
+    return Message(f"job_{number}", destination, b'{"n": %d}' % number, timeout=timedelta(seconds=timeout_s))
+
+
+async def declare(url: str, arguments: dict[str, FieldValue] | None = None) -> str:
+    """Make a durable queue and return its name."""
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        queue = await channel.declare_queue(f"q-{uuid4().hex}", durable=True, arguments=arguments)
+        return queue.name
+
+
+async def ids_in(url: str, name: str) -> list[str]:
+    """Take everything out of a queue and return the message ids."""
+    found: list[str] = []
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        queue = await channel.get_queue(name)
+        while (taken := await queue.get(fail=False, no_ack=True)) is not None:
+            found.append(taken.message_id or "")
+    return found
+
+
+async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
+    mortal_server: RabbitServer, broker: RabbitBroker
+) -> None:
+    """Kill -9 in the middle of publishes: accepted ones are all there, the broker recovers by itself."""
+    queue = await declare(mortal_server.url)
+    outcomes: dict[int, Outcome] = {}
+
+    async def publisher(first: int) -> None:
+        for number in range(first, first + 10_000):
+            outcomes[number] = await broker.publish(message(f"amqp:/{queue}", number, 2))
+            if not isinstance(outcomes[number], Accepted):
+                return
+
+    publishers = [asyncio.create_task(publisher(lane * 10_000)) for lane in range(20)]
+    await eventually_async(lambda: len(outcomes) > 300, 30)
+    await asyncio.to_thread(mortal_server.kill9)
+    await asyncio.wait_for(asyncio.gather(*publishers), 20)
+    down = await broker.publish(message(f"amqp:/{queue}", 999_999, 2))
+    assert isinstance(down, Refused)
+    assert down.code == "broker_unavailable"
+
+    await asyncio.to_thread(mortal_server.start)
+
+    async def recovered() -> bool:
+        return isinstance(await broker.publish(message(f"amqp:/{queue}", 1_000_000)), Accepted)
+
+    await eventually_async(recovered, 20)  # type: ignore[arg-type]  # mypy cannot split the union
+    accepted = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Accepted)}
+    refused = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Refused)}
+    queued = set(await ids_in(mortal_server.url, queue))
+    assert len(accepted) > 300
+    assert accepted <= queued
+    assert not refused & queued
+
+
+async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_server: RabbitServer, broker: RabbitBroker) -> None:
+    """While the disk is nearly full nothing is accepted and nothing piles up; afterwards all goes on."""
+    queue = await declare(mortal_server.url)
+    destination = f"amqp:/{queue}"
+    assert await broker.publish(message(destination, 0)) == Accepted()
+    await asyncio.to_thread(mortal_server.set_disk_alarm, on=True)
+    try:
+        under_way = await broker.publish(message(destination, 1, 1))
+        assert isinstance(under_way, Unknown)
+        started = asyncio.get_running_loop().time()
+        outcomes = await broker.publish_many([message(destination, number, 5) for number in range(2, 300)])
+        assert asyncio.get_running_loop().time() - started < 1
+        assert {outcome.code for outcome in outcomes if isinstance(outcome, Refused)} == {"broker_blocked"}
+        assert not await broker.ready()
+    finally:
+        await asyncio.to_thread(mortal_server.set_disk_alarm, on=False)
+
+    async def accepts() -> bool:
+        return isinstance(await broker.publish(message(destination, 500, 1)), Accepted)
+
+    await eventually_async(accepts, 20)  # type: ignore[arg-type]  # mypy cannot split the union
+    queued = set(await ids_in(mortal_server.url, queue))
+    assert queued >= {"job_0", "job_500"}
+    assert not queued & {f"job_{number}" for number in range(2, 300)}
+
+
+async def test_a_missing_exchange_does_not_poison_the_other_publishes(
+    mortal_server: RabbitServer, broker: RabbitBroker
+) -> None:
+    """The 404 that closes a channel concerns its own messages only."""
+    queue = await declare(mortal_server.url)
+    batch = [message(f"amqp:/{queue}" if number % 2 else "amqp:nowhere/x", number) for number in range(100)]
+    outcomes = await broker.publish_many(batch)
+    assert set(outcomes[1::2]) == {Accepted()}
+    assert {outcome.code for outcome in outcomes[::2] if isinstance(outcome, Refused)} == {"exchange_missing"}
+    assert not any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes[::2])
+    assert len(await ids_in(mortal_server.url, queue)) == 50
+
+
+async def test_an_exchange_that_is_deleted_is_noticed_and_one_that_returns_is_used(
+    mortal_server: RabbitServer, broker: RabbitBroker
+) -> None:
+    """A route that worked and works no more is refused, and opened anew when the exchange is back."""
+    queue = await declare(mortal_server.url)
+    name = f"x-{uuid4().hex}"
+    async with await aio_pika.connect(mortal_server.url) as connection, connection.channel() as channel:
+        exchange = await channel.declare_exchange(name, durable=True)
+        await (await channel.get_queue(queue)).bind(exchange, "go")
+        assert await broker.publish(message(f"amqp:{name}/go")) == Accepted()
+        await channel.exchange_delete(name)
+        for _ in range(2):
+            gone = await broker.publish(message(f"amqp:{name}/go"))
+            assert isinstance(gone, Refused)
+            assert gone.code == "exchange_missing"
+        exchange = await channel.declare_exchange(name, durable=True)
+        await (await channel.get_queue(queue)).bind(exchange, "go")
+        assert await broker.publish(message(f"amqp:{name}/go")) == Accepted()
+
+
+async def test_an_unroutable_message_and_a_full_queue_are_refused(
+    mortal_server: RabbitServer, broker: RabbitBroker
+) -> None:
+    """A confirm alone is not enough: a return or a nack says that nothing was taken."""
+    full = await declare(mortal_server.url, {"x-max-length": 1, "x-overflow": "reject-publish"})
+    assert await broker.publish(message(f"amqp:/{full}", 1)) == Accepted()
+    nack = await broker.publish(message(f"amqp:/{full}", 2))
+    assert isinstance(nack, Refused)
+    assert nack.code == "broker_nack"
+    returned = await broker.publish_many([message("amqp:/nobody-listens", number) for number in range(20)])
+    assert {outcome.code for outcome in returned if isinstance(outcome, Refused)} == {"unroutable"}
+    assert len(returned) == 20
+    assert await ids_in(mortal_server.url, full) == ["job_1"]
+
+
+async def test_one_id_to_a_good_and_a_bad_key_at_once_gets_both_answers_right(
+    mortal_server: RabbitServer, broker: RabbitBroker
+) -> None:
+    """Returns are told apart by message id, so equal ids must not fly together on one channel."""
+    queue = await declare(mortal_server.url)
+    batch = [message("amqp:/nobody-listens"), message(f"amqp:/{queue}")] * 20
+    outcomes = await broker.publish_many(batch)
+    assert set(outcomes[1::2]) == {Accepted()}
+    assert all(isinstance(outcome, Refused) and outcome.code == "unroutable" for outcome in outcomes[::2])
+
+
+async def test_messages_are_persistent_and_carry_their_id(mortal_server: RabbitServer, broker: RabbitBroker) -> None:
+    """What a consumer needs to recognise a resend survives a restart of the node."""
+    queue = await declare(mortal_server.url)
+    assert await broker.publish(message(f"amqp:/{queue}", 7)) == Accepted()
+    await asyncio.to_thread(mortal_server.restart)
+    assert await ids_in(mortal_server.url, queue) == ["job_7"]
+
+
+async def test_a_wrong_password_is_a_refusal_with_a_pause(mortal_server: RabbitServer) -> None:
+    """Nothing was sent; the next attempt waits, so a wrong setting is no storm of log-ins."""
+    broker = RabbitBroker(mortal_server.url.replace("guest:guest", "guest:wrong"))
+    first = await broker.publish(message("amqp:/q"))
+    second = await broker.publish(message("amqp:/q"))
+    await broker.aclose()
+    assert isinstance(first, Refused)
+    assert isinstance(second, Refused)
+    assert (first.code, second.code) == ("broker_unavailable", "broker_unavailable")
+    assert second.retry_after is not None
