@@ -184,7 +184,6 @@ class Claimer:
             self._lanes_of(plan),
             HORIZON,
             bounded=bounded,
-            look_for_lanes=not bounded,
         )
         started = monotonic()
         claimed = await self._store.claim(request)
@@ -221,7 +220,8 @@ class Claimer:
         if self._chained:
             for row in claimed.rows:
                 lane = self._lanes[row[1], row[3]]
-                lane.frontier_s = max(lane.frontier_s, row[9])
+                if self._dragging or not self._limited(lane.task_type):
+                    lane.frontier_s = max(lane.frontier_s, row[9])
         lookback_s = claimed.now_s - DRAG_LOOKBACK_S
         for lane in self._lanes.values():
             if lane.task_type not in self._hot:
@@ -242,12 +242,23 @@ class Claimer:
     def _sweep_if_due(self, plan: ClaimPlan) -> None:
         wait_s = max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s)
         if self._sweep is None and monotonic() - self._swept_s > wait_s:
-            self._sweep = asyncio.create_task(self._sweep_once(plan))
+            self._swept_s = monotonic()
+            for lane in self._lanes.values():
+                if self._limited(lane.task_type):
+                    lane.frontier_s = 0.0  # a second claim beside this one could exceed the limit: look with this one
+            free = [(name, rows) for name, rows in zip(plan.types, plan.rows_max, strict=True) if not self._limited(name)]
+            if free:
+                beside = ClaimPlan(tuple(name for name, _ in free), tuple(rows for _, rows in free), plan.total_max)
+                self._sweep = asyncio.create_task(self._sweep_once(beside))
+
+    def _limited(self, name: str) -> bool:
+        entry = self._takes.entries().get(name)
+        return entry is None or entry.granted is not None
 
     async def _sweep_once(self, plan: ClaimPlan) -> None:
         """Claim without the bound, beside the bounded claims, for what came in behind them."""
         started = monotonic()
-        request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON, look_for_lanes=True)
+        request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON)
         try:
             self._accept(await self._store.claim(request))
         except AWAY as error:
@@ -268,7 +279,7 @@ class Claimer:
             rows, free = allot(budget, entry.held, all_free=budget), entry.free()
             plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
             if plan.rows_max[0] > 0:
-                request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON, look_for_lanes=True)
+                request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON)
                 if (claimed := await self._pacer.claim(entry, request)) is not None:
                     self._accept(claimed)
 

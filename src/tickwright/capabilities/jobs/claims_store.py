@@ -50,7 +50,6 @@ class ClaimRequest:
         lanes: Where to look, for the types of the plan.
         horizon: How far ahead a row may be due.
         bounded: Use the lanes' keyset bounds.
-        look_for_lanes: Also ask for priorities that are not among ``lanes``.
     """
 
     token: int
@@ -58,7 +57,6 @@ class ClaimRequest:
     lanes: Sequence[Lane]
     horizon: timedelta
     bounded: bool = False
-    look_for_lanes: bool = False
 
 
 class ClaimStore:
@@ -120,7 +118,7 @@ _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
     lanes = sorted(request.lanes, key=lambda lane: -lane.priority)
-    gaps = _gaps(lanes) if request.look_for_lanes else []
+    gaps = _gaps(lanes)
     return (
         request.token,
         request.plan.types,

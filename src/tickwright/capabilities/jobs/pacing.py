@@ -88,4 +88,4 @@ class Pacer:
 
 
 def _with_plan(request: ClaimRequest, plan: ClaimPlan) -> ClaimRequest:
-    return ClaimRequest(request.token, plan, request.lanes, request.horizon, look_for_lanes=True)
+    return ClaimRequest(request.token, plan, request.lanes, request.horizon)

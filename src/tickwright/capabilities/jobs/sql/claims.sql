@@ -5,9 +5,18 @@
 -- its row is locked against the reclaimer until this transaction ends. Index: scheduled_tasks_due, one range a lane.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL FOR SHARE
+), found AS MATERIALIZED (
+  SELECT gap.task_type, top.priority
+    FROM unnest($9::text[], $10::smallint[], $11::smallint[]) AS gap (task_type, above, below)
+   CROSS JOIN LATERAL (
+     SELECT t.priority FROM ONLY tickwright.scheduled_tasks t
+      WHERE t.task_type = gap.task_type AND t.priority > gap.above AND t.priority < gap.below
+      ORDER BY t.priority DESC LIMIT 1) AS top
 ), lane AS MATERIALIZED (
   SELECT u.task_type, u.priority, to_timestamp(u.due_from_s) AS due_from
-    FROM session, unnest($4::text[], $5::smallint[], $6::float8[]) AS u (task_type, priority, due_from_s)
+    FROM session, (SELECT * FROM unnest($4::text[], $5::smallint[], $6::float8[])
+                   UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
+   ORDER BY u.priority DESC
 ), picked AS MATERIALIZED (
   SELECT one_type.at
     FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS kind (task_type, rows_max)
@@ -33,16 +42,11 @@ WITH session AS MATERIALIZED (
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             date_part('epoch', t.execute_at) AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
-            NULL::float8
+            date_part('epoch', t.expires_at) AS expires_s
 )
 SELECT * FROM claimed
 UNION ALL
-SELECT NULL, gap.task_type, NULL, found.priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM unnest($9::text[], $10::smallint[], $11::smallint[]) AS gap (task_type, above, below)
- CROSS JOIN LATERAL (
-   SELECT t.priority FROM ONLY tickwright.scheduled_tasks t
-    WHERE t.task_type = gap.task_type AND t.priority > gap.above AND t.priority < gap.below
-    ORDER BY t.priority LIMIT 1) AS found
+SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),

@@ -1,0 +1,65 @@
+"""A worker process for kill tests: one handler, ``work``, that says when it starts and ends.
+
+Every line is one ``write`` to a file opened for appending, so it survives ``kill -9``.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from datetime import timedelta
+
+from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
+from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.types_store import register_handler
+from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
+from tickwright.domain.leases import LeaseTerms
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.pool import open_pool
+
+LOG = os.open(os.environ["ENGINE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+WORK_S = float(os.environ["ENGINE_WORK_S"])
+
+
+def note(tag: str, job: Job) -> None:
+    os.write(LOG, f"{tag} {job.id} {job.attempt} {job.fence} {job.due_s:.6f} {time.time():.6f}\n".encode())
+
+
+async def work(job: Job) -> None:
+    note("S", job)
+    await asyncio.sleep(WORK_S)
+    note("E", job)
+
+
+async def poison(job: Job) -> None:
+    note("S", job)
+    os._exit(9)
+
+
+async def main() -> None:
+    url = os.environ["ENGINE_URL"]
+    pool = await open_pool(url, max_size=8)
+    registry = HandlerRegistry()
+    for name, handler in (("work", work), ("poison", poison)):
+        kind = TaskType(name, f"python:{name}")
+        registry.add(make_handler(kind, handler))
+        async with pool.acquire() as connection:
+            await register_handler(connection, kind)
+    ttl_s = float(os.environ["ENGINE_LEASE_S"])
+    terms = LeaseTerms(timedelta(seconds=ttl_s), timedelta(seconds=ttl_s / 5))
+    session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms)
+    limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
+    await session.open()
+    worker = JobWorker(pool, session, registry, {}, direct_url=url, limits=limits)
+    tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    await stopping.wait()
+    await worker.quiesce()
+    await worker.stop()
+    await session.stop()
+    await asyncio.gather(*tasks)
+    await pool.close()
+
+
+asyncio.run(main())
