@@ -2,7 +2,6 @@
 
 import json
 from contextlib import AsyncExitStack
-from importlib import resources
 from typing import Protocol
 from uuid import uuid4
 
@@ -204,18 +203,9 @@ async def _postgres(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Si
     proxy = await stack.enter_async_context(TcpProxy("127.0.0.1", port))
     direct = await asyncpg.connect(url)
     stack.push_async_callback(direct.close)
-    await make_messages_table(direct)
     pool = await asyncpg.create_pool(proxy.rewrite(url), min_size=1, max_size=4)
     stack.callback(pool.terminate)
     return PostgresSide(pool, direct, proxy)
-
-
-async def make_messages_table(connection: asyncpg.Connection) -> None:
-    """Make the transport's table, unless the migrations have made it."""
-    if await connection.fetchval("SELECT to_regclass('tickwright.messages')") is None:
-        schema = resources.files("tickwright.brokers.postgres").joinpath("schema.sql").read_text()
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS tickwright")
-        await connection.execute(schema)
 
 
 SIDES = {"http": _http, "websocket": _websocket, "rabbitmq": _rabbitmq, "postgres": _postgres}

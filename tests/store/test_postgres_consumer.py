@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from importlib import resources
 
 import asyncpg
 import pytest
@@ -16,11 +15,8 @@ OVER = timedelta(0)
 
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool on a database that has the transport's table."""
+    """A pool on a migrated database."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=8) as pool:
-        if await pool.fetchval("SELECT to_regclass('tickwright.messages')") is None:
-            await pool.execute("CREATE SCHEMA IF NOT EXISTS tickwright")
-            await pool.execute(resources.files("tickwright.brokers.postgres").joinpath("schema.sql").read_text())
         yield pool
 
 

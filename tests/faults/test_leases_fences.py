@@ -1,0 +1,196 @@
+"""Leases on job_config: rising fences, no effect of an old owner, no early takeover (L1 to L3)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from kit.leases import (
+    EFFECT,
+    EFFECTS,
+    LONG,
+    SHORT,
+    check_effect_order,
+    check_fences_rise,
+    check_no_early_takeover,
+    check_zombie_cannot_disturb,
+    check_zombie_changes_nothing,
+    effect,
+    fences_of_effects,
+    run_out,
+)
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.ids import monotonic
+from tickwright.runtime.leases import Lease, LeasedService, Leases
+from tickwright.store.pool import open_pool
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """A pool as production opens it."""
+    pool = await open_pool(database_url, max_size=12)
+    yield pool
+    pool.terminate()
+
+
+async def test_every_take_has_a_higher_fence_also_when_many_ask_at_once(pool: asyncpg.Pool) -> None:
+    """L1: of eight who ask at once one gets the lease, and each next fence is higher."""
+    askers = [Leases(pool, owner=f"asker{number}", terms=LONG) for number in range(8)]
+    fences = []
+    for _ in range(10):
+        taken = [one for one in await asyncio.gather(*(asker.take("rise") for asker in askers)) if one is not None]
+        assert len(taken) == 1
+        fences.append(taken[0].fence)
+        assert await taken[0].release()
+    check_fences_rise(fences)
+
+
+async def test_nobody_takes_a_lease_before_its_deadline(pool: asyncpg.Pool) -> None:
+    """L3: held means held, until the database's clock says otherwise."""
+    await check_no_early_takeover(pool)
+
+
+async def test_an_overtaken_owner_changes_nothing(pool: asyncpg.Pool) -> None:
+    """L2: the first statement of its transaction finds no row under its fence."""
+    await check_zombie_changes_nothing(pool)
+
+
+async def test_an_overtaken_owner_neither_renews_nor_releases(pool: asyncpg.Pool) -> None:
+    """The version is in every write of the holder, also where the owner's name is the same."""
+    await check_zombie_cannot_disturb(pool)
+
+
+async def test_the_workers_clock_does_not_matter(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3: with a worker's clock an hour ahead or behind, a held lease stays held and a free one can be taken."""
+    held = await Leases(pool, owner="first", terms=LONG).take("clock")
+    assert held is not None
+    for shift_s in (-3600.0, 3600.0):
+        monkeypatch.setattr("tickwright.runtime.leases.monotonic", lambda shift_s=shift_s: monotonic() + shift_s)
+        assert await Leases(pool, owner="other", terms=LONG).take("clock") is None
+    assert not held.holds(), "by its own clock it was not renewed for an hour, so it stops itself"
+
+
+async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_when_it_stalls(
+    pool: asyncpg.Pool, database_url: str
+) -> None:
+    """L2 and liveness: the paused owner's transaction is thrown out after three seconds; its write is not there."""
+    await pool.execute(EFFECTS)
+    lease = await Leases(pool, owner="paused", terms=SHORT).take("pause")
+    assert lease is not None
+    plain = await asyncpg.connect(database_url)  # a connection without our session settings
+    paused = plain.transaction()
+    await paused.start()
+    assert await lease.lock(plain)
+    await plain.execute(EFFECT, lease.fence)
+    await run_out_beside(pool, lease)
+    heirs = Leases(pool, owner="heir", terms=LONG)
+    taken: list[Lease] = []
+
+    async def takes_over() -> bool:
+        taken.extend(filter(None, [await heirs.take("pause")]))
+        return bool(taken)
+
+    await eventually_async(takes_over, 10, what="the takeover")
+    (heir,) = taken
+    assert await effect(heir)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await plain.execute(EFFECT, lease.fence)
+    plain.terminate()
+    assert await fences_of_effects(pool) == [heir.fence]
+
+
+async def run_out_beside(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Wait until the deadline is over; its row is locked, so nobody can move it."""
+    over = "SELECT lease_until < clock_timestamp() FROM tickwright.job_config WHERE job_name = $1"
+    await eventually_async(lambda: pool.fetchval(over, lease.name), 5, what="the deadline passes")
+
+
+async def test_owners_that_pause_at_random_never_interleave(pool: asyncpg.Pool) -> None:
+    """L1 and L2: effects of three owners, each losing the lease again and again, are ordered by their fences."""
+    await pool.execute(EFFECTS)
+    fences: list[int] = []
+
+    async def owner(number: int) -> None:
+        leases = Leases(pool, owner=f"owner{number}", terms=LONG)
+        for turn in range(15):
+            lease = await leases.take("interleave")
+            if lease is None:
+                await run_out(pool, "interleave")
+                continue
+            fences.append(lease.fence)
+            for _ in range(1 + (turn + number) % 3):
+                if not await effect(lease):
+                    break
+
+    await asyncio.gather(*(owner(number) for number in range(3)))
+    effects = await fences_of_effects(pool)
+    assert len(set(effects)) > 3
+    check_fences_rise(sorted(fences))
+    check_effect_order(effects)
+
+
+async def test_a_kept_lease_outlives_its_length_and_a_cut_one_stops_in_time(
+    pool: asyncpg.Pool, database_url: str
+) -> None:
+    """Renewal goes on at a third; without the database the holder stops before anybody else can begin."""
+    port = int(database_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
+    async with TcpProxy("127.0.0.1", port) as proxy:
+        mine = await open_pool(proxy.rewrite(database_url), max_size=2)
+        lease = await Leases(mine, owner="cut", terms=SHORT).take("kept")
+        assert lease is not None
+        keeper = asyncio.create_task(lease.keep())
+        renewed = (
+            "SELECT lease_until > last_started_at + $1::interval * 2 FROM tickwright.job_config WHERE job_name = 'kept'"
+        )
+        await eventually_async(lambda: pool.fetchval(renewed, SHORT.ttl), 5, what="two renewals beyond the first")
+        assert lease.holds()
+        proxy.blackhole()
+        await asyncio.wait_for(lease.lost.wait(), 3)
+        free = "SELECT lease_until < clock_timestamp() FROM tickwright.job_config WHERE job_name = 'kept'"
+        assert not await pool.fetchval(free), "the holder stops before its deadline, not after it"
+        await asyncio.wait_for(keeper, 2)
+        mine.terminate()
+
+
+async def test_a_breaking_operator_raises_the_fence(pool: asyncpg.Pool) -> None:
+    """Taking a lease away fences its holder at once."""
+    leases = Leases(pool, owner="held", terms=LONG)
+    lease = await leases.take("break")
+    assert lease is not None
+    assert await leases.break_lease("break")
+    async with lease.transaction() as connection:
+        assert connection is None
+    again = await leases.take("break")
+    assert again is not None
+    assert again.fence > lease.fence + 1
+    assert [row["job_name"] for row in await leases.list()] == ["break"]
+
+
+async def test_of_many_leased_services_one_works_and_another_follows(pool: asyncpg.Pool) -> None:
+    """A stopped leader gives the lease back; the next one begins within a third of its length."""
+    working: list[int] = []
+    terms = LeaseTerms(ttl=timedelta(seconds=1.2), margin=timedelta(seconds=0.2))
+
+    def make(number: int) -> LeasedService:
+        async def body(lease: Lease) -> None:
+            working.append(number)
+            await lease.lost.wait()
+
+        return LeasedService(f"s{number}", Leases(pool, owner=f"s{number}"), "one", body, terms=terms)
+
+    services = [make(number) for number in range(3)]
+    tasks = [asyncio.create_task(service.run()) for service in services]
+    await eventually_async(lambda: len(working) == 1)
+    first = working[0]
+    assert [service.leading for service in services].count(True) == 1
+    await services[first].stop()
+    await eventually_async(lambda: len(working) == 2, 5, what="another one leads")
+    for service in services:
+        await service.stop()
+        await service.stop()
+    await asyncio.gather(*tasks)
+    assert working[1] != first

@@ -1,0 +1,69 @@
+"""Mutants of the leases' SQL: with a guard taken out, the check of its invariant has to fail."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import MappingProxyType
+
+import asyncpg
+import pytest
+
+from kit import leases as checks
+from tickwright.runtime import leases
+from tickwright.store.pool import open_pool
+
+Check = Callable[[asyncpg.Pool], Awaitable[None]]
+
+MUTANTS: list[tuple[str, str, str, str, Check]] = [
+    ("no fence in lock", "lock_lease", "AND version = $2", "AND $2::bigint > 0", checks.check_zombie_changes_nothing),
+    (
+        "no fence in renewal",
+        "renew_lease",
+        "AND version = $3",
+        "AND $3::bigint > 0",
+        checks.check_zombie_cannot_disturb,
+    ),
+    (
+        "no fence in release",
+        "release_lease",
+        "AND version = $3",
+        "AND $3::bigint > 0",
+        checks.check_zombie_cannot_disturb,
+    ),
+    (
+        "expiry ignored: always free",
+        "take_lease",
+        "(running = false OR coalesce(lease_until, '-infinity') < clock_timestamp())",
+        "true",
+        checks.check_no_early_takeover,
+    ),
+    (
+        "expiry ignored: never free",
+        "take_lease",
+        "OR coalesce(lease_until, '-infinity') < clock_timestamp()",
+        "",
+        checks.check_zombie_changes_nothing,
+    ),
+    ("the fence does not rise", "take_lease", "version = version + 1,", "", checks.check_zombie_changes_nothing),
+]
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """A pool as production opens it."""
+    pool = await open_pool(database_url, max_size=8)
+    yield pool
+    pool.terminate()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
+async def test_a_missing_guard_is_found(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str, Check]
+) -> None:
+    """The check passes on the real statement and fails on the mutant."""
+    _, query, old, new, check = mutant
+    await check(pool)
+    await pool.execute("DELETE FROM tickwright.job_config; DROP TABLE IF EXISTS tickwright.test_effects")
+    text = leases.SQL[query]
+    assert text.count(old) == 1, "the mutation no longer fits the statement"
+    monkeypatch.setattr(leases, "SQL", MappingProxyType({**leases.SQL, query: text.replace(old, new)}))
+    with pytest.raises(AssertionError):
+        await check(pool)
