@@ -1,0 +1,175 @@
+"""The caller's own connection: the job lives or dies with the caller's transaction.
+
+Whatever driver the caller uses, the statements are the same ones; only their placeholders are respelled.
+A connection without an open transaction would commit the job at once, whatever the caller does later,
+so it is refused. Synchronous connections run the same code: it never waits for anything but the
+connection, so it can be driven to its end without an event loop.
+"""
+
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
+
+from tickwright.domain.errors import InvariantBroken, Rejected
+
+T = TypeVar("T")
+_PLACEHOLDER = re.compile(r"\$(\d+)::(\w+(?:\[\])?)")
+_COMMENT = re.compile(r"--[^\n]*\n")
+
+
+class Fetching(Protocol):
+    """What scheduling needs of a connection; asyncpg has it already."""
+
+    async def fetch(self, sql: str, *values: Any) -> Sequence[Any]:
+        """Run one statement and return its rows."""
+        ...
+
+
+class Row:
+    """A row by number and by name, as asyncpg has it."""
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        self._names, self._values = names, values
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self._values[key if isinstance(key, int) else self._names.index(key)]
+
+
+@lru_cache(maxsize=64)
+def _spelled(sql: str, style: str) -> str:
+    """Return ``sql`` with named placeholders, ``%(p1)s`` for psycopg and ``:p1`` for SQLAlchemy."""
+    text = _COMMENT.sub("\n", sql + "\n")
+    if style == "psycopg":
+        return _PLACEHOLDER.sub(r"CAST(%(p\1)s AS \2)", text.replace("%", "%%"))
+    return _PLACEHOLDER.sub(r"CAST(:p\1 AS \2)", text)
+
+
+def _named(values: Sequence[Any]) -> dict[str, Any]:
+    return {f"p{number}": value for number, value in enumerate(values, start=1)}
+
+
+class _Psycopg:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
+        from psycopg.rows import tuple_row
+
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(_spelled(sql, "psycopg"), _named(values))
+            return [Row([c.name for c in cursor.description], row) for row in cursor.fetchall()]
+
+
+class _AsyncPsycopg:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
+        from psycopg.rows import tuple_row
+
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(_spelled(sql, "psycopg"), _named(values))
+            return [Row([c.name for c in cursor.description], row) for row in await cursor.fetchall()]
+
+
+class _SqlAlchemy:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
+        from sqlalchemy import text
+
+        result = self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
+        return [Row(list(result.keys()), tuple(row)) for row in result]
+
+
+class _AsyncSqlAlchemy:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
+        from sqlalchemy import text
+
+        result = await self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
+        return [Row(list(result.keys()), tuple(row)) for row in result]
+
+
+_ASYNC: Mapping[tuple[str, str], Callable[[Any], Fetching]] = {
+    ("psycopg", "AsyncConnection"): _AsyncPsycopg,
+    ("sqlalchemy", "AsyncConnection"): _AsyncSqlAlchemy,
+    ("sqlalchemy", "AsyncSession"): _AsyncSqlAlchemy,
+}
+_SYNC: Mapping[tuple[str, str], Callable[[Any], Fetching]] = {
+    ("psycopg", "Connection"): _Psycopg,
+    ("sqlalchemy", "Connection"): _SqlAlchemy,
+    ("sqlalchemy", "Session"): _SqlAlchemy,
+    ("sqlalchemy", "scoped_session"): _SqlAlchemy,
+}
+ASYNC_KINDS = "an asyncpg connection, a psycopg AsyncConnection, or an SQLAlchemy AsyncConnection or AsyncSession"
+SYNC_KINDS = "a psycopg Connection, or an SQLAlchemy Connection or Session"
+
+
+def borrow(connection: Any) -> Fetching:
+    """Return an asynchronous connection of the caller's as one that scheduling can use.
+
+    Raises:
+        Rejected: ``unsupported_connection``, ``no_transaction``. Permanent.
+    """
+    kinds = _kinds(connection)
+    if any(module == "asyncpg" for module, _ in kinds):
+        _require(connection.is_in_transaction())
+        return connection  # type: ignore[no-any-return]
+    for kind in kinds:
+        if kind in _ASYNC:
+            _check_transaction(kind, connection)
+            return _ASYNC[kind](connection)
+    if any(kind in _SYNC for kind in kinds):
+        raise Rejected(
+            "unsupported_connection",
+            "this connection is synchronous and would stop the event loop; use schedule_sync or publish_sync",
+        )
+    raise Rejected("unsupported_connection", f"connection: give {ASYNC_KINDS}")
+
+
+def borrow_sync(connection: Any) -> Fetching:
+    """Return a synchronous connection of the caller's; for :func:`finish` only.
+
+    Raises:
+        Rejected: ``unsupported_connection``, ``no_transaction``. Permanent.
+    """
+    for kind in _kinds(connection):
+        if kind in _SYNC:
+            _check_transaction(kind, connection)
+            return _SYNC[kind](connection)
+    raise Rejected("unsupported_connection", f"connection: give {SYNC_KINDS}")
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Drive ``work``, which waits for nothing but a synchronous connection, to its end."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise InvariantBroken("sync_work_waited", "scheduling on a synchronous connection waited for an event loop")
+
+
+def _kinds(connection: Any) -> list[tuple[str, str]]:
+    """Return the classes of ``connection``, each with the package that it comes from, without importing any."""
+    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
+
+
+def _check_transaction(kind: tuple[str, str], connection: Any) -> None:
+    if kind[0] == "psycopg":
+        idle = connection.info.transaction_status == 0
+        _require(not (idle and connection.autocommit))
+
+
+def _require(in_transaction: bool) -> None:
+    if not in_transaction:
+        raise Rejected(
+            "no_transaction", "connection: open a transaction first; without one the job could not be rolled back"
+        )

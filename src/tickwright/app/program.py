@@ -1,0 +1,373 @@
+"""The app object: handlers by decorator, jobs and messages by call, a worker inside one's own program.
+
+::
+
+    app = Tickwright()                      # environment, TOML file, or the embedded PostgreSQL
+
+    @app.job("invoice.remind", timeout="30s", rate="50/s")
+    async def remind(job: Job, invoice_id: int) -> None: ...
+
+    async with app:
+        await app.schedule("invoice.remind", {"invoice_id": 42}, delay="3d", key="remind-42")
+
+The object decides nothing: it turns arguments into values, and capabilities do the rest. It trusts
+no argument, and refuses what PostgreSQL would refuse before it reaches a statement that other callers share.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tickwright.app.borrowed import borrow, borrow_sync, finish
+from tickwright.app.declare import Duration, as_duration, declare_job
+from tickwright.app.payloads import to_json
+from tickwright.app.sync import schedule_through
+from tickwright.capabilities.jobs.enqueue import NewJob, Scheduled, check_new_job
+from tickwright.capabilities.jobs.handlers import HandlerRegistry
+from tickwright.capabilities.jobs.requests import with_digest
+from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.jobs.views import Explanation, JobAction, JobDetail
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.retries import RetryPolicy
+from tickwright.domain.targets import PythonTarget, parse_target
+from tickwright.outbound import check_headers
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.queries import load
+from tickwright.wiring.link import Link, open_link
+from tickwright.wiring.node import run_node
+from tickwright.wiring.settings import Settings, load_settings
+
+MESSAGE_BYTES_MAX = 1_048_576
+_SQL = load("tickwright.app.sql", "publish.sql")
+_CALLER = Caller("python", Role.ADMIN)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Tickwright:
+    """One program's Tickwright.
+
+    Making it costs nothing: settings are read and connections opened by ``async with app:``, so a module
+    may define it at import time. One event loop uses it.
+
+    Args:
+        database_url: ``postgresql://…`` instead of ``TICKWRIGHT_DATABASE_URL``.
+        settings: Any other setting by its name in lower case, instead of its variable: ``home=…``, ``config=…``.
+    """
+
+    def __init__(self, database_url: str | None = None, **settings: Any) -> None:
+        self._given = {"database_url": database_url, **settings}
+        self._settings: Settings | None = None
+        self._stack: AsyncExitStack | None = None
+        self._link: Link | None = None
+        self.handlers = HandlerRegistry()
+
+    # ------------------------------------------------------------------ declaring
+
+    def job(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        keep_history: bool = True,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as the handler of one-shot jobs called ``name``.
+
+        The function takes the :class:`~tickwright.Job` and then arguments that are read from the payload by name
+        and checked against their annotations. It may be ``async`` or not; one that is not runs in a thread.
+
+        Args:
+            name: 1 to 50 letters, digits, ``_ . : -``.
+            timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
+            max_attempts: 1 to 1,000; 3 by default.
+            retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
+            concurrency: Attempts at once in all workers together; no limit by default.
+            rate: Starts in all workers together, such as ``"50/s"``.
+            keep_history: Whether completed jobs stay readable for the retention time.
+
+        Raises:
+            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
+        """
+        options = {
+            "timeout": timeout,
+            "max_attempts": max_attempts,
+            "retry": retry,
+            "concurrency": concurrency,
+            "rate": rate,
+            "keep_history": keep_history,
+        }
+
+        def register(function: F) -> F:
+            self.handlers.add(declare_job(name, function, options))
+            return function
+
+        return register
+
+    # ------------------------------------------------------------------ scheduling
+
+    def new_job(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        key: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        expires_at: datetime | None = None,
+    ) -> NewJob:
+        """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
+        if at is not None and delay is not None:
+            raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
+        job = NewJob(
+            name,
+            "{}" if payload is None else to_json(payload),
+            at,
+            key,
+            None,
+            priority,
+            max_attempts,
+            None if timeout is None else as_duration("timeout", timeout),
+            expires_at,
+            None if delay is None else as_duration("delay", delay),
+        )
+        return check_new_job(job) if key is None else with_digest(check_new_job(job))
+
+    async def schedule(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        key: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        expires_at: datetime | None = None,
+        connection: Any = None,
+    ) -> Scheduled:
+        """Schedule one job and return its id; when this returns the job is committed, or part of your transaction.
+
+        Calls that come together go into the database together, so many callers cost little more than one.
+
+        Args:
+            name: A registered task type.
+            payload: What JSON has, at most 65,536 bytes; ``{}`` by default. Handlers read their arguments by name.
+            at: Aware; it never starts earlier, by the database's clock. Now by default.
+            delay: Instead of ``at``: this much after the database's now.
+            key: Idempotency key, 1 to 255 characters: the same key schedules nothing twice.
+            priority: -100 to 100; higher ones first among the jobs that are due.
+            max_attempts: 1 to 1,000; the task type's by default.
+            timeout: Of one attempt; the task type's by default.
+            expires_at: When it has not started by then, it is cancelled.
+            connection: Yours, in a transaction: asyncpg, psycopg, SQLAlchemy (asynchronous ones). The job is there
+                when your transaction commits, and never was when it rolls back.
+
+        Raises:
+            Rejected: Something is out of bounds, or the task type is unknown. Permanent.
+            Contended: ``key_reused``, the key belongs to a different job (do not retry with it);
+                ``key_in_flight`` (retry).
+            Unavailable: ``app_not_open``, outside ``async with app``.
+        """
+        job = self.new_job(
+            name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
+            expires_at=expires_at,
+        )  # fmt: skip
+        if connection is None:
+            return await self._open.enqueuer.schedule(job)
+        return await self._open.enqueuer.schedule(job, connection=borrow(connection))
+
+    async def schedule_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[Scheduled]:
+        """Schedule jobs made by :meth:`new_job`, all or none; one answer per job, in order. Errors as ``schedule``."""
+        borrowed = None if connection is None else borrow(connection)
+        return await self._open.enqueuer.schedule_many(list(jobs), connection=borrowed)
+
+    async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
+        """Schedule very many jobs without keys, all or none, by COPY; return how many.
+
+        The fastest way in: no ids come back. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
+        """
+        return await self._open.enqueuer.copy(_without_keys(jobs))
+
+    def schedule_sync(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        connection: Any,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        key: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        expires_at: datetime | None = None,
+    ) -> Scheduled:
+        """Do what :meth:`schedule` does, from a synchronous program, on its own connection.
+
+        The app need not be open: nothing but ``connection`` is used, a psycopg ``Connection`` or an SQLAlchemy
+        ``Connection`` or ``Session``. Arguments and errors as ``schedule``.
+        """
+        job = self.new_job(
+            name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
+            expires_at=expires_at,
+        )  # fmt: skip
+        return finish(schedule_through(borrow_sync(connection), job))
+
+    # ------------------------------------------------------------------ publishing
+
+    async def publish(
+        self,
+        destination: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connection: Any = None,
+    ) -> int:
+        """Put a message into the outbox and return its number; the relay sends it after the commit, at least once.
+
+        Args:
+            destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``pg:TOPIC``.
+            payload: As for ``schedule``, at most 1 MiB.
+            key: Messages with equal keys keep their order where the destination knows one.
+            headers: Sent with it; names in lower case.
+            connection: Yours, in a transaction; the message leaves when it commits, or never.
+
+        Raises:
+            Rejected: ``invalid_target`` or a payload as for ``schedule``. Permanent.
+            Unavailable: ``app_not_open``.
+        """
+        values = _message(destination, payload, key, headers)
+        if connection is not None:
+            rows = await borrow(connection).fetch(_SQL["publish"], *values)
+        else:
+            rows = await self._open.pool.fetch(_SQL["publish"], *values)
+        return int(rows[0][0])
+
+    def publish_sync(
+        self,
+        destination: str,
+        payload: Any,
+        *,
+        connection: Any,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """Do what :meth:`publish` does on a synchronous program's own connection; the app need not be open."""
+        rows = finish(borrow_sync(connection).fetch(_SQL["publish"], *_message(destination, payload, key, headers)))
+        return int(rows[0][0])
+
+    # ------------------------------------------------------------------ opening
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; read when first asked for.
+
+        Raises:
+            Rejected: ``invalid_settings``, with every mistake. Permanent.
+        """
+        if self._settings is None:
+            self._settings = load_settings(**self._given)
+        return self._settings
+
+    async def __aenter__(self) -> Self:
+        if self._link is not None:
+            raise Rejected("app_already_open", "this app object is open already; use it, or make another one")
+        stack = AsyncExitStack()
+        try:
+            self._link = await stack.enter_async_context(open_link(self.settings, self.handlers))
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._stack = stack
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack, self._stack, self._link = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    # ------------------------------------------------------------------ looking after
+
+    @property
+    def service(self) -> JobService:
+        """Everything that operators do: listings, dead letters, task types, keys. What is below is the daily part."""
+        return self._open.service
+
+    async def get(self, job_id: int) -> JobDetail:
+        """Return one job. Raises ``Rejected`` (``job_not_found``)."""
+        return await self.service.get(job_id)
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Return why a job is where it is. Raises ``Rejected`` (``job_not_found``)."""
+        return await self.service.explain(job_id)
+
+    async def cancel(self, job_id: int) -> JobAction:
+        """Cancel a job; ``outcome`` is ``cancelled``, or ``requested`` while its handler runs.
+
+        Raises:
+            Rejected: ``job_not_found``, ``job_finished``. Permanent.
+        """
+        return await self.service.cancel(job_id, caller=_CALLER)
+
+    async def retry(self, job_id: int) -> JobAction:
+        """Put a failed job back to work. Raises ``Rejected`` (``job_not_found``, ``job_not_failed``)."""
+        return await self.service.retry(job_id, caller=_CALLER)
+
+    async def reschedule(self, job_id: int, *, at: datetime | None = None, delay: Duration | None = None) -> JobAction:
+        """Give a pending job another time. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
+        if (at is None) == (delay is None):
+            raise Rejected("execute_at_and_delay", "give at or delay, one of them", field="delay")
+        return await self.service.reschedule(job_id, caller=_CALLER, execute_at=at, delay=as_duration("delay", delay))
+
+    async def run_now(self, job_id: int) -> JobAction:
+        """Make a pending job due now. Raises ``Rejected`` (``job_not_found``, ``job_not_pending``)."""
+        return await self.service.run_now(job_id, caller=_CALLER)
+
+    # ------------------------------------------------------------------ working
+
+    @property
+    def _open(self) -> Link:
+        if self._link is None:
+            raise Unavailable("app_not_open", "the app is not open; work inside 'async with app:'")
+        return self._link
+
+    async def run_worker(self, *, roles: Sequence[str] = ("worker", "scheduler", "relay")) -> None:
+        """Run a worker inside this program until cancelled; then finish what runs and give back the rest.
+
+        Raises:
+            Rejected: ``unknown_role``. Permanent.
+            Unavailable: ``app_not_open``, or the database does not answer at the start. Retry.
+        """
+        await run_node(self.settings, roles, database=self._open.database, handlers=self.handlers)
+
+
+def _message(
+    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+) -> tuple[str, str | None, str, str]:
+    if isinstance(parse_target(destination), PythonTarget):
+        raise Rejected("invalid_target", "a message goes outside; schedule a job for a handler", field="destination")
+    text = to_json(payload)
+    if len(text.encode()) > MESSAGE_BYTES_MAX:
+        raise Rejected("payload_too_large", f"payload: at most {MESSAGE_BYTES_MAX} bytes", status=413, field="payload")
+    named = dict(headers or {})
+    check_headers(named)
+    return destination, key, text, to_json(named)
+
+
+def _without_keys(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
+    for job in jobs:
+        if job.key is not None:
+            raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
+        yield job

@@ -1,0 +1,126 @@
+"""Where the database is: the user's URL, or the embedded server that nobody has to set up.
+
+Decides also whether a connection may carry a session (LISTEN, session locks, prepared statements).
+A pooler answers with a process id of its own making, so comparing it with the backend's tells one
+apart. Behind any pooler we keep to single transactions, unless a direct URL is there; that is right
+in session mode too, and only a little slower.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import asyncpg
+import structlog
+
+from tickwright.domain.errors import Unavailable
+from tickwright.embedded import EmbeddedServer, ensure_database
+from tickwright.store.dsn import shown_url
+from tickwright.store.pool import CONNECT_TIMEOUT_S
+from tickwright.wiring.settings import Settings
+
+T = TypeVar("T")
+_log = structlog.get_logger("tickwright.wiring")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database that answers.
+
+    Attributes:
+        url: For pools.
+        direct_url: For LISTEN and migrations; ``None`` where there is only a pooler.
+        pooled: Whether ``url`` goes through a pooler.
+        embedded: Whether the server is ours.
+    """
+
+    url: str
+    direct_url: str | None
+    pooled: bool = False
+    embedded: bool = False
+
+    @property
+    def shown(self) -> str:
+        """``url`` without its password."""
+        return "the embedded PostgreSQL" if self.embedded else shown_url(self.url)
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[Database]:
+    """Give the database of this process; start the embedded server when there is no URL, and leave it at the end.
+
+    Raises:
+        Unavailable: It does not answer. Retry.
+    """
+    if settings.database_url is not None:
+        yield await _named_database(settings, settings.database_url.get_secret_value())
+        return
+    server = EmbeddedServer(_server_home(settings.home_folder))
+    try:
+        # a thread that starts it cannot be interrupted: hear it out, so that whatever it started is stopped again
+        url = await _finish(asyncio.ensure_future(asyncio.to_thread(_start, server)))
+        yield Database(url, url, embedded=True)
+    finally:
+        await _finish(asyncio.ensure_future(asyncio.to_thread(server.stop)))
+
+
+async def _finish(task: "asyncio.Future[T]") -> T:
+    """Wait for ``task`` even when we are cancelled; then be cancelled."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _start(server: EmbeddedServer) -> str:
+    server.start()
+    return ensure_database(server.dsn)
+
+
+def _server_home(home: Path) -> Path:
+    """Return the server's own folder; ``home`` lets others pass, because the server may run as another user."""
+    if not home.exists():
+        home.mkdir(parents=True, mode=0o711)
+        home.chmod(0o711)  # whatever the umask says
+    return home / "postgres"
+
+
+async def _named_database(settings: Settings, url: str) -> Database:
+    direct = settings.direct_database_url
+    pooled = await goes_through_pooler(url)
+    if direct is not None:
+        return Database(url, direct.get_secret_value(), pooled=pooled)
+    if pooled:
+        _log.warning(
+            "database.pooled",
+            url=shown_url(url),
+            advice="set TICKWRIGHT_DIRECT_DATABASE_URL; without it jobs are found by polling once a second",
+        )
+        return Database(url, None, pooled=True)
+    return Database(url, url)
+
+
+async def goes_through_pooler(url: str) -> bool:
+    """Return whether a pooler such as PgBouncer answers at ``url``.
+
+    Raises:
+        Unavailable: ``database_unavailable``; one line, no password. Retry.
+    """
+    try:
+        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=CONNECT_TIMEOUT_S, command_timeout=10)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise unavailable(url, error) from error
+    try:
+        return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))
+    finally:
+        await connection.close(timeout=5)
+
+
+def unavailable(url: str, error: BaseException) -> Unavailable:
+    """Return the one line that says that the database at ``url`` does not answer."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {reason}")

@@ -1,0 +1,192 @@
+"""What a process is told from outside: the environment, read once, every mistake named at once.
+
+The names are the public contract. Nothing else in the package reads the environment, and nothing
+here is ever printed with a password in it.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tickwright.domain.addresses import AllowList
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected
+from tickwright.store.dsn import sqlalchemy_url
+
+PREFIX = "TICKWRIGHT_"
+OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
+"""Names that other rooms read for themselves: the embedded server's programs."""
+
+_INHERITED = ("TICKWRIGHT_TEST_", "TICKWRIGHT_EXAMPLE_")
+
+
+def _text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValidator:
+    """Read a text by ``parse``; ``keep`` only checks it. Our own errors become pydantic's, so that all are heard."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            parsed = parse(value)
+        except Rejected as error:
+            raise ValueError(error.message) from None
+        return value if keep else parsed
+
+    return BeforeValidator(read)
+
+
+def _check_web_url(text: str) -> None:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("write http://HOST:PORT or https://HOST")
+
+
+def _default_home() -> Path:
+    return Path("/var/lib/tickwright") if os.geteuid() == 0 else Path("~/.tickwright")
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """An address to listen at, written ``HOST:PORT``.
+
+    Attributes:
+        host: Name or address, without brackets.
+        port: 0 for any free port.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Bind":
+        """Return the address that ``text`` names; ``:8420`` and ``8420`` listen on loopback only.
+
+        Raises:
+            ValueError: It is none. Permanent.
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise ValueError("write HOST:PORT, such as 127.0.0.1:8420 or [::]:8420")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+DatabaseUrl = Annotated[SecretStr, _text(sqlalchemy_url, keep=True)]
+Duration = Annotated[timedelta, _text(parse_duration)]
+BindAddress = Annotated[Bind, NoDecode, _text(Bind.parse)]
+
+
+class Settings(BaseSettings):
+    """The environment of one process. Durations are written with their unit: ``30s``.
+
+    Attributes:
+        database_url: ``postgresql://…``; without it the embedded PostgreSQL in ``home`` is used.
+        direct_database_url: For LISTEN and migrations, where ``database_url`` goes through PgBouncer.
+        home: Where the embedded PostgreSQL and the key of ``tickwright up`` live: ``~/.tickwright``, and for root
+            ``/var/lib/tickwright``, because PostgreSQL may have to run as somebody who cannot enter root's home.
+        amqp_url: RabbitMQ; without it ``amqp:`` destinations wait.
+        kafka_bootstrap: Kafka; not used by this release.
+        redis_url: Redis; not used by this release.
+        object_store: ``file://``, ``s3://``, ``gs://``; not used by this release.
+        config: A TOML file, see :mod:`tickwright.wiring.configfile`.
+        app: ``MODULE:APP``, the program whose handlers a worker runs.
+        api_bind: Where the API listens.
+        metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
+        api_url: The CLI goes through this API instead of the database.
+        api_key: The key that the CLI shows there.
+        allow_targets: CIDRs and hosts' addresses that callbacks may reach besides public ones.
+        concurrency: Attempts that one worker runs at once, 1 to 100,000.
+        threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
+        connections_max: Connections of one process to PostgreSQL, 4 to 500.
+        drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
+        lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
+        log_level: ``debug``, ``info``, ``warning`` or ``error``.
+        log_format: ``json`` or ``text``; ``text`` by default on a terminal.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="forbid")
+
+    database_url: DatabaseUrl | None = None
+    direct_database_url: DatabaseUrl | None = None
+    home: Path = Field(default_factory=_default_home)
+    amqp_url: SecretStr | None = None
+    kafka_bootstrap: str | None = None
+    redis_url: SecretStr | None = None
+    object_store: str | None = None
+    config: Path | None = None
+    app: Annotated[str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = None
+    api_bind: BindAddress = Bind("127.0.0.1", 8420)
+    metrics_bind: BindAddress = Bind("127.0.0.1", 8421)
+    api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
+    api_key: SecretStr | None = None
+    allow_targets: Annotated[str, _text(AllowList.parse, keep=True)] = ""
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 256
+    threads: Annotated[int, Field(ge=1, le=1000)] = 32
+    connections_max: Annotated[int, Field(ge=4, le=500)] = 10
+    drain: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta(seconds=20)
+    lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None
+
+    @property
+    def home_folder(self) -> Path:
+        """``home`` with ``~`` resolved."""
+        return self.home.expanduser().absolute()
+
+    @property
+    def targets(self) -> AllowList:
+        """``allow_targets`` as a value."""
+        return AllowList.parse(self.allow_targets)
+
+
+def load_settings(**given: Any) -> Settings:
+    """Return the settings of this process; ``given`` (from the command line) outranks the environment.
+
+    Raises:
+        Rejected: ``invalid_settings``; the message has a line per mistake, all at once. Permanent.
+    """
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = [_problem(entry) for entry in error.errors()]
+    else:
+        problems = _contradictions(settings)
+        if not problems:
+            return settings
+    raise Rejected("invalid_settings", "\n".join(["the settings are not valid:", *problems]), problems=problems)
+
+
+def unknown_names(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Return the variables that look like ours and mean nothing, each with the nearest name that does."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | OUTSIDE
+    names = os.environ if environment is None else environment
+    strange = [n for n in names if n.startswith(PREFIX) and n not in known and not n.startswith(_INHERITED)]
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in sorted(strange)}
+
+
+def _problem(entry: Mapping[str, Any]) -> str:
+    """Say what is wrong with one variable; never repeat its value, which may be a secret."""
+    name = PREFIX + str(entry["loc"][0]).upper() if entry["loc"] else "environment"
+    cause = entry.get("ctx", {}).get("error")
+    if entry["type"] == "string_pattern_mismatch" and entry["loc"] == ("app",):
+        return f"  {name}: write MODULE:APP, such as shop.jobs:app"
+    return f"  {name}: {cause or entry['msg']}"
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    problems = []
+    if settings.api_url is not None and settings.api_key is None:
+        problems.append("  TICKWRIGHT_API_KEY: missing; TICKWRIGHT_API_URL needs it (tickwright keys create)")
+    if settings.direct_database_url is not None and settings.database_url is None:
+        problems.append("  TICKWRIGHT_DATABASE_URL: missing; TICKWRIGHT_DIRECT_DATABASE_URL only goes beside it")
+    if settings.config is not None and not settings.config.is_file():
+        problems.append(f"  TICKWRIGHT_CONFIG: there is no file {settings.config}")
+    return problems
