@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -90,7 +91,7 @@ async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_w
     heirs = Leases(pool, owner="heir", terms=LONG)
     taken: list[Lease] = []
 
-    async def takes_over() -> bool:
+    async def takes_over() -> Any:
         taken.extend(filter(None, [await heirs.take("pause")]))
         return bool(taken)
 

@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from kit import leases as checks
+from kit.relays import check_late_mark, relay_world
 from tickwright.runtime import leases
 from tickwright.store.pool import open_pool
 
@@ -67,3 +68,14 @@ async def test_a_missing_guard_is_found(
     monkeypatch.setattr(leases, "SQL", MappingProxyType({**leases.SQL, query: text.replace(old, new)}))
     with pytest.raises(AssertionError):
         await check(pool)
+
+
+async def test_a_relay_without_the_fence_is_found(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same mutant, seen from the relay: its late mark would delete its successor's row."""
+    async with relay_world(database_url) as world:
+        await check_late_mark(world)
+        await world.pool.execute("DELETE FROM tickwright.job_config; DELETE FROM tickwright.outbox")
+        text = leases.SQL["lock_lease"].replace("AND version = $2", "AND $2::bigint > 0")
+        monkeypatch.setattr(leases, "SQL", MappingProxyType({**leases.SQL, "lock_lease": text}))
+        with pytest.raises(AssertionError):
+            await check_late_mark(world)

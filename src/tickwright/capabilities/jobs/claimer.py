@@ -126,6 +126,7 @@ class Claimer:
         await self._claim_paced(budget)
         plan = plan_claim(self._allowance(self._budget()), self._hot, min(self._budget(), BATCH_MAX), self._turn)
         if plan is None:
+            self.ticked_s = monotonic()
             await self._rest(Claimed([], 0.0, None, []))
             return
         claimed = await self._claim(plan)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
+
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
-from tickwright.domain.errors import Contended, Rejected
+from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -30,6 +32,7 @@ ATTEMPTS_MAX = 1000
 TIMEOUT_MAX = timedelta(days=1)
 YEAR_MAX = 9999
 TYPES_FRESH_S = 1.0
+NO_DELAY = timedelta()
 COPY_COLUMNS = ("execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
@@ -41,6 +44,7 @@ class NewJob:
     Attributes:
         payload: JSON text.
         execute_at: Aware; ``None`` is now, by the database's clock.
+        delay: Added to the database's now; only without ``execute_at``.
         key: Idempotency key, unique among all jobs of the last days.
         digest: Of the request, so that the same key with another request is seen.
     """
@@ -54,6 +58,7 @@ class NewJob:
     max_attempts: int | None = None
     timeout: timedelta | None = None
     expires_at: datetime | None = None
+    delay: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,9 @@ def check_new_job(job: NewJob) -> NewJob:
     if len(job.payload) > PAYLOAD_BYTES_MAX or len(job.payload.encode()) > PAYLOAD_BYTES_MAX:
         raise Rejected("payload_too_large", f"payload: at most {PAYLOAD_BYTES_MAX} bytes", status=413, field="payload")
     if job.key is not None and not 1 <= len(job.key) <= KEY_LENGTH_MAX:
-        raise Rejected("invalid_key", f"idempotency key: 1 to {KEY_LENGTH_MAX} characters", field="idempotency_key")
+        raise Rejected(
+            "invalid_key", f"idempotency key: 1 to {KEY_LENGTH_MAX} characters", status=409, field="idempotency_key"
+        )
     if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
         raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
     if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
@@ -177,11 +184,7 @@ class Enqueuer:
             self._flushing = None
 
     async def _flush_some(self, taken: list[tuple[NewJob, int, "asyncio.Future[Scheduled]"]]) -> None:
-        try:
-            async with self._pool.acquire() as connection:
-                answers = await self._insert(connection, [(job, attempts) for job, attempts, _ in taken], strict=False)
-        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
-            answers = [error] * len(taken)
+        answers = await self._try([(job, attempts) for job, attempts, _ in taken])
         for (_, _, future), answer in zip(taken, answers, strict=True):
             if future.done():
                 continue
@@ -189,6 +192,18 @@ class Enqueuer:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+    async def _try(self, pairs: list[tuple[NewJob, int]]) -> list[Any]:
+        """Insert what came together; when PostgreSQL refuses one of them, the others do not suffer for it."""
+        try:
+            async with self._pool.acquire() as connection:
+                return await self._insert(connection, pairs, strict=False)
+        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+            if len(pairs) == 1:
+                return [error]
+            return [(await self._try([pair]))[0] for pair in pairs]
+        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+            return [error] * len(pairs)
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; one answer per job, in order."""
@@ -199,6 +214,16 @@ class Enqueuer:
             return await self._insert_parts(connection, pairs)
         async with self._pool.acquire() as own, own.transaction():
             return await self._insert_parts(own, pairs)
+
+    async def schedule_each(
+        self, jobs: Sequence[NewJob], *, connection: Connection
+    ) -> list[Scheduled | TickwrightError]:
+        """Schedule at most ``COLLECT_MAX`` jobs in one statement a kind; each has an answer or an error of its own."""
+        pairs = [
+            (job, job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts)
+            for job in jobs[:COLLECT_MAX]
+        ]
+        return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Scheduled]:
         answers: list[Scheduled] = []
@@ -222,8 +247,9 @@ class Enqueuer:
 
     async def _copy(self, connection: Connection, records: list[tuple[Any, ...]]) -> int:
         if any(record[0] is None for record in records):
-            now = await connection.fetchval("SELECT now()")
-            records = [(now, *record[1:]) if record[0] is None else record for record in records]
+            now = await connection.fetchval(_SQL["now"])
+            records = [(now + (record[7] or NO_DELAY), *record[1:]) if not record[0] else record for record in records]
+        records = [record[:7] for record in records]
         for start in range(0, len(records), COPY_ROWS):
             await connection.copy_records_to_table(
                 "scheduled_tasks",
@@ -256,7 +282,8 @@ class Enqueuer:
     async def _insert_keyed(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> Mapping[str | None, Any]:
         if not pairs:
             return {}
-        first = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
+        by_key = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
+        first = {key: by_key[key] for key in sorted(by_key, key=str)}  # one order for all: no deadlock over two keys
         columns = zip(
             *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
         )
@@ -290,4 +317,4 @@ def _judge_keys(pairs: list[tuple[NewJob, int]], answers: list[Any], keyed: Mapp
 
 def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
     timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
-    return (job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at)
+    return (job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at, job.delay)

@@ -36,6 +36,7 @@ from tickwright.ports.ids import monotonic
 YIELD_AFTER_S = 0.002
 SWEEP_EVERY_S = 0.05
 RATE_WINDOW_S = 0.2
+CLOSE_WITHIN_S = 5.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -168,7 +169,10 @@ class Runner:
                 job.stop_because("shutdown")
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            _, deaf = await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN_S)
+            if deaf:
+                _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def running(self, longer_than_s: float = 0.0) -> list[Job]:

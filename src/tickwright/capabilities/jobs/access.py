@@ -1,0 +1,106 @@
+"""API keys: made, listed, rotated, revoked. The key itself is shown once and kept nowhere."""
+
+import hashlib
+import re
+from datetime import timedelta
+from typing import Any
+
+from tickwright.capabilities.jobs.audit import write_audit
+from tickwright.capabilities.jobs.views import KeyView, NewKeyView, view
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.ids import random_token
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.jobs.sql", "access.sql")
+KEY_BYTES = 32
+PREFIX_CHARS = 8
+OVERLAP_DEFAULT = timedelta(hours=24)
+OVERLAP_MAX = timedelta(days=30)
+NAME_CHARS_MAX = 100
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+
+
+def key_hash(key: str) -> bytes:
+    """Return what is kept of a key: with 256 random bits in it a plain SHA-256 cannot be guessed back."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def check_overlap(overlap: timedelta) -> timedelta:
+    """Return ``overlap`` when an old secret may live on for so long.
+
+    Raises:
+        Rejected: ``invalid_overlap``. Permanent.
+    """
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise Rejected("invalid_overlap", f"overlap: 0s to {OVERLAP_MAX.days}d", field="overlap")
+    return overlap
+
+
+class ApiKeys:
+    """The keys of the REST API."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def create(self, name: str, role: Role, *, caller: Caller, expires_in: timedelta | None = None) -> NewKeyView:
+        """Make a key.
+
+        Raises:
+            Rejected: ``invalid_name``. Permanent.
+        """
+        if not _NAME.fullmatch(name):
+            raise Rejected("invalid_name", f"name: 1 to {NAME_CHARS_MAX} printable characters", field="name")
+        async with self._pool.acquire() as connection, connection.transaction():
+            made = await self._create(connection, name, role.name.lower(), expires_in)
+            await write_audit(connection, caller, "keys.create", f"key:{made.details.id}", after=made.details)
+        return made
+
+    async def list(self) -> list[KeyView]:
+        """Return every key, newest first, without what opens anything."""
+        return [view(KeyView, row) for row in await self._pool.fetch(_SQL["list"])]
+
+    async def revoke(self, key_id: int, *, caller: Caller) -> KeyView:
+        """Refuse a key from now on; every replica does so within a second. Twice is harmless.
+
+        Raises:
+            Rejected: ``key_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, key_id)
+            after = view(KeyView, await connection.fetchrow(_SQL["revoke"], key_id))
+            await write_audit(
+                connection, caller, "keys.revoke", f"key:{key_id}", before=view(KeyView, before), after=after
+            )
+        return after
+
+    async def rotate(self, key_id: int, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> NewKeyView:
+        """Make a key with the same name and role; the old one ends after ``overlap``.
+
+        Raises:
+            Rejected: ``key_not_found`` (404); ``key_not_valid`` (409), it is revoked or expired;
+                ``invalid_overlap``. Permanent.
+        """
+        check_overlap(overlap)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, key_id)
+            if not before["good"]:
+                raise Rejected("key_not_valid", f"key {key_id} is revoked or expired; create a new one", status=409)
+            made = await self._create(connection, before["name"], before["role"], None)
+            await connection.execute(_SQL["expire"], key_id, overlap)
+            await write_audit(
+                connection, caller, "keys.rotate", f"key:{key_id}", before=view(KeyView, before), after=made.details
+            )
+        return made
+
+    async def _create(self, connection: Connection, name: str, role: str, expires_in: timedelta | None) -> NewKeyView:
+        key = f"tw_{random_token(KEY_BYTES)}"
+        row = await connection.fetchrow(_SQL["create"], name, role, key[:PREFIX_CHARS], key_hash(key), expires_in)
+        return NewKeyView(key, view(KeyView, row))
+
+    async def _locked(self, connection: Connection, key_id: int) -> Any:
+        row = await connection.fetchrow(_SQL["lock"], key_id)
+        if row is None:
+            raise Rejected("key_not_found", f"there is no key {key_id}", status=404)
+        return row

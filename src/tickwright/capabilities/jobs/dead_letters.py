@@ -1,0 +1,85 @@
+"""Dead letters of both kinds, failed jobs and undeliverable outbox messages: looking and requeueing."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from tickwright.capabilities.jobs.audit import write_audit
+from tickwright.capabilities.jobs.jobs_store import MANY_MAX, JobFilter, JobsStore
+from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.capabilities.jobs.views import DeadLetter, Page, Requeued, view
+from tickwright.ports.caller import Caller
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.jobs.sql", "operations.sql")
+_END = datetime(9999, 1, 1, tzinfo=UTC)
+Kind = Literal["job", "outbox"]
+
+
+class DeadLetters:
+    """What was given up and can be requeued."""
+
+    def __init__(self, pool: Pool, store: JobsStore, cursors: Cursors) -> None:
+        self._pool, self._store, self._cursors = pool, store, cursors
+
+    async def list(
+        self,
+        *,
+        kind: Kind | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[DeadLetter]:
+        """Return one page, the youngest first; ``subject`` is a task type or a destination.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(limit)
+        before, before_id = _END, NEWEST
+        if cursor is not None:
+            before, before_id = await self._cursors.read(cursor, tuple[datetime, int], "dead", kind, subject)
+        rows = await self._pool.fetch(_SQL["list_dead"], before, before_id, kind, subject, limit + 1)
+        items = [view(DeadLetter, row) for row in rows[:limit]]
+        more = None
+        if len(rows) > limit:
+            more = await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject)
+        return Page(items, more)
+
+    async def requeue(
+        self,
+        kind: Kind,
+        *,
+        caller: Caller,
+        ids: Sequence[int] | None = None,
+        subject: str | None = None,
+        limit: int = MANY_MAX,
+    ) -> Requeued:
+        """Put dead letters back to work, the oldest first, at most 1,000 in one transaction.
+
+        Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
+        """
+        which = JobFilter(ids=None if ids is None else tuple(ids), task_type=subject)
+        which.check(limit)
+        async with self._pool.acquire() as connection, connection.transaction():
+            if kind == "job":
+                done: Sequence[int] = [row["id"] for row in await self._store.revive(connection, which, limit)]
+            else:
+                done = await self._revive_messages(connection, which, limit)
+            if done:
+                before = {"kind": kind, "ids": ids, "subject": subject}
+                await write_audit(
+                    connection, caller, "dead_letters.requeue", f"{kind}s", before=before, after={"ids": done}
+                )
+        return Requeued(len(done), [*done], len(done) == limit)
+
+    async def _revive_messages(self, connection: Connection, which: JobFilter, limit: int) -> Sequence[int]:
+        ids, destination, _, _ = which.arguments()
+        done = [row["id"] for row in await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit)]
+        if done:
+            await connection.execute(_SQL["revive_messages"], done)
+        return done

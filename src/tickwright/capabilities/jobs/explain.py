@@ -1,0 +1,130 @@
+"""Why a job is where it is, in words and codes. Pure: the store loads the facts, this module decides.
+
+The chain goes from what the user asked for to what stands in the way last; the first reason that alone
+keeps the job from running is the summary.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from tickwright.capabilities.jobs.views import Explanation, Reason
+from tickwright.domain.durations import format_duration
+
+WAITING_SHOWN_MAX = 10_000
+
+
+def explain(facts: Mapping[str, Any]) -> Explanation:
+    """Return the chain of reasons for one job.
+
+    Args:
+        facts: The row of the query ``explain``; ``now`` is the database's clock.
+    """
+    match facts["status"]:
+        case "pending":
+            reasons = list(_pending(facts)) or [Reason("due", "it is due, and a worker takes it with its next claim")]
+        case "processing":
+            reasons = list(_held(facts))
+        case _:
+            reasons = list(_finished(facts))
+    summary = reasons[0].text
+    if facts["idempotency_key"] is not None:
+        reasons.append(Reason("has_key", "its idempotency key makes repeated requests answer with this job"))
+    return Explanation(facts["id"], facts["status"], summary, reasons)
+
+
+def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    now, due_at = facts["now"], facts["due_at"]
+    if due_at > now:
+        wait = _for_people(due_at - now)
+        if facts["retry_at"] is not None:
+            yield Reason(
+                "waits_for_retry",
+                f"attempt {facts['attempts']} of {facts['max_attempts']} did not end it; the next one is in {wait}",
+            )
+        else:
+            yield Reason("not_due", f"not due yet: in {wait}")
+    yield from _type_reasons(facts)
+    if facts["expires_at"] is not None and facts["expires_at"] <= max(now, due_at):
+        yield Reason("expires", "it expires before it can start; it will end as cancelled")
+    if not facts["workers"]:
+        yield Reason("no_worker", "no live worker: nobody claims jobs")
+    if due_at <= now:
+        yield from _queue_reasons(facts)
+
+
+def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    name = facts["task_type"]
+    if not facts["type_known"]:
+        yield Reason(
+            "type_unknown",
+            f"task type {name} is not registered; the job waits, since {_instant(facts['created_at'])}, until it is",
+        )
+    if facts["paused_at"] is not None:
+        yield Reason("type_paused", f"task type {name} is paused since {_instant(facts['paused_at'])}")
+    if facts["gone_at"] is not None:
+        yield Reason(
+            "type_gone",
+            f"the endpoint of {name} said 410 Gone at {_instant(facts['gone_at'])}; enable the type to go on",
+        )
+
+
+def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    limit, running, ahead = facts["concurrency"], facts["running"], facts["waiting_before"]
+    if limit is not None and running >= limit:
+        yield Reason(
+            "concurrency_saturated",
+            f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
+        )
+    if facts["rate_per_s"] is not None and facts["next_free_at"] is not None and facts["next_free_at"] > facts["now"]:
+        wait = _for_people(facts["next_free_at"] - facts["now"])
+        yield Reason("rate_limited", f"the rate of {facts['rate_per_s']:g}/s is given away for the next {wait}")
+    if ahead:
+        more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
+        yield Reason("queued_behind", f"{ahead}{more} due jobs of its type and priority are before it")
+
+
+def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    if facts["cancel_requested_at"] is not None:
+        yield Reason("cancel_requested", f"its worker was asked to stop it at {_instant(facts['cancel_requested_at'])}")
+    holder, until = facts["worker_name"], facts["worker_lease_until"]
+    if holder is None or facts["worker_lost_at"] is not None or until < facts["now"]:
+        yield Reason(
+            "lease_expired", f"worker {holder or facts['owner']} lost its lease; another one takes the job back"
+        )
+        return
+    yield Reason(
+        "held",
+        f"held by worker {holder} (session {facts['owner']}) since {_instant(facts['started_at'])}, attempt "
+        f"{facts['attempts']} of {facts['max_attempts']}, lease until {_instant(until)}",
+    )
+
+
+def _finished(facts: Mapping[str, Any]) -> Iterator[Reason]:
+    at = _instant(facts["completed_at"])
+    match facts["status"]:
+        case "completed":
+            yield Reason("completed", f"it was done at {at}, in attempt {facts['attempts']}")
+        case "failed":
+            yield Reason(
+                "dead_letter",
+                f"it failed at {at} after {facts['attempts']} of {facts['max_attempts']} attempts and can be retried; "
+                f"the last error: {facts['error_message'] or 'none was told'}",
+            )
+        case _:
+            why = f": {facts['error_message']}" if facts["error_message"] else ""
+            yield Reason("cancelled", f"it was cancelled at {at}{why}")
+
+
+def _for_people(wait: timedelta) -> str:
+    grain = timedelta(milliseconds=1) if wait < timedelta(minutes=1) else timedelta(seconds=1)
+    total = wait // grain * grain + grain
+    days, rest = divmod(total, timedelta(days=1))
+    hours, rest = divmod(rest, timedelta(hours=1))
+    minutes, rest = divmod(rest, timedelta(minutes=1))
+    parts = [f"{days}d" if days else "", f"{hours}h" if hours else "", f"{minutes}m" if minutes else ""]
+    return "".join(parts) + (format_duration(rest) if rest else "") or "0s"
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

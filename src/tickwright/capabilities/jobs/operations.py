@@ -1,0 +1,80 @@
+"""What an operator looks at besides jobs: workers, leases, alerts, the outbox, the audit trail."""
+
+from typing import Any, TypeVar
+
+from tickwright.capabilities.jobs.audit import write_audit
+from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.capabilities.jobs.views import (
+    AlertView,
+    AuditView,
+    LeaseView,
+    OutboxView,
+    Page,
+    WorkerView,
+    view,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.jobs.sql", "operations.sql")
+_WORKERS = load("tickwright.store.sql", "workers.sql")
+T = TypeVar("T", AlertView, AuditView, OutboxView)
+
+
+class Operations:
+    """Listings, and the one action on workers."""
+
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
+
+    async def workers(self) -> list[WorkerView]:
+        """Return every session of the last day, newest first, at most 1,000."""
+        return [view(WorkerView, row) for row in await self._pool.fetch(_WORKERS["list_workers"])]
+
+    async def drain(self, worker: int, *, caller: Caller) -> None:
+        """Ask a worker to finish what it runs and stop; it hears with its next renewal.
+
+        Raises:
+            Rejected: ``worker_not_found`` (404): unknown, lost or gone. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_WORKERS["request_drain"], worker) is None:
+                raise Rejected("worker_not_found", f"there is no live worker session {worker}", status=404)
+            await write_audit(connection, caller, "workers.drain", f"worker:{worker}", after={"drain": True})
+
+    async def leases(self) -> list[LeaseView]:
+        """Return every lease of a control loop."""
+        return [view(LeaseView, row) for row in await self._pool.fetch(_SQL["list_leases"])]
+
+    async def alerts(
+        self, *, state: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
+    ) -> Page[AlertView]:
+        """Return one page of alerts, newest first; ``state`` is ``firing`` or ``resolved``."""
+        return await self._page(AlertView, "list_alerts", cursor, limit, state)
+
+    async def outbox(
+        self, *, destination: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
+    ) -> Page[OutboxView]:
+        """Return one page of messages that wait, newest first."""
+        return await self._page(OutboxView, "list_outbox", cursor, limit, destination)
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[AuditView]:
+        """Return one page of the audit trail, newest first."""
+        return await self._page(AuditView, "list_audit", cursor, limit, action, subject)
+
+    async def _page(self, kind: type[T], query: str, cursor: str | None, limit: int, *filters: Any) -> Page[T]:
+        limit = bounded(limit)
+        before = NEWEST if cursor is None else await self._cursors.read(cursor, int, query, *filters)
+        rows = await self._pool.fetch(_SQL[query], before, *filters, limit + 1)
+        items = [view(kind, row) for row in rows[:limit]]
+        more = await self._cursors.make(items[-1].id, query, *filters) if len(rows) > limit else None
+        return Page(items, more)

@@ -1,0 +1,262 @@
+"""What callers may ask for, as typed bodies, and how a body becomes a job.
+
+Every way in that takes text (REST, NDJSON import, the command line) reads it here, so that one rule has one
+error. A body has no field that belongs to Tickwright (``status``, ``attempts``, ``fence``): naming one is
+``unknown_field``, not a silent loss.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tickwright.capabilities.jobs.enqueue import (
+    ATTEMPTS_MAX,
+    KEY_LENGTH_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    YEAR_MAX,
+    NewJob,
+    check_new_job,
+    digest_of,
+)
+from tickwright.domain import strict_json
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected
+
+_RFC3339 = re.compile(
+    r"(?P<year>\d{4,6})-\d\d-\d\d[Tt ]\d\d:\d\d:(?P<second>\d\d)(?:\.\d{1,9})?(?P<offset>[Zz]|[+-]\d\d:\d\d)?",
+    re.ASCII,
+)
+_SHOWN = 40
+
+TypeName = Annotated[
+    str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
+]
+InstantText = Annotated[
+    str,
+    Meta(
+        description="RFC 3339 with its offset",
+        examples=["2030-01-31T09:00:00Z"],
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+DurationText = Annotated[
+    str,
+    Meta(
+        description="A number with its unit: d h m s ms",
+        examples=["30s"],
+        extra_json_schema={"pattern": "^[0-9].*(d|h|m|s)$"},
+    ),
+]
+
+
+class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A job that somebody wants. Without ``execute_at`` and ``delay`` it is due at once.
+
+    What the OpenAPI document shows; :class:`_Wire` is what is read.
+    """
+
+    task_type: Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]*$")]
+    payload: Annotated[Any, Meta(description=f"Any JSON, at most {PAYLOAD_BYTES_MAX} bytes; {{}} when left out")] = None
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | None = None
+    timeout: DurationText | None = None
+    expires_at: InstantText | None = None
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """:class:`JobRequest` without its bounds: those have errors of their own in ``check_new_job``."""
+
+    task_type: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    execute_at: str | None = None
+    delay: str | None = None
+    idempotency_key: str | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: str | None = None
+    expires_at: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Wire)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBounds:
+    """How far from the database's now a job that comes in as text may be due.
+
+    Attributes:
+        horizon: Ahead of now.
+        grace: Behind now; a client that was away for a while may still send what it has.
+    """
+
+    horizon: timedelta = timedelta(days=3660)
+    grace: timedelta = timedelta(days=1)
+
+
+BOUNDS = ScheduleBounds()
+
+
+def read_job(
+    body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
+) -> NewJob:
+    """Return the checked job that ``body`` asks for.
+
+    Args:
+        body: One JSON object, already within the caller's byte limit.
+        key: An idempotency key from outside the body; must not contradict one inside.
+        now: The database's clock as far as known; ``None`` skips the horizon.
+        bounds: How far from now it may be due.
+
+    Raises:
+        Rejected: Syntax and unknown fields 400, values 422, size 413, key too long 409. Permanent: do not retry.
+    """
+    wire = strict_json.decode(body, _decoder)
+    payload = bytes(wire.payload).decode()
+    job = check_new_job(
+        NewJob(
+            task_type=wire.task_type,
+            payload=payload,
+            execute_at=_instant(wire.execute_at, "execute_at"),
+            key=_one_key(key, wire.idempotency_key),
+            priority=wire.priority,
+            max_attempts=wire.max_attempts,
+            timeout=None if wire.timeout is None else parse_duration(wire.timeout, field="timeout"),
+            expires_at=_instant(wire.expires_at, "expires_at"),
+            delay=_delay(wire),
+        )
+    )
+    if now is not None:
+        check_bounds(job, now, bounds)
+    return job if job.key is None else with_digest(job)
+
+
+def with_digest(job: NewJob) -> NewJob:
+    """Return ``job`` with the digest of what it asks for, so that its key can be recognized on another request."""
+    canonical = msgspec.json.encode(msgspec.json.decode(job.payload), order="deterministic")
+    digest = digest_of(
+        job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
+    )
+    return replace(job, digest=digest)
+
+
+def _one_key(outside: str | None, inside: str | None) -> str | None:
+    if outside is not None and inside is not None and outside != inside:
+        raise Rejected(
+            "key_conflict",
+            "the Idempotency-Key header and idempotency_key differ; send one of them",
+            field="idempotency_key",
+        )
+    return inside if outside is None else outside
+
+
+def _delay(wire: _Wire) -> timedelta | None:
+    if wire.delay is None:
+        return None
+    if wire.execute_at is not None:
+        raise Rejected("execute_at_and_delay", "send execute_at or delay, not both", field="delay")
+    return parse_duration(wire.delay, field="delay")
+
+
+def _instant(text: str | None, field: str) -> datetime | None:
+    return None if text is None else parse_instant(text, field=field)
+
+
+def parse_instant(text: str, *, field: str) -> datetime:
+    """Return the instant that ``text`` says, in UTC.
+
+    Raises:
+        Rejected: ``naive_datetime``, ``leap_second``, ``time_out_of_range`` or ``invalid_datetime``. Permanent.
+    """
+    found = _RFC3339.fullmatch(text) if len(text) <= _SHOWN else None
+    if found is None:
+        raise Rejected("invalid_datetime", f"{field}: write RFC 3339, such as 2030-01-31T09:00:00Z", field=field)
+    if found["offset"] is None:
+        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2030-01-31T09:00:00Z", field=field)
+    if found["second"] == "60":
+        raise Rejected(
+            "leap_second", f"{field}: leap seconds cannot be scheduled; use the second after it", field=field
+        )
+    if len(found["year"]) > 4 or not 1970 <= int(found["year"]) < YEAR_MAX:
+        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Rejected("invalid_datetime", f"{field}: there is no such day or time", field=field) from None
+
+
+def check_bounds(job: NewJob, now: datetime, bounds: ScheduleBounds) -> None:
+    """Refuse what is due too far from ``now``.
+
+    Raises:
+        Rejected: ``beyond_horizon`` or ``time_in_past``. Permanent.
+    """
+    due = job.execute_at or now + (job.delay or timedelta())
+    if due > now + bounds.horizon:
+        raise Rejected("beyond_horizon", f"execute_at: at most {bounds.horizon.days} days ahead", field="execute_at")
+    if due < now - bounds.grace:
+        raise Rejected("time_in_past", f"execute_at: at most {bounds.grace.days} day(s) ago", field="execute_at")
+    if job.expires_at is not None and job.expires_at <= due:
+        raise Rejected("expires_before_due", "expires_at: must be after the job is due", field="expires_at")
+
+
+class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A new time: one of the two."""
+
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+
+
+class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs an action is for; at least one field besides ``limit``."""
+
+    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    task_type: Annotated[str, Meta(min_length=1, max_length=50)] | None = None
+    execute_from: InstantText | None = None
+    execute_to: InstantText | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+
+
+class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters go back: by id, or the oldest of one subject (a task type, a destination)."""
+
+    kind: Literal["job", "outbox"] = "job"
+    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    subject: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+
+
+class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A task type, whole: what is left out gets its default."""
+
+    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
+    timeout: DurationText = "30s"
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 3
+    retry_base: DurationText = "1s"
+    retry_factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    retry_cap: DurationText = "1h"
+    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] = []
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    rate_per_s: Annotated[float, Meta(ge=0.0001, le=100_000)] | None = None
+    keep_history: bool = True
+
+
+class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old secret or key stays good beside the new one; at most 30 days."""
+
+    overlap: DurationText = "24h"
+
+
+class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A new API key."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Literal["viewer", "operator", "admin"]
+    expires_in: DurationText | None = None

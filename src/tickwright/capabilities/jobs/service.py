@@ -1,0 +1,279 @@
+"""What operators and callers do with jobs: look, cancel, retry, move, explain.
+
+Decides nothing about time: every instant is the database's. Each action locks its job first, so that it and
+a worker's claim see one another: a job that an answer calls ``cancelled`` has left the live table in the same
+transaction and can start no more. Each action leaves one line in the audit trail, in its own transaction.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from tickwright.capabilities.jobs.access import ApiKeys
+from tickwright.capabilities.jobs.audit import write_audit
+from tickwright.capabilities.jobs.dead_letters import DeadLetters
+from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
+from tickwright.capabilities.jobs.explain import explain
+from tickwright.capabilities.jobs.imports import Imports
+from tickwright.capabilities.jobs.jobs_store import JobFilter, JobsStore
+from tickwright.capabilities.jobs.operations import Operations
+from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.task_types import TaskTypes
+from tickwright.capabilities.jobs.views import (
+    BulkAction,
+    Explanation,
+    JobAction,
+    JobDetail,
+    JobView,
+    Page,
+    Requeued,
+    job_view,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.domain.states import JobStatus
+from tickwright.ports.caller import Caller
+from tickwright.store.pool import Connection, Pool
+
+IDS_IN_AUDIT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What a listing of jobs is asked for.
+
+    Attributes:
+        statuses: Empty is all.
+        execute_from: Inclusive.
+        execute_to: Exclusive.
+        cursor: From the page before.
+        limit: 1 to 200.
+    """
+
+    statuses: tuple[JobStatus, ...] = ()
+    task_type: str | None = None
+    execute_from: datetime | None = None
+    execute_to: datetime | None = None
+    idempotency_key: str | None = None
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class JobService:
+    """Everything that the API and the command line do with one-shot jobs; one per process and pool.
+
+    Attributes:
+        enqueuer: Schedules.
+        types: Task types and their secrets.
+        dead_letters: What was given up.
+        operations: Workers, leases, alerts, the outbox and the audit trail.
+        keys: API keys.
+        imports: Jobs by the million.
+    """
+
+    def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._store = JobsStore(pool)
+        self._cursors = Cursors(pool)
+        self.enqueuer = enqueuer
+        self.types = TaskTypes(pool, allow_target)
+        self.dead_letters = DeadLetters(pool, self._store, self._cursors)
+        self.operations = Operations(pool, self._cursors)
+        self.keys = ApiKeys(pool)
+        self.imports = Imports(pool, enqueuer)
+
+    async def schedule_text(
+        self, body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
+    ) -> Scheduled:
+        """Schedule the job that a JSON body asks for; see ``read_job`` and ``Enqueuer.schedule`` for the errors."""
+        return await self.enqueuer.schedule(read_job(body, key=key, now=now, bounds=bounds))
+
+    # ------------------------------------------------------------------ looking
+
+    async def get(self, job_id: int) -> JobDetail:
+        """Return one job, live or finished.
+
+        Raises:
+            Rejected: ``job_not_found`` (404). Permanent; types that keep no history forget their jobs at the end.
+        """
+        row = await self._store.get(job_id)
+        if row is None:
+            raise _not_found(job_id)
+        return job_view(JobDetail, row)
+
+    async def list(self, query: ListQuery) -> Page[JobView]:
+        """Return one page of jobs, newest first.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(query.limit)
+        listing = ("jobs", query.statuses, query.task_type, query.execute_from, query.execute_to, query.idempotency_key)
+        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
+        job_id = None
+        if query.idempotency_key is not None:
+            job_id = await self._store.key_holder(query.idempotency_key)
+            if job_id is None:
+                return Page([])
+        rows = await self._store.page(
+            before, query.statuses, query.task_type, query.execute_from, query.execute_to, job_id, limit + 1
+        )
+        items = [job_view(JobView, row) for row in rows[:limit]]
+        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
+        return Page(items, more)
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Return why a job is where it is.
+
+        Raises:
+            Rejected: ``job_not_found`` (404). Permanent.
+        """
+        facts = await self._store.explain(job_id)
+        if facts is None:
+            raise _not_found(job_id)
+        return explain(facts)
+
+    # ------------------------------------------------------------------ one job
+
+    async def cancel(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Cancel a job: at once while it is pending; while a worker holds it, ask that worker to stop it.
+
+        Returns:
+            ``outcome`` ``cancelled``: it never starts after this. ``requested``: it may still end otherwise.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_finished`` (409) with its status. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, job_id)
+            [(_, status)] = await self._store.cancel(connection, [job_id])
+            outcome = "cancelled" if status == JobStatus.CANCELLED else "requested"
+            await write_audit(
+                connection,
+                caller,
+                "jobs.cancel",
+                f"job:{job_id}",
+                before={"status": before["status"]},
+                after={"status": status, "outcome": outcome},
+            )
+        return JobAction(job_id, status, outcome)
+
+    async def reschedule(
+        self, job_id: int, *, caller: Caller, execute_at: datetime | None = None, delay: timedelta | None = None
+    ) -> JobAction:
+        """Give a pending job another time; one of the two, the delay counts from the database's now.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409). Permanent.
+        """
+        return await self._move(job_id, caller, "reschedule", execute_at, delay)
+
+    async def run_now(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Make a pending job due now.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409). Permanent.
+        """
+        return await self._move(job_id, caller, "run_now", None, timedelta())
+
+    async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Put a failed job back to work: same id, all its attempts, due now; its fence goes on rising.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            revived = await self._store.revive(connection, JobFilter(ids=(job_id,)), 1)
+            if not revived:
+                status = await self._store.status(connection, job_id)
+                raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
+            await write_audit(
+                connection,
+                caller,
+                "jobs.retry",
+                f"job:{job_id}",
+                before={"status": "failed", "attempts": revived[0]["attempts"]},
+                after={"status": "pending", "attempts": 0},
+            )
+        return JobAction(job_id, JobStatus.PENDING, "retried")
+
+    async def _move(
+        self, job_id: int, caller: Caller, action: str, execute_at: datetime | None, delay: timedelta | None
+    ) -> JobAction:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, job_id)
+            if before["status"] != JobStatus.PENDING:
+                raise _wrong_state("job_not_pending", job_id, before["status"])
+            moved = await self._store.reschedule(connection, job_id, execute_at, delay)
+            await write_audit(
+                connection,
+                caller,
+                f"jobs.{action}",
+                f"job:{job_id}",
+                before={"execute_at": before["execute_at"], "retry_at": before["retry_at"]},
+                after={"execute_at": moved},
+            )
+        return JobAction(job_id, JobStatus.PENDING, "rescheduled" if action == "reschedule" else action, moved)
+
+    async def _locked(self, connection: Connection, job_id: int) -> Any:
+        row = await self._store.lock(connection, job_id)
+        if row is None:
+            status = await self._store.status(connection, job_id)
+            raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
+        return row
+
+    # ------------------------------------------------------------------ many jobs
+
+    async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = 1000) -> BulkAction:
+        """Cancel what a filter names, the oldest first, at most 1,000 in one transaction.
+
+        Raises:
+            Rejected: ``empty_filter``. Permanent.
+        """
+        which.check(limit)
+        async with self._pool.acquire() as connection, connection.transaction():
+            rows = await self._store.pick_live(connection, which, limit)
+            done = await self._store.cancel(connection, [row["id"] for row in rows])
+            cancelled = [job_id for job_id, status in done if status == JobStatus.CANCELLED]
+            answer = BulkAction(
+                len(cancelled), len(done) - len(cancelled), sorted(i for i, _ in done), len(rows) == limit
+            )
+            await _audit_many(connection, caller, "jobs.cancel_many", which, answer.ids)
+        return answer
+
+    async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = 1000) -> Requeued:
+        """Put the failed jobs that a filter names back to work, the oldest first, at most 1,000.
+
+        Raises:
+            Rejected: ``empty_filter``. Permanent.
+        """
+        which.check(limit)
+        async with self._pool.acquire() as connection, connection.transaction():
+            rows = await self._store.revive(connection, which, limit)
+            ids = [row["id"] for row in rows]
+            await _audit_many(connection, caller, "jobs.retry_many", which, ids)
+        return Requeued(len(ids), ids, len(ids) == limit)
+
+
+async def _audit_many(
+    connection: Connection, caller: Caller, action: str, which: JobFilter, ids: Sequence[int]
+) -> None:
+    if ids:
+        after = {"count": len(ids), "ids": ids[:IDS_IN_AUDIT_MAX]}
+        await write_audit(connection, caller, action, "jobs", before=which.shown(), after=after)
+
+
+def _not_found(job_id: int) -> Rejected:
+    return Rejected("job_not_found", f"there is no job {job_id}, or its type keeps no history", status=404)
+
+
+def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
+    words = {
+        "job_finished": "it is finished",
+        "job_not_pending": "only a pending job can be moved",
+        "job_not_failed": "only a failed job can be retried",
+    }
+    if code == "job_not_pending" and status in {"completed", "failed", "cancelled"}:
+        code = "job_finished"
+    return Rejected(code, f"job {job_id} is {status}: {words[code]}", status=409, state=str(status))

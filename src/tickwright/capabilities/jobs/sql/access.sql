@@ -1,0 +1,24 @@
+-- name: create
+-- A new key; only its hash is kept.
+INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at)
+VALUES ($1, $2, $3, $4, clock_timestamp() + $5::interval)
+RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+
+-- name: list
+-- Every key without its hash, newest first. Small: a row per key.
+SELECT id, name, role, prefix, created_at, expires_at, revoked_at FROM tickwright.api_keys ORDER BY id DESC LIMIT 10000;
+
+-- name: lock
+-- One key, locked. Index: api_keys_pkey.
+SELECT id, name, role, prefix, created_at, expires_at, revoked_at,
+       revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()) AS good
+  FROM tickwright.api_keys WHERE id = $1 FOR UPDATE;
+
+-- name: revoke
+-- Refuse a key from now on. Index: api_keys_pkey.
+UPDATE tickwright.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1
+RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+
+-- name: expire
+-- Let a key end after the overlap. Index: api_keys_pkey.
+UPDATE tickwright.api_keys SET expires_at = least(expires_at, clock_timestamp() + $2::interval) WHERE id = $1;

@@ -1,0 +1,110 @@
+-- name: shown
+-- The columns of a job as callers see it.
+t.id, t.task_type, t.status, t.execute_at, coalesce(t.retry_at, t.execute_at) AS due_at, t.attempts, t.max_attempts,
+t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
+t.completed_at, t.retry_at, t.cancel_requested_at, t.fence, t.owner;
+
+-- name: get
+-- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
+SELECT {shown}, t.payload, t.result, t.progress FROM tickwright.scheduled_tasks t WHERE t.id = $1;
+
+-- name: list
+-- A page of jobs, newest first. Indexes: the primary keys, read backwards.
+SELECT {shown} FROM {source} t
+ WHERE t.id < $1 AND ($2::text[] IS NULL OR t.status = ANY ($2)) AND ($3::text IS NULL OR t.task_type = $3)
+   AND ($4::timestamptz IS NULL OR t.execute_at >= $4) AND ($5::timestamptz IS NULL OR t.execute_at < $5)
+   AND ($6::bigint IS NULL OR t.id = $6)
+ ORDER BY t.id DESC LIMIT $7;
+
+-- name: lock
+-- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
+SELECT t.status, t.execute_at, t.retry_at, t.attempts, t.cancel_requested_at
+  FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
+
+-- name: finished_status
+-- What became of a job that is live no more. Indexes: the primary key of each table of the family.
+SELECT t.status FROM tickwright.scheduled_tasks t WHERE t.id = $1;
+
+-- name: cancel
+-- Cancel: a pending job is final at once, a held one keeps its holder and is asked to stop (scheduled_tasks_held).
+-- Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t SET status = 'cancelled' WHERE t.id = ANY ($1::bigint[])
+RETURNING t.id, t.status;
+
+-- name: reschedule
+-- Move a pending job; its back-off ends with it. Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET execute_at = coalesce($2::timestamptz, clock_timestamp() + $3::interval), retry_at = NULL,
+       updated_at = clock_timestamp()
+ WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
+
+-- name: pick_live
+-- Pending and running jobs that a filter names, the oldest first, locked. Index: scheduled_tasks_pkey.
+SELECT t.id, t.status FROM ONLY tickwright.scheduled_tasks t
+ WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
+   AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
+   AND t.cancel_requested_at IS NULL
+ ORDER BY t.id LIMIT $5 FOR UPDATE SKIP LOCKED;
+
+-- name: pick_dead
+-- Dead letters that a filter names, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
+SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest FROM tickwright.scheduled_tasks_dead t
+ WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
+   AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
+ ORDER BY t.id LIMIT $5 FOR UPDATE SKIP LOCKED;
+
+-- name: revive
+-- Dead letters become pending again under their own ids, due now, with all their attempts.
+-- Index: scheduled_tasks_dead_pkey.
+WITH back AS (
+  DELETE FROM tickwright.scheduled_tasks_dead t WHERE t.id = ANY ($1::bigint[]) RETURNING t.*
+)
+INSERT INTO tickwright.scheduled_tasks
+       (id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
+        progress, retry_at)
+OVERRIDING SYSTEM VALUE
+SELECT id, execute_at, task_type, payload, max_attempts, error_message, created_at, priority, timeout_ms, expires_at,
+       progress, clock_timestamp()
+  FROM back;
+
+-- name: revive_fences
+-- The second half: fences go on rising, keys stay with their jobs. In the transaction of ``revive``.
+-- Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET fence = u.fence, idempotency_key = u.idempotency_key, request_digest = u.request_digest
+  FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[]) AS u (id, fence, idempotency_key, request_digest)
+ WHERE t.id = u.id;
+
+-- name: key_holder
+-- The job of an idempotency key, live or finished. Indexes: scheduled_tasks_key, job_keys_pkey.
+SELECT id FROM ONLY tickwright.scheduled_tasks WHERE idempotency_key = $1
+UNION ALL
+SELECT job_id FROM tickwright.job_keys WHERE key = $1
+LIMIT 1;
+
+-- name: explain
+-- Everything that decides whether a job runs now. Primary keys, and at most 10,000 rows of scheduled_tasks_due.
+WITH job AS MATERIALIZED (
+  SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
+), ahead AS MATERIALIZED (
+  SELECT h.status, h.priority, coalesce(h.retry_at, h.execute_at) AS due_at, h.id
+    FROM job CROSS JOIN LATERAL (
+      SELECT t.* FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = job.task_type AND t.priority = job.priority
+         AND coalesce(t.retry_at, t.execute_at) <= clock_timestamp() + interval '10 seconds'
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
+)
+SELECT job.*, clock_timestamp() AS now,
+       y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.concurrency, y.rate_per_s, y.target,
+       r.next_free_at,
+       coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g WHERE g.task_type = job.task_type), 0) AS granted,
+       (SELECT count(*) FROM ahead a WHERE a.status = 'processing') AS running,
+       (SELECT count(*) FROM ahead a
+         WHERE a.status = 'pending' AND a.due_at <= clock_timestamp() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
+       (SELECT count(*) FROM tickwright.workers w
+         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
+       o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
+  FROM job
+  LEFT JOIN tickwright.task_types y ON y.name = job.task_type
+  LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
+  LEFT JOIN tickwright.workers o ON o.id = job.owner;

@@ -1,0 +1,52 @@
+-- name: audit
+-- One line of the audit trail, in the transaction of what it tells.
+INSERT INTO tickwright.audit (actor, action, subject, before, after) VALUES ($1, $2, $3, $4::jsonb, $5::jsonb) RETURNING id;
+
+-- name: audit_progress
+-- What an import has committed so far, in the transaction that commits it. Index: audit_pkey.
+UPDATE tickwright.audit SET after = $2::jsonb WHERE id = $1;
+
+-- name: list_audit
+-- A page of the audit trail, newest first. Index: audit_pkey.
+SELECT id, at, actor, action, subject, before, after FROM tickwright.audit
+ WHERE id < $1 AND ($2::text IS NULL OR action = $2) AND ($3::text IS NULL OR subject = $3)
+ ORDER BY id DESC LIMIT $4;
+
+-- name: list_leases
+-- Every lease of a control loop. Small: a row per loop.
+SELECT job_name, slice_start, slice_end, last_started_at, last_completed_at, running, version, owner, lease_until
+  FROM tickwright.job_config ORDER BY job_name LIMIT 1000;
+
+-- name: list_alerts
+-- A page of alerts, newest first. Index: alerts_pkey.
+SELECT id, rule, subject, severity, summary, state, fired_at, seen_at, resolved_at, facts FROM tickwright.alerts
+ WHERE id < $1 AND ($2::text IS NULL OR state = $2) ORDER BY id DESC LIMIT $3;
+
+-- name: list_outbox
+-- A page of messages that wait for the relay, newest first. Index: outbox_pkey.
+SELECT id, destination, key, created_at, attempts, CASE WHEN isfinite(next_at) THEN next_at END AS next_at, error_message
+  FROM tickwright.outbox WHERE id < $1 AND ($2::text IS NULL OR destination = $2) ORDER BY id DESC LIMIT $3;
+
+-- name: list_dead
+-- A page of dead letters, the youngest first. Index: scheduled_tasks_dead_at.
+SELECT kind, id, subject, error_message, attempts, created_at, died_at FROM tickwright.dead_letters
+ WHERE (died_at, id) < ($1::timestamptz, $2::bigint) AND ($3::text IS NULL OR kind = $3)
+   AND ($4::text IS NULL OR subject = $4)
+ ORDER BY died_at DESC, id DESC LIMIT $5;
+
+-- name: pick_dead_messages
+-- Dead outbox messages that a filter names, the oldest first, locked. Index: outbox_dead_pkey.
+SELECT id FROM tickwright.outbox_dead
+ WHERE ($1::bigint[] IS NULL OR id = ANY ($1)) AND ($2::text IS NULL OR destination = $2)
+ ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- name: revive_messages
+-- Dead messages wait for the relay again, under their own ids. Index: outbox_dead_pkey.
+WITH back AS (DELETE FROM tickwright.outbox_dead WHERE id = ANY ($1::bigint[]) RETURNING *)
+INSERT INTO tickwright.outbox (id, destination, key, payload, headers, created_at, error_message)
+OVERRIDING SYSTEM VALUE
+SELECT id, destination, key, payload, headers, created_at, error_message FROM back;
+
+-- name: installation
+-- What no two installations share; signs cursors.
+SELECT id::text FROM tickwright.installation;

@@ -1,0 +1,282 @@
+"""What callers get to see, as types: the answers of the REST API, of ``--json`` and of the Python API.
+
+No secret and no hash has a field here, so none can be shown by accident; the two answers that do show a
+secret, once, are :class:`SecretView` and :class:`NewKeyView`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tickwright.domain.durations import format_duration
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """One page of a listing; ``next`` is the cursor of the following one, or nothing at the end."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class JobView(msgspec.Struct, kw_only=True):
+    """A job in a listing; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`."""
+
+    id: int
+    task_type: str
+    status: str
+    execute_at: datetime
+    due_at: datetime
+    attempts: int
+    max_attempts: int
+    priority: int
+    idempotency_key: str | None
+    timeout: str | None
+    expires_at: datetime | None
+    error_message: str | None
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    retry_at: datetime | None
+    cancel_requested_at: datetime | None
+    fence: int
+    worker: int | None
+
+
+class JobDetail(JobView, kw_only=True):
+    """One job with its JSON."""
+
+    payload: Any
+    result: Any
+    progress: Any
+
+
+class CreatedJob(msgspec.Struct):
+    """The answer to a request for a job; ``created`` is false when its idempotency key had made the job before."""
+
+    id: int
+    created: bool
+
+
+class JobAction(msgspec.Struct):
+    """What an action did.
+
+    ``outcome`` is ``cancelled`` (it will never start), ``requested`` (its worker was asked to stop it),
+    ``rescheduled``, ``run_now`` or ``retried``.
+    """
+
+    id: int
+    status: str
+    outcome: str
+    execute_at: datetime | None = None
+
+
+class BulkAction(msgspec.Struct):
+    """What an action on many jobs did; ``more`` when the limit left some over: ask again."""
+
+    changed: int
+    requested: int
+    ids: list[int]
+    more: bool
+
+
+class Reason(msgspec.Struct):
+    """One link of the chain that says why a job is where it is: a stable code, and words."""
+
+    code: str
+    text: str
+
+
+class Explanation(msgspec.Struct):
+    """Why a job is where it is."""
+
+    id: int
+    status: str
+    summary: str
+    reasons: list[Reason]
+
+
+class TaskTypeView(msgspec.Struct, kw_only=True):
+    """A task type; ``signing_secrets`` says how many secrets sign, never which."""
+
+    name: str
+    target: str
+    timeout: str
+    max_attempts: int
+    retry_base: str
+    retry_factor: float
+    retry_cap: str
+    final_statuses: list[int]
+    concurrency: int | None
+    rate_per_s: float | None
+    keep_history: bool
+    paused_at: datetime | None
+    gone_at: datetime | None
+    signing_secrets: int
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class StoredTaskType(msgspec.Struct):
+    """The answer to a put; ``secret`` only when this call made it. It is shown this once."""
+
+    task_type: TaskTypeView
+    created: bool
+    secret: str | None = None
+
+
+class SecretView(msgspec.Struct):
+    """A new signing secret, shown this once; the old ones sign beside it for ``overlap``."""
+
+    task_type: str
+    secret: str
+    overlap: str
+
+
+class DeadLetter(msgspec.Struct):
+    """Something that was given up and can be requeued."""
+
+    kind: str
+    id: int
+    subject: str
+    error_message: str | None
+    attempts: int
+    created_at: datetime
+    died_at: datetime
+
+
+class Requeued(msgspec.Struct):
+    """What went back to work; ``more`` when the limit left some over."""
+
+    requeued: int
+    ids: list[int]
+    more: bool
+
+
+class WorkerView(msgspec.Struct):
+    """One worker session."""
+
+    id: int
+    name: str
+    roles: list[str]
+    version: str
+    alive: bool
+    started_at: datetime
+    seen_at: datetime
+    lease_until: datetime
+    drain_requested_at: datetime | None
+    lost_at: datetime | None
+    facts: Any
+
+
+class LeaseView(msgspec.Struct):
+    """One control loop's lease; ``version`` is its fence."""
+
+    job_name: str
+    slice_start: datetime | None
+    slice_end: datetime | None
+    last_started_at: datetime | None
+    last_completed_at: datetime | None
+    running: bool
+    version: int
+    owner: str | None
+    lease_until: datetime | None
+
+
+class AlertView(msgspec.Struct):
+    """One alert."""
+
+    id: int
+    rule: str
+    subject: str
+    severity: str
+    summary: str
+    state: str
+    fired_at: datetime
+    seen_at: datetime
+    resolved_at: datetime | None
+    facts: Any
+
+
+class OutboxView(msgspec.Struct):
+    """A message that waits for the relay."""
+
+    id: int
+    destination: str
+    key: str | None
+    created_at: datetime
+    attempts: int
+    next_at: datetime | None
+    error_message: str | None
+
+
+class AuditView(msgspec.Struct):
+    """One operator action."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    before: Any
+    after: Any
+
+
+class KeyView(msgspec.Struct):
+    """An API key without its secret part; ``prefix`` is how it begins."""
+
+    id: int
+    name: str
+    role: str
+    prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewKeyView(msgspec.Struct):
+    """A new key, shown this once."""
+
+    key: str
+    details: KeyView
+
+
+def view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
+    """Return a row as ``kind``; fields of type ``Any`` hold JSON text and stay JSON."""
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # T is always one of the structs above
+        value = more[field.name] if field.name in more else row[field.name]
+        fields[field.name] = raw(value) if field.type is Any else value
+    return kind(**fields)
+
+
+def raw(text: str | None) -> msgspec.Raw | None:
+    """Return JSON text from PostgreSQL so that it is copied into an answer as it is."""
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def milliseconds(value: int | None) -> str | None:
+    """Return a column in milliseconds as people write it."""
+    return None if value is None else format_duration(timedelta(milliseconds=value))
+
+
+def job_view(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Return a job's row as :class:`JobView` or :class:`JobDetail`."""
+    return view(kind, row, timeout=milliseconds(row["timeout_ms"]), worker=row["owner"])
+
+
+def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:
+    """Return a row of ``task_types`` as callers see it."""
+    return view(
+        TaskTypeView,
+        row,
+        timeout=milliseconds(row["timeout_ms"]),
+        retry_base=milliseconds(row["retry_base_ms"]),
+        retry_cap=milliseconds(row["retry_cap_ms"]),
+        retry_factor=round(row["retry_factor"], 6),
+    )

@@ -1,0 +1,208 @@
+"""One-shot jobs under kill -9, pauses and restarts: nothing is lost, nothing counts twice."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from kit.engine import SHORT, WorkerProcess, connect, insert, job_row, read_events, running_engine
+from kit.servers import PostgresServer
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.model import Job
+from tickwright.domain.leases import LeaseTerms
+from tickwright.store.migrate import migrate
+
+LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+
+
+async def _fill(connection: asyncpg.Connection, count: int, task_type: str = "work") -> None:
+    await connection.execute(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)",
+        count,
+        task_type,
+    )
+
+
+async def test_kill_9_of_a_worker_loses_nothing_and_repeats_only_what_was_in_flight(
+    database_url: str, tmp_path: Path
+) -> None:
+    """A2, J1: every job ends once; only jobs that ran at the kill run again, as a further attempt."""
+    connection = await connect(database_url)
+    await _fill(connection, 0)
+    first = WorkerProcess(database_url, tmp_path / "1.log", lease_s=2)
+    await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
+    await _fill(connection, 1000)
+    await eventually_async(lambda: len(read_events(tmp_path / "1.log")) > 600, 20)
+    first.kill9()
+    before = read_events(tmp_path / "1.log")
+    second = WorkerProcess(database_url, tmp_path / "2.log", lease_s=2)
+    await eventually_async(lambda: _gone(connection), 30)
+    second.stop()
+    states = await connection.fetch("SELECT status, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY status")
+    await connection.close()
+    events = [*before, *read_events(tmp_path / "2.log")]
+    starts = Counter(event.job_id for event in events if event.tag == "S")
+    ended_before = {event.job_id for event in before if event.tag == "E"}
+    twice = {job_id for job_id, count in starts.items() if count > 1}
+    assert [(row["status"], row["n"]) for row in states] == [("completed", 1000)]
+    assert len(starts) == 1000
+    assert max(starts.values()) <= 2
+    in_flight = {event.job_id for event in before if event.tag == "S"} - ended_before
+    unwritten = twice - in_flight
+    assert len(unwritten) <= 2 * 50, "at most one flush of finished work may run again"
+
+
+async def test_a_paused_workers_results_do_not_count(database_url: str, tmp_path: Path) -> None:
+    """J3: SIGSTOP past the lease, then SIGCONT: whatever the zombie ends changes nothing."""
+    connection = await connect(database_url)
+    zombie = WorkerProcess(database_url, tmp_path / "1.log", lease_s=1.5, work_s=0.5)
+    await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
+    await _fill(connection, 20)
+    await eventually_async(lambda: len(read_events(tmp_path / "1.log")) >= 20, 20)
+    zombie.pause()
+    second = WorkerProcess(database_url, tmp_path / "2.log", lease_s=1.5, work_s=0.05)
+    await eventually_async(lambda: _gone(connection), 20)
+    done = {row["id"]: row["fence"] for row in await _finished(connection)}
+    zombie.resume()
+    await eventually_async(
+        lambda: connection.fetchval("SELECT count(*) = 2 FROM tickwright.workers WHERE lost_at IS NULL"), 20
+    )  # it came back under a new token
+    after = {row["id"]: row["fence"] for row in await _finished(connection)}
+    zombie.stop()
+    second.stop()
+    await connection.close()
+    assert done == after
+    assert set(done.values()) == {2}
+    last = {event.job_id: event.fence for event in read_events(tmp_path / "2.log") if event.tag == "E"}
+    assert last == done
+
+
+async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url: str, tmp_path: Path) -> None:
+    """J4: attempts are counted when they start, so poison does not loop."""
+    connection = await connect(database_url)
+    workers = [WorkerProcess(database_url, tmp_path / "0.log", lease_s=1)]
+    await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
+    job_id = await insert(connection, "poison", max_attempts=2)
+    for number in (1, 2):
+        await eventually_async(lambda: workers[-1].process.poll() is not None, 20)
+        workers.append(WorkerProcess(database_url, tmp_path / f"{number}.log", lease_s=1))
+    row = await eventually_async(lambda: _final(connection, job_id), 20)
+    workers[-1].stop()
+    await connection.close()
+    starts = [event for log in range(3) for event in read_events(tmp_path / f"{log}.log")]
+    assert (row["status"], row["attempts"], row["fence"]) == ("failed", 2, 2)
+    assert row["error_message"].startswith("lease_expired")
+    assert [event.attempt for event in starts] == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["immediate", "kill9"])
+async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
+    """A crash of PostgreSQL under load: what was acknowledged is there, and every job ends."""
+    server = PostgresServer()
+    try:
+        server.start()
+        url = server.create_database("crash")
+        await asyncio.to_thread(migrate, url)
+        worker = WorkerProcess(url, tmp_path / "1.log", lease_s=3)
+        connection = await connect(url)
+        await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
+        await _fill(connection, 1500)
+        await eventually_async(lambda: len(read_events(tmp_path / "1.log")) > 500, 20)
+        if mode == "kill9":
+            server.kill9()
+            server.start()
+        else:
+            server.restart(mode)
+        connection = await connect(url)
+        await eventually_async(lambda: _gone(connection), 40)
+        states = await connection.fetch("SELECT status, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1")
+        await connection.close()
+        worker.stop()
+    finally:
+        server.destroy()
+    assert [(row["status"], row["n"]) for row in states] == [("completed", 1500)]
+
+
+async def test_a_worker_that_cannot_renew_stops_starting_work(pg_server: PostgresServer, database_url: str) -> None:
+    """Self-fencing: cut off from the database, the holder stops by its own clock before the deadline."""
+    stopped = asyncio.Event()
+
+    async def handler(_job: Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
+        terms = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.5))
+        async with running_engine(proxy.rewrite(database_url), {"h": handler}, terms=terms) as engine:
+            connection = await connect(database_url)
+            await insert(connection, "h")
+            await eventually_async(lambda: engine.worker.runner.busy == 1)
+            token = engine.session.token
+            proxy.refuse()
+            proxy.reset()
+            await eventually_async(lambda: not engine.session.holds(), 5)
+            await asyncio.wait_for(stopped.wait(), 5)
+            proxy.heal()
+            await eventually_async(lambda: engine.session.holds() and engine.session.token > token, 15)
+            await connection.close()
+
+
+async def test_results_that_cannot_be_written_wait_for_the_database(
+    pg_server: PostgresServer, database_url: str
+) -> None:
+    """A short outage costs no attempt: results are written when the database is back, while the lease holds."""
+    finished = asyncio.Event()
+
+    async def handler(_job: Job) -> str:
+        await finished.wait()
+        return "kept"
+
+    async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
+        async with running_engine(proxy.rewrite(database_url), {"h": handler}) as engine:
+            connection = await connect(database_url)
+            job_id = await insert(connection, "h")
+            await eventually_async(lambda: engine.worker.runner.busy == 1)
+            proxy.refuse()
+            proxy.reset()
+            finished.set()
+            await eventually_async(lambda: engine.worker.runner.busy == 0)
+            proxy.heal()
+            row = await eventually_async(lambda: _final(connection, job_id), 15)
+            await connection.close()
+    assert (row["status"], row["attempts"], row["result"]) == ("completed", 1, '"kept"')
+
+
+async def test_a_lost_session_never_claims_again(database_url: str) -> None:
+    """A claim under a token that was declared lost takes nothing."""
+    from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+    from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+
+    async with running_engine(database_url, {}, terms=SHORT) as engine:
+        await insert(engine.pool, "elsewhere")
+        token = await engine.pool.fetchval(
+            "INSERT INTO tickwright.workers (id, name, roles, version, lease_until, lost_at) "
+            "VALUES (nextval('tickwright.fence_seq'), 'z', '{}', '0', now() + interval '1 hour', now()) RETURNING id"
+        )
+        request = ClaimRequest(
+            token, ClaimPlan(("elsewhere",), (10,), 10), [Lane("elsewhere", 0)], timedelta(seconds=1)
+        )
+        assert (await ClaimStore(engine.pool).claim(request)).rows == []
+
+
+async def _gone(connection: asyncpg.Connection) -> bool:
+    return await connection.fetchval(LIVE) == 0
+
+
+async def _finished(connection: asyncpg.Connection) -> list[asyncpg.Record]:
+    return await connection.fetch("SELECT id, fence FROM tickwright.scheduled_tasks WHERE status = 'completed'")
+
+
+async def _final(connection: asyncpg.Connection, job_id: int) -> asyncpg.Record | None:
+    row = await job_row(connection, job_id)
+    return row if row["status"] not in {"pending", "processing"} else None

@@ -1,0 +1,224 @@
+"""The three guards of a claim, and the mutants that prove that each of them is tested.
+
+A zombie is a worker whose heartbeat has stopped while its handler goes on. Another worker takes the
+job over and is still running it when the zombie reports: whatever the zombie says must find no row.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kit.engine import SHORT, Engine, policy, running_engine
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs import claims_store
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import Fail, Job, Snooze, TaskType
+from tickwright.runtime import session as session_module
+
+ENDINGS: dict[str, Callable[[], Any]] = {
+    "returns nothing": lambda: None,
+    "returns a result": lambda: "zombie",
+    "fails": lambda: _raise(ValueError("zombie")),
+    "fails for good": lambda: _raise(Fail("zombie")),
+    "snoozes": lambda: _raise(Snooze(timedelta(hours=1))),
+}
+KINDS = {"kept": policy("h"), "forgotten": policy("h", keep_history=False)}
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+async def _zombie_reports_during_a_second_attempt(
+    url: str, ending: Callable[[], Any], kind: TaskType
+) -> Mapping[str, Any]:
+    """Return the job's row after the zombie's report, while the second attempt still runs."""
+    zombie_may_end, second_may_end = asyncio.Event(), asyncio.Event()
+    second_started = asyncio.Event()
+
+    async def deaf(_job: Job) -> Any:
+        while not zombie_may_end.is_set():
+            try:
+                await zombie_may_end.wait()
+            except asyncio.CancelledError:
+                continue
+        return ending()
+
+    async def second(_job: Job) -> str:
+        second_started.set()
+        await second_may_end.wait()
+        return "second"
+
+    async with running_engine(url, {"h": deaf}, kinds={"h": kind}, terms=SHORT) as zombie:
+        job_id = await zombie.insert("h")
+        await eventually_async(lambda: zombie.worker.runner.busy == 1)
+        await _stop_heart(zombie)
+        async with running_engine(url, {"h": second}, kinds={"h": kind}, terms=SHORT) as taker:
+            try:
+                await asyncio.wait_for(second_started.wait(), 5)
+                zombie_may_end.set()
+                await eventually_async(lambda: zombie.worker.runner.busy == 0)
+                await zombie.worker.settler.drained()
+                rows = await taker.pool.fetch("SELECT * FROM tickwright.scheduled_tasks WHERE id = $1", job_id)
+            finally:
+                zombie_may_end.set()
+                second_may_end.set()
+    return rows[0] if rows else {"status": "gone"}
+
+
+async def _stop_heart(engine: Engine) -> None:
+    heart = engine.tasks.pop(0)
+    heart.cancel()
+    await asyncio.wait([heart])
+
+
+UNTOUCHED = ("processing", 2, 2, claims_store.LEASE_EXPIRED)
+
+
+def _of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["status"], row.get("attempts"), row.get("fence"), row.get("error_message"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_zombies_report_changes_nothing_while_another_attempt_runs(
+    database_url: str, ending: str, kind: str
+) -> None:
+    """J3: every way to end an attempt is fenced, not only success."""
+    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[ending], KINDS[kind])
+    assert _of(row) == UNTOUCHED
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "query"),
+    [
+        ("returns nothing", "kept", "complete"),
+        ("returns nothing", "forgotten", "complete_and_forget"),
+        ("returns a result", "kept", "complete_with_result"),
+        ("fails", "kept", "retry"),
+        ("fails for good", "kept", "fail"),
+        ("snoozes", "kept", "snooze"),
+    ],
+)
+async def test_the_mutant_without_the_fence_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, ending: str, kind: str, query: str
+) -> None:
+    """With the fence taken out of a result's SQL, the same scenario lets the zombie through."""
+    original = claims_store._RESULTS[query]
+    mutated = original.replace(" AND t.owner = $1", "").replace("t.id = ANY", "$1::bigint IS NOT NULL AND t.id = ANY")
+    assert mutated.count("t.owner = $1") == 0
+    monkeypatch.setattr(claims_store, "_RESULTS", MappingProxyType({**claims_store._RESULTS, query: mutated}))
+    row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[ending], KINDS[kind])
+    assert _of(row) != UNTOUCHED
+
+
+async def _a_second_worker_looks_while_the_first_works(url: str) -> Mapping[str, Any]:
+    """Return the job of a healthy worker after another one has looked for expired leases."""
+    may_end = asyncio.Event()
+
+    async def slow(_job: Job) -> str:
+        await may_end.wait()
+        return "first"
+
+    async def thief(_job: Job) -> str:
+        return "thief"
+
+    async with running_engine(url, {"h": slow}, terms=SHORT) as first:
+        job_id = await first.insert("h")
+        await eventually_async(lambda: first.worker.runner.busy == 1)
+        token = first.session.token
+        async with running_engine(url, {"h": thief}, terms=SHORT) as second:
+            await eventually_async(lambda: second.session.last_tick_age_s() is not None, 4)
+            renewed_s = first.session._renewed_s
+            await eventually_async(lambda: first.session._renewed_s > renewed_s or first.session.token != token)
+            may_end.set()
+            if first.session.token == token:
+                await second.until(job_id, "completed")
+            return await second.job(job_id)
+
+
+async def test_a_live_lease_is_not_taken_over(database_url: str) -> None:
+    """L3: nobody takes a job over before its holder's lease has run out by the database's clock."""
+    row = await _a_second_worker_looks_while_the_first_works(database_url)
+    assert (row["result"], row["attempts"]) == ('"first"', 1)
+
+
+async def test_the_mutant_that_ignores_the_deadline_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the lease's deadline taken out, a healthy worker loses its job."""
+    original = session_module._SQL["declare_lost"]
+    mutated = original.replace(" AND lease_until < clock_timestamp()", "")
+    assert mutated != original
+    monkeypatch.setattr(session_module, "_SQL", MappingProxyType({**session_module._SQL, "declare_lost": mutated}))
+    try:
+        row = await _a_second_worker_looks_while_the_first_works(database_url)
+    except AssertionError:
+        return  # nobody keeps a lease for long enough to work at all
+    assert (row["result"], row["attempts"]) != ('"first"', 1)
+
+
+async def test_the_mutant_whose_leases_never_end_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With leases that never run out, a dead worker's job stays stuck."""
+    mutated = session_module._SQL["declare_lost"].replace("lease_until < clock_timestamp()", "false")
+    monkeypatch.setattr(session_module, "_SQL", MappingProxyType({**session_module._SQL, "declare_lost": mutated}))
+    with pytest.raises((AssertionError, TimeoutError)):
+        await _zombie_reports_during_a_second_attempt(database_url, ENDINGS["fails"], KINDS["kept"])
+
+
+async def _two_workers_run_each_job(url: str, jobs: int) -> Counter[int]:
+    starts: Counter[int] = Counter()
+
+    async def handler(job: Job) -> None:
+        starts[job.id] += 1
+
+    async with running_engine(url, {"h": handler}) as one, running_engine(url, {"h": handler}):
+        await one.pool.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now() + interval '500 milliseconds', 'h' FROM generate_series(1, $1)",
+            jobs,
+        )
+        await eventually_async(lambda: _nothing_live(one), 30)
+    return starts
+
+
+async def _nothing_live(engine: Engine) -> bool:
+    return not await engine.pool.fetchval("SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks)")
+
+
+async def test_two_workers_never_start_the_same_attempt(database_url: str) -> None:
+    """A6: one job, one worker, however many look."""
+    starts = await _two_workers_run_each_job(database_url, 3000)
+    assert len(starts) == 3000
+    assert set(starts.values()) == {1}
+
+
+async def test_the_mutant_that_claims_in_two_steps_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J-a: SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice."""
+
+    async def two_steps(store: ClaimStore, request: ClaimRequest, _connection: Any = None) -> Claimed:
+        pool = store._pool
+        picked = await pool.fetch(
+            "SELECT id FROM ONLY tickwright.scheduled_tasks WHERE status = 'pending' AND execute_at <= now() "
+            "ORDER BY execute_at FOR UPDATE SKIP LOCKED LIMIT 200"
+        )
+        await asyncio.sleep(0)
+        rows = await pool.fetch(
+            "UPDATE ONLY tickwright.scheduled_tasks t SET status = 'processing', owner = $1, attempts = attempts + 1 "
+            "WHERE id = ANY($2) RETURNING id, task_type, payload, priority, attempts, max_attempts, fence, timeout_ms, "
+            "date_part('epoch', execute_at), date_part('epoch', execute_at), NULL",
+            request.token,
+            [row["id"] for row in picked],
+        )
+        return Claimed(rows, await pool.fetchval("SELECT date_part('epoch', clock_timestamp())"), None, [])
+
+    monkeypatch.setattr(ClaimStore, "claim", two_steps)
+    starts = await _two_workers_run_each_job(database_url, 3000)
+    assert max(starts.values()) > 1

@@ -1,0 +1,289 @@
+"""The relay while everything works and while destinations do not: nothing lost, nothing blocked, order per key."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.probes import Stops
+from kit.relays import RelayWorld, relay_world
+from kit.waiting import eventually_async
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.ports.ids import monotonic
+from tickwright.runtime.relay_rules import ATTEMPTS_MAX
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[RelayWorld]:
+    """A database and a receiver."""
+    async with relay_world(database_url) as world:
+        yield world
+
+
+class Scripted:
+    """A broker that answers what it is told to, per destination, and remembers what it was asked."""
+
+    schemes = frozenset({"test"})
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Outcome] = {}
+        self.asked: list[Message] = []
+        self.refused_once: set[str] = set()
+
+    def check(self, destination: str) -> None:
+        """Accept every destination."""
+
+    async def publish(self, message: Message) -> Outcome:
+        """Answer one."""
+        return (await self.publish_many([message]))[0]
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Answer each."""
+        self.asked += messages
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message: Message) -> Outcome:
+        if message.id in self.refused_once:
+            self.refused_once.discard(message.id)
+            return Refused("busy", "later")
+        return self.answers.get(message.destination, Accepted())
+
+    async def ready(self) -> bool:
+        """Ready."""
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+async def test_a_committed_row_is_published_once_and_gone(world: RelayWorld) -> None:
+    """The message has the row's id, payload and headers; the row is deleted."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    row_id = await world.pool.fetchval(
+        "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ($1, $2, $3) RETURNING id",
+        world.receiver.url,
+        '{"a": 1}',
+        f'{{"traceparent": "{trace}", "X-Number": 7}}',
+    )
+    async with world.running(world.relay()):
+        await world.emptied()
+    (received,) = world.receiver.received
+    headers = {name.lower(): value for name, value in received.headers.items()}
+    assert (received.id, received.body) == (f"out_{row_id}", b'{"a": 1}')
+    assert (headers["traceparent"], headers["x-number"]) == (trace, "7")
+
+
+async def test_a_rolled_back_row_is_never_published(world: RelayWorld) -> None:
+    """No phantom: what its transaction took back does not leave."""
+    async with world.running(world.relay()), world.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(
+            "INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", world.receiver.url
+        )
+        await transaction.rollback()
+        kept = await world.put(world.receiver.url)
+        await world.emptied()
+    assert world.ids() == [f"out_{kept}"]
+
+
+async def test_a_row_that_commits_late_with_a_smaller_id_is_not_skipped(world: RelayWorld, database_url: str) -> None:
+    """There is no high-water mark on ids."""
+    slow = await asyncpg.connect(database_url)
+    transaction = slow.transaction()
+    await transaction.start()
+    insert = "INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}') RETURNING id"
+    early = await slow.fetchval(insert, world.receiver.url)
+    async with world.running(world.relay()):
+        late = await world.put(world.receiver.url)
+        assert early < late
+        await eventually_async(lambda: world.ids() == [f"out_{late}"], what="the row with the greater id is published")
+        await transaction.commit()
+        await world.emptied()
+    await slow.close()
+    assert world.ids() == [f"out_{late}", f"out_{early}"]
+
+
+def more_than(world: RelayWorld, count: int) -> bool:
+    """Whether the receiver has seen more."""
+    return len(world.ids()) > count
+
+
+async def test_an_idle_relay_is_woken_by_an_insert_and_asks_once_a_second(world: RelayWorld) -> None:
+    """Asleep it costs one transaction a second, and what is inserted leaves at once all the same."""
+    relay = world.relay()
+    async with world.running(relay):
+        await eventually_async(lambda: relay.bell.armed, what="the relay sleeps")
+        waits = []
+        for _ in range(5):
+            await eventually_async(lambda: relay.bell.armed, what="the relay sleeps again")
+            started = monotonic()
+            seen = len(world.ids())
+            await world.put(world.receiver.url)
+            await eventually_async(partial(more_than, world, seen))
+            waits.append(monotonic() - started)
+    assert sorted(waits)[2] < 0.3, waits
+
+
+async def test_an_idle_relay_costs_about_one_transaction_a_second(world: RelayWorld, database_url: str) -> None:
+    """Polls renew the lease, so there is nothing beside them."""
+    watcher = await asyncpg.connect(database_url)
+    count = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+    ticks: Counter[str] = Counter()
+    relay = world.relay()
+    async with world.running(relay):
+        await eventually_async(lambda: relay.bell.armed)
+        tick = relay._service.tick
+        relay._service.tick = lambda: (tick(), ticks.update("t"))[0]  # type: ignore[method-assign]
+        await eventually_async(lambda: ticks["t"] >= 3, what="the counters of the beginning are flushed")
+        before, started = await watcher.fetchval(count), monotonic()
+        await eventually_async(lambda: ticks["t"] >= 8, 10)
+        spent = await watcher.fetchval(count) - before
+        assert spent / (monotonic() - started) <= 1.5, "the watcher's own is among them"
+    await watcher.close()
+
+
+async def test_a_dead_and_a_silent_destination_do_not_hold_up_the_others(world: RelayWorld) -> None:
+    """A thousand rows for nobody and a receiver that never answers, beside a good one."""
+    await world.put_many(1000, "http://127.0.0.1:9/nobody")
+    silent = f"http://127.0.0.1:{world.receiver.port}/callback?silent"
+    world.receiver.be_silent()
+    await world.put(silent)
+    relay = world.relay(publish_timeout=timedelta(seconds=60))
+    async with world.running(relay):
+        await eventually_async(lambda: len(world.ids()) == 1, what="the silent one is being asked")
+        good = {f"out_{await world.put('pg:good')}" for _ in range(50)}
+        stored = "SELECT message_id FROM tickwright.messages"
+
+        async def arrived() -> Any:
+            return {row["message_id"] for row in await world.pool.fetch(stored)} == good
+
+        await eventually_async(arrived, 5, what="the good destination has everything")
+        assert await world.left() == 1001
+        world.receiver._talking.set()
+
+
+async def test_an_outage_of_a_destination_loses_nothing_and_costs_few_attempts(world: RelayWorld) -> None:
+    """Only single rows are tried while a destination is away; afterwards everything arrives, under the same ids."""
+    ids = await world.put_many(500, world.receiver.url)
+    world.receiver.status = 503
+    relay = world.relay()
+    async with world.running(relay):
+        await eventually_async(lambda: relay.counters.retried >= 210, 15, what="one batch and ten single rows failed")
+        highest = await world.pool.fetchval("SELECT sum(attempts) FROM tickwright.outbox")
+        assert highest < 400, "an outage must not use up the attempts of everything that waits"
+        world.receiver.status = 200
+        world.receiver.received.clear()
+        await world.emptied()
+    assert set(world.ids()) == ids
+    assert await world.dead() == []
+
+
+async def test_an_unknown_scheme_waits_with_its_reason_and_is_sent_by_a_relay_that_carries_it(
+    world: RelayWorld,
+) -> None:
+    """Never lost, never failed: an older relay during a deploy must not judge what it does not know."""
+    row_id = await world.put("test:later")
+    good = await world.put(world.receiver.url)
+    async with world.running(world.relay()):
+        reason = "SELECT error_message FROM tickwright.outbox WHERE id = $1"
+        text = await eventually_async(lambda: world.pool.fetchval(reason, row_id), what="the reason is noted")
+        assert str(text).startswith("unknown_scheme")
+        await eventually_async(lambda: world.ids() == [f"out_{good}"])
+        left = "SELECT count(*) = 1 FROM tickwright.outbox"
+        await eventually_async(lambda: world.pool.fetchval(left))
+    scripted = Scripted()
+    async with world.running(world.relay(brokers={"test": scripted})):
+        await world.emptied()
+    assert [message.id for message in scripted.asked] == [f"out_{row_id}"]
+
+
+async def test_poison_rows_become_dead_letters_and_their_neighbours_arrive(world: RelayWorld) -> None:
+    """What can never be sent is put aside with its reason; it blocks nobody and can be requeued."""
+    bad = [
+        await world.put("http://"),
+        await world.put("http://10.0.0.1/blocked"),
+        await world.put("pg:bad topic"),
+        await world.pool.fetchval(
+            "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ($1, '{}', $2) RETURNING id",
+            world.receiver.url,
+            '{"host": "evil"}',
+        ),
+    ]
+    good = await world.put_many(20, world.receiver.url)
+    async with world.running(world.relay()):
+        await world.emptied()
+    assert set(world.ids()) == good
+    dead = await world.dead()
+    assert [row["id"] for row in dead] == bad
+    assert all(row["error_message"] and row["attempts"] == 1 for row in dead)
+
+
+async def test_a_row_that_nobody_can_confirm_is_tried_twenty_times_under_one_id(world: RelayWorld) -> None:
+    """Unknown is retried, with waits, and ends as a dead letter after the last attempt."""
+    scripted = Scripted()
+    scripted.answers["test:fog"] = Unknown("timeout", "silence")
+    row_id = await world.put("test:fog")
+
+    async def hurry() -> Any:
+        await world.pool.execute("UPDATE tickwright.outbox SET next_at = '-infinity' WHERE attempts > 0")
+        return await world.left() == 0
+
+    async with world.running(world.relay(brokers={"test": scripted})):
+        await eventually_async(hurry, 60, what="the last attempt")
+    assert [message.id for message in scripted.asked] == [f"out_{row_id}"] * ATTEMPTS_MAX
+    (dead,) = await world.dead()
+    assert (dead["id"], dead["attempts"]) == (row_id, ATTEMPTS_MAX)
+
+
+async def test_rows_of_one_key_go_in_order_also_when_one_is_refused_for_a_while(world: RelayWorld) -> None:
+    """While an older row of a key is retried the younger ones wait; other keys and keyless rows do not."""
+    scripted = Scripted()
+    ids = [await world.put("test:one", key="k") for _ in range(6)]
+    others = [await world.put("test:one", key=None if number % 2 else f"o{number}") for number in range(6)]
+    scripted.refused_once = {f"out_{ids[0]}", f"out_{ids[3]}"}
+    async with world.running(world.relay(brokers={"test": scripted})):
+        await world.emptied()
+    order = [int(message.id[4:]) for message in scripted.asked if message.key == "k"]
+    assert order == [ids[0], *ids[:4], *ids[3:]], "each refused row comes again before its younger ones"
+    positions = {int(message.id[4:]): place for place, message in enumerate(scripted.asked)}
+    assert max(positions[other] for other in others) < positions[ids[-1]]
+
+
+async def test_a_broker_that_raises_is_an_unknown_outcome(world: RelayWorld) -> None:
+    """A bug in one broker stops neither the relay nor the other destinations."""
+
+    class Raising(Scripted):
+        async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+            raise ValueError("a bug")
+
+    raising = Raising()
+    await world.put("test:bug")
+    good = await world.put(world.receiver.url)
+    async with world.running(world.relay(brokers={**world.brokers, "test": raising})):
+        await eventually_async(lambda: world.ids() == [f"out_{good}"])
+        error = "SELECT error_message LIKE 'broker_raised%' FROM tickwright.outbox"
+        await eventually_async(lambda: world.pool.fetchval(error))
+
+
+async def test_quiescing_finishes_what_was_claimed(world: RelayWorld) -> None:
+    """What was sent is written down before the relay ends, and its lease is free at once."""
+    stops = Stops()
+    stops.close("relay.published_not_marked")
+    await world.put_many(5, world.receiver.url)
+    relay = world.relay(probe=stops)
+    task = asyncio.create_task(relay.run())
+    await eventually_async(lambda: stops.reached_times["relay.published_not_marked"] == 1)
+    ending = asyncio.create_task(relay.quiesce())
+    await asyncio.sleep(0)
+    assert not ending.done()
+    stops.open("relay.published_not_marked")
+    await ending
+    await task
+    assert await world.left() == 0
+    assert not await world.pool.fetchval("SELECT running FROM tickwright.job_config")
