@@ -1,6 +1,7 @@
-"""Durations as people write them: a number with its unit, ``30s``, ``1.5h``, ``1m30s``.
+"""Durations as people write them: ``"30s"``, ``"500ms"``, ``"1h30m"``.
 
-A bare number is refused, because ``5`` means seconds to one reader and minutes to the next.
+A bare number is refused: nobody can tell whether ``5`` means seconds or minutes. One spelling for
+requests, TOML, the command line and answers.
 """
 
 import re
@@ -8,40 +9,52 @@ from datetime import timedelta
 
 from tickwright.domain.errors import Rejected
 
-DURATION_MAX = timedelta(days=3660)
-_UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_PART = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?)(?P<unit>us|ms|s|m|h|d)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern.replace('?P<number>', '?:').replace('?P<unit>', '?:')})+")
+DURATION_MAX = timedelta(days=36_500)
+TEXT_CHARS_MAX = 40
+_UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+_SHAPE = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?(?:d|h|ms|us|m|s))+")
+_PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(d|h|ms|us|m|s)")
 
 
-def parse_duration(text: str) -> timedelta:
-    """Return the duration that ``text`` names.
+def parse_duration(text: str, *, field: str = "duration") -> timedelta:
+    """Return the duration that ``text`` says.
 
     Args:
-        text: Numbers, each with one of ``us ms s m h d``; no sign, no spaces. At most ten years.
+        text: Numbers with units, largest unit first: ``d h m s ms us``; ``"1h30m"``, ``"1.5s"``.
+        field: What the error calls it.
+
+    Returns:
+        Zero or more, at most 36,500 days, in whole microseconds.
 
     Raises:
-        Rejected: ``invalid_duration``; the message says how to write it. Permanent: do not retry.
-    """
-    if not _WHOLE.fullmatch(text):
-        hint = f'; write "{text}s" for seconds' if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else ""
-        raise Rejected("invalid_duration", f'a duration has a unit, such as "30s", "5m", "1h30m" or "250ms"{hint}')
-    total_us = sum(float(part["number"]) * _UNITS_US[part["unit"]] for part in _PART.finditer(text))
-    if total_us > DURATION_MAX / timedelta(microseconds=1):
-        raise Rejected("invalid_duration", "a duration is at most 3660 days")
-    return timedelta(microseconds=round(total_us))
-
-
-def show_duration(duration: timedelta) -> str:
-    """Return ``duration`` as :func:`parse_duration` reads it, with the largest units first: ``1h30m``.
+        Rejected: ``invalid_duration``. Permanent: do not retry.
 
     Invariants:
-        DUR-1: ``parse_duration(show_duration(d)) == d`` for every ``0 <= d <= DURATION_MAX``.
+        DUR-1: ``parse_duration(format_duration(d)) == d`` for every duration that this returns.
     """
-    left_us = duration // timedelta(microseconds=1)
-    parts = []
-    for unit, size_us in sorted(_UNITS_US.items(), key=lambda item: -item[1]):
-        count, left_us = divmod(left_us, size_us)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
+    parts = _PART.findall(text) if len(text) <= TEXT_CHARS_MAX and _SHAPE.fullmatch(text) else []
+    units = [list(_UNITS_US).index(unit) for _, _, unit in parts]
+    if not parts or units != sorted(set(units)):
+        raise Rejected(
+            "invalid_duration",
+            f'{field}: write a number with its unit, such as "500ms", "30s", "2h" or "1d"; a bare number has none',
+            field=field,
+        )
+    total_us = sum(_part_us(whole, fraction, _UNITS_US[unit]) for whole, fraction, unit in parts)
+    if total_us > DURATION_MAX // timedelta(microseconds=1):
+        raise Rejected("invalid_duration", f"{field}: at most {DURATION_MAX.days} days", field=field)
+    return timedelta(microseconds=total_us)
+
+
+def _part_us(whole: str, fraction: str, unit_us: int) -> int:
+    scale: int = 10 ** len(fraction)
+    return int(whole) * unit_us + int(fraction or "0") * unit_us // scale
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return ``duration`` (zero or more) in the largest unit that says it as a whole number: ``"90s"``, ``"2h"``."""
+    total_us = duration // timedelta(microseconds=1)
+    for unit, unit_us in _UNITS_US.items():
+        if total_us and total_us % unit_us == 0:
+            return f"{total_us // unit_us}{unit}"
+    return "0s"

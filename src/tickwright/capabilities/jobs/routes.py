@@ -52,8 +52,8 @@ Instant = Annotated[str | None, Query(max_length=40, description="RFC 3339 with 
 NDJSON = "application/x-ndjson"
 STRUCTS: tuple[Any, ...] = (
     BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobDetail, JobRequest,
-    Page[DeadLetter], Page[JobView], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest, RotateRequest, SecretView,
-    StoredTaskType, TaskTypeRequest, TaskTypeView,
+    Page[DeadLetter], Page[JobView], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest, RotateRequest,
+    SecretView, StoredTaskType, TaskTypeRequest, TaskTypeView,
 )  # fmt: skip
 
 

@@ -1,0 +1,154 @@
+"""The REST API as one ASGI application.
+
+In front stands what every request passes: a key on everything but the four open paths, before any
+routing, so that no route can be forgotten; and one place where an error becomes an answer. Behind it
+are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from tickwright.api.auth import CALLER, Authenticator, caller_of
+from tickwright.api.bodies import ClientGone, Receive
+from tickwright.api.context import ApiContext
+from tickwright.api.gate import ApiGate
+from tickwright.api.lane import PATH, Send, post_job
+from tickwright.api.openapi import OPEN_PATHS, document
+from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
+from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
+from tickwright.capabilities.jobs.routes import STRUCTS as JOB_STRUCTS
+from tickwright.capabilities.jobs.routes import answer, job_routes
+from tickwright.domain.errors import Rejected, TickwrightError
+
+_log = structlog.get_logger("tickwright.api")
+Scope = MutableMapping[str, Any]
+
+
+class Api:
+    """The ASGI application; see the module."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._auth = Authenticator(context.pool, context.limits)
+        self.framework = _framework(context, ApiGate(self._auth, context.limits))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self.framework(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._answer(scope, receive, _Guarded(send))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
+        try:
+            if scope["path"] == PATH and scope["method"] == "POST":
+                await post_job(self._context, self._auth, scope, receive, send)
+                return
+            if scope["path"] not in OPEN_PATHS:
+                scope[CALLER] = await caller_of(self._auth, scope)
+            await self.framework(scope, receive, send)
+        except ClientGone:
+            _log.info("api.client_gone", path=scope["path"][:100])
+        except Exception as error:  # noqa: BLE001  the outermost frame of a request: here it becomes an answer
+            await _tell(error, scope, send)
+
+
+class _Guarded:
+    """``send``, with the headers that every answer has, and whether an answer has begun."""
+
+    __slots__ = ("_send", "begun")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        """Pass on."""
+        if message["type"] == "http.response.start":
+            self.begun = True
+            names = {name for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(pair for pair in SAFE_HEADERS if pair[0] not in names)]
+        await self._send(message)
+
+
+async def _tell(error: Exception, scope: Scope, send: _Guarded) -> None:
+    ours = translate(error)
+    if ours is None or ours.http_status >= 500:
+        _log.error("api.failed", path=scope["path"][:100], method=scope["method"], exc_info=error)
+    if send.begun:
+        raise error
+    status, headers, body = problem(ours or unexpected())
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def create_app(context: ApiContext) -> Api:
+    """Return the API as an ASGI application.
+
+    Args:
+        context: What it answers from; must outlive it.
+    """
+    return Api(context)
+
+
+def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
+    app = FastAPI(
+        title="Tickwright",
+        version=context.version,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            TickwrightError: _as_problem,
+            HTTPException: _as_problem,
+            RequestValidationError: _as_problem,
+        },
+    )
+    app.include_router(open_routes(context))
+    app.include_router(job_routes(context.jobs, gate, context.limits.schedule))
+    app.include_router(operation_routes(context, gate))
+    app.include_router(key_routes(context, gate))
+
+    @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
+    async def openapi() -> Response:
+        """Return this document."""
+        return answer(document(app, (*JOB_STRUCTS, *STRUCTS)))
+
+    return app
+
+
+async def _as_problem(_: Request, error: Exception) -> Response:
+    status, headers, body = problem(_named(error))
+    made = Response(body, status)
+    made.raw_headers = headers
+    return made
+
+
+def _named(error: Exception) -> TickwrightError:
+    match error:
+        case TickwrightError():
+            return error
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return Rejected("invalid_parameter", f"{where}: {first['msg']}", field=str(first["loc"][-1]))
+        case HTTPException(status_code=404):
+            return of_status(404, "there is nothing at this path")
+        case HTTPException(status_code=405):
+            allow = (error.headers or {}).get("Allow", "")
+            return of_status(
+                405, f"this path answers to {allow or 'other methods'}", headers=[(b"allow", allow.encode())]
+            )
+        case HTTPException():
+            return of_status(error.status_code, str(error.detail))
+        case _:
+            return unexpected()

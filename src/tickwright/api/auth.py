@@ -1,0 +1,154 @@
+"""Who asks: API keys, looked up together and believed for less than a second.
+
+A key is looked up by its SHA-256, so no comparison takes longer the more of it is right. However many
+requests with however many unknown keys come, one lookup is under way at a time, for all that wait: a flood
+of guesses costs the database one small query after the other, never a connection each.
+"""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from tickwright.api.context import ApiLimits
+from tickwright.capabilities.jobs.access import key_hash
+from tickwright.domain.dbclock import DbClock
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.api.sql", "access.sql")
+_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(tw_[A-Za-z0-9_-]{43})")
+KNOWN_MAX = 10_000
+CALLER = "tickwright.caller"
+LOOKUP_MAX = 1_000
+_log = structlog.get_logger("tickwright.api")
+
+
+class _Known:
+    """A good key: its caller, until when that is believed, and its share of the rate."""
+
+    __slots__ = ("caller", "free_at_s", "until_s")
+
+    def __init__(self, caller: Caller, until_s: float) -> None:
+        self.caller, self.until_s, self.free_at_s = caller, until_s, 0.0
+
+
+class Authenticator:
+    """Finds callers; one per process."""
+
+    def __init__(self, pool: Pool, limits: ApiLimits) -> None:
+        self._pool = pool
+        self._age_s = limits.key_age_max.total_seconds()
+        self._gap_s, self._burst_s = 1 / limits.requests_per_s, limits.burst / limits.requests_per_s
+        self._known: dict[bytes, _Known] = {}
+        self._waiting: dict[bytes, asyncio.Future[_Known | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self.clock = DbClock()
+
+    def now(self) -> datetime | None:
+        """Return a time that the database's clock has reached, once a key was looked up."""
+        return datetime.fromtimestamp(self.clock.now(monotonic()), UTC) if self.clock.known else None
+
+    async def caller(self, headers: "list[tuple[bytes, bytes]]") -> Caller:
+        """Return who sent a request with ``headers``.
+
+        Raises:
+            Rejected: ``unauthenticated`` (401); ``rate_limited`` (429) with ``Retry-After``.
+            Unavailable: The database does not answer. Retry.
+        """
+        given = [value for name, value in headers if name == b"authorization"]
+        bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+        if bearer is None:
+            raise _stranger("send Authorization: Bearer tw_…")
+        digest = key_hash(bearer[1].decode())
+        known = self._known.get(digest)
+        now_s = monotonic()
+        if known is None or now_s > known.until_s:
+            known = await self._look_up(digest)
+            if known is None:
+                _log.warning("api.unknown_key", prefix=bearer[1][:8].decode())
+                raise _stranger("this key is unknown, expired or revoked")
+        self._take_turn(known, now_s)
+        return known.caller
+
+    def _take_turn(self, known: _Known, now_s: float) -> None:
+        """GCRA: ``free_at_s`` is when the key's next request would be due at its steady rate."""
+        due_s = max(known.free_at_s, now_s)
+        if due_s - now_s > self._burst_s:
+            raise Rejected(
+                "rate_limited",
+                "this key sends too many requests",
+                status=429,
+                retry_after_s=due_s - now_s - self._burst_s,
+            )
+        known.free_at_s = due_s + self._gap_s
+
+    async def _look_up(self, digest: bytes) -> _Known | None:
+        future = self._waiting.get(digest)
+        if future is None:
+            future = self._waiting[digest] = asyncio.get_running_loop().create_future()
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(future)
+
+    async def _look(self) -> None:
+        try:
+            while self._waiting:
+                some = dict(list(self._waiting.items())[:LOOKUP_MAX])
+                for digest in some:
+                    del self._waiting[digest]
+                try:
+                    found = await self._find(list(some))
+                except Exception as error:  # noqa: BLE001  every waiting request hears it and translates it
+                    for future in some.values():
+                        future.set_exception(error)
+                        future.exception()
+                    continue
+                for digest, future in some.items():
+                    future.set_result(found.get(digest))
+        finally:
+            self._looking = None
+
+    async def _find(self, digests: list[bytes]) -> dict[bytes, _Known]:
+        asked_s = monotonic()
+        rows = await self._pool.fetch(_SQL["find"], digests)
+        self.clock.sample(rows[0]["now_s"], monotonic())
+        found: dict[bytes, _Known] = {}
+        good = {row["hash"]: row for row in rows if row["hash"] is not None}
+        for digest in digests:
+            row = good.get(digest)
+            if row is None:
+                self._known.pop(digest, None)
+            elif hmac.compare_digest(digest, row["hash"]):
+                found[digest] = self._remember(digest, row, asked_s + self._age_s)
+        return found
+
+    def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _Known:
+        caller = Caller(row["name"], Role[row["role"].upper()], row["id"])
+        known = self._known.get(digest)
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[digest] = _Known(caller, until_s)
+        known.caller, known.until_s = caller, until_s
+        return known
+
+
+async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Caller:
+    """Return who sent a request; whoever runs the application in his own process may say it himself.
+
+    No server takes the ``CALLER`` entry of a scope from a network, so nothing that is sent can set it.
+    """
+    caller: Caller | None = scope.get(CALLER)
+    return await auth.caller(scope["headers"]) if caller is None else caller
+
+
+def _stranger(message: str) -> Rejected:
+    return Rejected("unauthenticated", message, status=401)

@@ -1,0 +1,64 @@
+"""What the API is given: everything it answers from, and its limits."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.requests import ScheduleBounds
+from tickwright.capabilities.jobs.service import JobService
+from tickwright.store.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether this process can do its work now; ``checks`` name what was asked and how it answered."""
+
+    ready: bool
+    checks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """The bounds of one API process.
+
+    Attributes:
+        body_bytes_max: Of any body but an import's; above it 413.
+        body_timeout: From the head of a request to the end of its body.
+        idle_timeout: Between two pieces of an import.
+        key_age_max: How long an answer about a key is believed; bounds how long a revoked one works.
+        requests_per_s: Per key and process; above it 429.
+        burst: Requests that may come at once before the rate counts.
+        schedule: How far from now a job may be due.
+    """
+
+    body_bytes_max: int = 262_144
+    body_timeout: timedelta = timedelta(seconds=20)
+    idle_timeout: timedelta = timedelta(seconds=30)
+    key_age_max: timedelta = timedelta(milliseconds=800)
+    requests_per_s: float = 50_000.0
+    burst: int = 50_000
+    schedule: ScheduleBounds = field(default_factory=ScheduleBounds)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """Everything that the API answers from.
+
+    Attributes:
+        pool: For keys; the services have their own reference.
+        jobs: One-shot jobs, task types, dead letters, operations, keys.
+        enqueuer: The one that ``jobs`` uses; single requests of all connections are collected in it.
+        readiness: Asked for ``/readyz``; bounded by its owner to a second.
+        metrics: Prometheus text for ``/metrics``.
+        version: Of the product.
+        limits: Bounds of this process.
+    """
+
+    pool: Pool
+    jobs: JobService
+    enqueuer: Enqueuer
+    readiness: Callable[[], Awaitable[Readiness]]
+    metrics: Callable[[], bytes]
+    version: str
+    limits: ApiLimits = field(default_factory=ApiLimits)

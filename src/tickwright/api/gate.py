@@ -1,0 +1,88 @@
+"""The one way in for every route: caller, role, query, body. Implements :class:`tickwright.ports.gate.Gate`."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from fastapi.requests import Request
+
+from tickwright.api.auth import CALLER, Authenticator
+from tickwright.api.bodies import JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
+from tickwright.api.context import ApiLimits
+from tickwright.domain import strict_json
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+
+T = TypeVar("T")
+_log = structlog.get_logger("tickwright.api")
+
+
+class ApiGate:
+    """What the API gives to the routes of every capability."""
+
+    def __init__(self, auth: Authenticator, limits: ApiLimits) -> None:
+        self._auth, self._limits = auth, limits
+        self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+    def allow(self, role: Role) -> Any:
+        """Return a dependency that gives the caller, or refuses one below ``role``."""
+
+        async def allowed(request: Request) -> Caller:
+            caller: Caller = request.scope[CALLER]
+            check_role(caller, role)
+            _check_query(request)
+            return caller
+
+        allowed.tickwright_role = role  # type: ignore[attr-defined]  # the test of the role matrix reads it
+        return allowed
+
+    async def read(self, request: Request, kind: type[T], *, default: T | None = None) -> T:
+        """Return the JSON body as ``kind``; ``default`` where there is no body."""
+        decoder: msgspec.json.Decoder[T] = self._decoders.setdefault(kind, msgspec.json.Decoder(kind))
+        if default is None:
+            return strict_json.decode(await self.read_bytes(request), decoder)
+        body = await read_body(request.receive, None, self._limits.body_bytes_max, self._limits.body_timeout)
+        if not body:
+            return default
+        check_type(request.scope["headers"], JSON_TYPES)
+        return strict_json.decode(body, decoder)
+
+    async def read_bytes(self, request: Request) -> bytes:
+        """Return a JSON body as it came."""
+        length = check_type(request.scope["headers"], JSON_TYPES)
+        return await read_body(request.receive, length, self._limits.body_bytes_max, self._limits.body_timeout)
+
+    def stream(self, request: Request) -> AsyncIterator[bytes]:
+        """Return an NDJSON body piece by piece."""
+        check_type(request.scope["headers"], NDJSON_TYPES)
+        return stream_body(request.receive, self._limits.idle_timeout)
+
+    def now(self) -> datetime | None:
+        """Return a time that the database's clock has reached."""
+        return self._auth.now()
+
+
+def check_role(caller: Caller, role: Role) -> None:
+    """Refuse a caller below ``role``.
+
+    Raises:
+        Rejected: ``forbidden`` (403). Permanent with this key.
+    """
+    if caller.role < role:
+        _log.warning("api.forbidden", caller=caller.name, role=caller.role.name, needed=role.name)
+        raise Rejected(
+            "forbidden", f"this needs the role {role.name.lower()}; the key has {caller.role.name.lower()}", status=403
+        )
+
+
+def _check_query(request: Request) -> None:
+    if not request.scope["query_string"]:
+        return
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            shown = strict_json.shown(name)
+            allowed = ", ".join(sorted(known)) or "none here"
+            raise Rejected("unknown_parameter", f"no parameter {shown}; known: {allowed}", status=400)

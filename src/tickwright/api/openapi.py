@@ -1,0 +1,60 @@
+"""The OpenAPI document: FastAPI's of the routes, completed with our schemas, errors and the key."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from tickwright.api.problems import PROBLEM_TYPE, Problem
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+_PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_ERRORS = {
+    "401": "No key, or one that is unknown, expired or revoked",
+    "403": "The key's role is too low",
+    "422": "A value is not allowed",
+    "429": "Too many requests; see Retry-After",
+    "503": "The database is away; see Retry-After",
+    "default": "Any other error",
+}
+_DESCRIPTION = (
+    "Errors are RFC 9457 problem details with a stable `code`. Every route under /v1 needs a key "
+    "(`Authorization: Bearer tw_…`) but this document; /healthz, /readyz and /metrics need none. "
+    "Roles: viewer reads, operator acts on jobs, admin manages keys, task types and secrets."
+)
+
+
+def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
+    """Return the document; computed once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title="Tickwright",
+            version=app.version,
+            description=_DESCRIPTION,
+            routes=app.routes,
+            openapi_version="3.1.0",
+        )
+        _, schemas = msgspec.json.schema_components([*structs, Problem], ref_template="#/components/schemas/{name}")
+        components = made.setdefault("components", {})
+        components["schemas"] = dict(sorted(schemas.items()))
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "tw_…"}}
+        for path, operations in made["paths"].items():
+            for operation in operations.values():
+                _complete(operation, is_open=path in OPEN_PATHS)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
+    answers = operation["responses"]
+    answers.pop("422", None)
+    for status, description in _ERRORS.items():
+        if not is_open or status == "default":
+            answers.setdefault(status, {"description": description, **_PROBLEM})
+    for status, found in answers.items():
+        if status == "200" and not found.get("content") and "201" in answers:
+            answers.pop(status)
+            break
+    operation["security"] = [] if is_open else [{"key": []}]

@@ -1,0 +1,91 @@
+"""Errors as RFC 9457 problem details: one shape, a stable ``code``, and what to do. Never a stack trace."""
+
+from http import HTTPStatus
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+
+PROBLEM_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+DETAIL_CHARS_MAX = 1000
+Headers = list[tuple[bytes, bytes]]
+
+SAFE_HEADERS: Headers = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """The body of every error answer. Some codes add fields, such as ``pointer``, ``line`` or ``state``."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body of the answer that ``error`` is."""
+    status = error.http_status
+    details = {name: value for name, value in error.details.items() if name not in {"retry_after_s", "headers"}}
+    body = msgspec.json.encode(
+        {
+            "type": f"urn:tickwright:problem:{error.code}",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": error.message[:DETAIL_CHARS_MAX],
+            "code": error.code,
+            **details,
+        }
+    )
+    headers: Headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    headers += SAFE_HEADERS
+    if status in {429, 503}:
+        wait_s = max(1, round(error.details.get("retry_after_s", RETRY_AFTER_S)))
+        headers.append((b"retry-after", str(wait_s).encode()))
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="tickwright"'))
+    headers += error.details.get("headers", [])
+    return status, headers, body
+
+
+_AWAY: tuple[type[BaseException], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    OSError,
+    TimeoutError,
+)
+_BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
+    ((asyncpg.DiskFullError,), Unavailable("disk_full", "the database has no room left; reads still work")),
+    ((asyncpg.QueryCanceledError,), Unavailable("query_too_slow", "this took too long; narrow the filter")),
+    (_BUSY, Unavailable("busy", "somebody else holds what this needs; try again")),
+    (
+        (asyncpg.ReadOnlySQLTransactionError,),
+        Unavailable("database_read_only", "the database takes no writes now; try again"),
+    ),
+    (_AWAY, Unavailable("database_unavailable", "the database does not answer; try again")),
+    ((asyncpg.DataError,), Rejected("invalid_value", "a value is outside of what can be kept")),
+)
+
+
+def translate(error: BaseException) -> TickwrightError | None:
+    """Return a foreign error as one of ours; ``None`` for one that nobody expected."""
+    if isinstance(error, TickwrightError):
+        return error
+    return next((ours for kinds, ours in _FOREIGN if isinstance(error, kinds)), None)
+
+
+def unexpected() -> TickwrightError:
+    """Return what a caller hears of an error of ours: nothing but that it is ours."""
+    return TickwrightError("internal_error", "something broke on our side; the log has more")
+
+
+def of_status(status: int, message: str, **details: Any) -> TickwrightError:
+    """Return an error that the framework found: no such route, no such method."""
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, f"http_{status}")
+    return Rejected(code, message, status=status, **details)

@@ -1,0 +1,179 @@
+"""The routes that belong to no capability: who am I, what lives, what happened, and the keys."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from tickwright.api.context import ApiContext
+from tickwright.capabilities.jobs.requests import KeyRequest, RotateRequest
+from tickwright.capabilities.jobs.routes import Cursor, Id, Limit, answer, answers, takes
+from tickwright.capabilities.jobs.views import (
+    AlertView,
+    AuditView,
+    KeyView,
+    LeaseView,
+    NewKeyView,
+    OutboxView,
+    Page,
+    WorkerView,
+)
+from tickwright.domain.durations import parse_duration
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.gate import Gate
+
+
+class SessionView(msgspec.Struct):
+    """Who the key is."""
+
+    name: str
+    role: str
+    key_id: int | None
+    version: str
+
+
+class HealthView(msgspec.Struct):
+    """That the process answers; nothing else."""
+
+    status: str
+
+
+class ReadyView(msgspec.Struct):
+    """Whether the process can work, and what was asked."""
+
+    ready: bool
+    checks: dict[str, str]
+
+
+class DrainView(msgspec.Struct):
+    """A worker that was asked to stop."""
+
+    id: int
+    outcome: str
+
+
+STRUCTS = (
+    DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
+    Page[LeaseView], Page[OutboxView], Page[WorkerView], ReadyView, SessionView,
+)  # fmt: skip
+
+
+def open_routes(context: ApiContext) -> APIRouter:
+    """Return the routes that need no key: they say whether the process lives and works, and its counters."""
+    router = APIRouter(tags=["process"])
+
+    @router.get("/healthz", **answers(HealthView))
+    async def healthz() -> Response:
+        """Say that the process answers."""
+        return answer(HealthView("ok"))
+
+    @router.get("/readyz", **answers(ReadyView, 200, 503))
+    async def readyz() -> Response:
+        """Say whether the database answers and the loops turn; 503 when not."""
+        state = await context.readiness()
+        return answer(ReadyView(state.ready, dict(state.checks)), 200 if state.ready else 503)
+
+    @router.get("/metrics", responses={200: {"description": "Prometheus", "content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Return the counters of this process as Prometheus text."""
+        return Response(context.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
+    """Return what operators look at."""
+    router = APIRouter(tags=["operations"])
+    operations = context.jobs.operations
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.get("/v1/session", **answers(SessionView))
+    async def session(caller: Annotated[Caller, Depends(gate.allow(Role.VIEWER))]) -> Response:
+        """Say who the key is."""
+        return answer(SessionView(caller.name, caller.role.name.lower(), caller.key_id, context.version))
+
+    @router.get("/v1/workers", dependencies=viewer, **answers(Page[WorkerView]))
+    async def list_workers() -> Response:
+        """List every worker session of the last day, newest first."""
+        return answer(Page(await operations.workers()))
+
+    @router.post("/v1/workers/{worker}/drain", status_code=202, **answers(DrainView, 202))
+    async def drain_worker(worker: Id, caller: operator) -> Response:
+        """Ask a worker to finish what it runs and stop."""
+        await operations.drain(worker, caller=caller)
+        return answer(DrainView(worker, "requested"), 202)
+
+    @router.get("/v1/leases", dependencies=viewer, **answers(Page[LeaseView]))
+    async def list_leases() -> Response:
+        """List the leases of the control loops."""
+        return answer(Page(await operations.leases()))
+
+    _listings(router, context, gate)
+    return router
+
+
+def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
+    operations = context.jobs.operations
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/alerts", dependencies=viewer, **answers(Page[AlertView]))
+    async def list_alerts(
+        state: Annotated[Literal["firing", "resolved"] | None, Query()] = None, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """List alerts, newest first."""
+        return answer(await operations.alerts(state=state, cursor=cursor, limit=limit))
+
+    @router.get("/v1/outbox", dependencies=viewer, **answers(Page[OutboxView]))
+    async def list_outbox(
+        destination: Annotated[str | None, Query(max_length=2048)] = None, cursor: Cursor = None, limit: Limit = 50
+    ) -> Response:
+        """List messages that wait for the relay, newest first; without their payloads."""
+        return answer(await operations.outbox(destination=destination, cursor=cursor, limit=limit))
+
+    @router.get("/v1/audit", dependencies=viewer, **answers(Page[AuditView]))
+    async def list_audit(
+        action: Annotated[str | None, Query(max_length=100)] = None,
+        subject: Annotated[str | None, Query(max_length=300)] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List operator actions, newest first."""
+        return answer(await operations.audit(action=action, subject=subject, cursor=cursor, limit=limit))
+
+
+def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
+    """Return the management of API keys, for admins."""
+    router = APIRouter(tags=["keys"])
+    keys = context.jobs.keys
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+
+    @router.get("/v1/keys", dependencies=[Depends(gate.allow(Role.ADMIN))], **answers(Page[KeyView]))
+    async def list_keys() -> Response:
+        """List every key, without what opens anything."""
+        return answer(Page(await keys.list()))
+
+    @router.post("/v1/keys", status_code=201, **answers(NewKeyView, 201), **takes(KeyRequest))
+    async def create_key(request: Request, caller: admin) -> Response:
+        """Make a key. It is shown this once."""
+        body = await gate.read(request, KeyRequest)
+        expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
+        made = await keys.create(body.name, Role[body.role.upper()], caller=caller, expires_in=expires_in)
+        return answer(made, 201)
+
+    @router.post(
+        "/v1/keys/{key_id}/rotate", status_code=201, **answers(NewKeyView, 201), **takes(RotateRequest, required=False)
+    )
+    async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
+        """Make a successor with the same name and role; the old key ends after `overlap`."""
+        body = await gate.read(request, RotateRequest, default=RotateRequest())
+        overlap = parse_duration(body.overlap, field="overlap")
+        return answer(await keys.rotate(key_id, caller=caller, overlap=overlap), 201)
+
+    @router.post("/v1/keys/{key_id}/revoke", **answers(KeyView))
+    async def revoke_key(key_id: Id, caller: admin) -> Response:
+        """Refuse a key from now on; every replica does within a second."""
+        return answer(await keys.revoke(key_id, caller=caller))
+
+    return router

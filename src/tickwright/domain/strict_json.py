@@ -1,0 +1,180 @@
+r"""JSON from strangers: what two parsers could read differently, or PostgreSQL would not keep, is refused.
+
+Python's own parser accepts ``NaN``, lets the last of two equal keys win, turns ``1e400`` into infinity
+and keeps a lone surrogate that ``jsonb`` then refuses. Here every such text has an error with a stable
+code and the place where it is. The common body costs one pass of the C scanner with one hook per object;
+numbers, escapes and depth are looked at only when a cheap search has found something to look at.
+
+Codes: ``invalid_json`` (with line and column), ``duplicate_key``, ``non_finite_number``,
+``number_out_of_range``, ``too_deep``, ``unsupported_character`` (with a JSON pointer), all 400.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+
+DEPTH_MAX = 32
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+_INT64_DIGITS = 19
+NUMBER_CHARS_MAX = 400
+SHOWN_CHARS_MAX = 60
+T = TypeVar("T")
+
+_LARGE_NUMBER = re.compile(r"[0-9]{19}|[eE][+-]?[0-9]{3}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
+_AT_PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
+
+
+def _bad(code: str, message: str, **details: Any) -> Rejected:
+    return Rejected(code, message, status=400, **details)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _bad("duplicate_key", f"the key {shown(name)} stands twice in one object", key=shown(name)[1:-1])
+            seen.add(name)
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _bad("non_finite_number", f"{name} is not a JSON number; leave the field out or write null")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _bad("non_finite_number", f"{shown(text)} is too large for any number that can be kept")
+    if len(text) > NUMBER_CHARS_MAX or (number == 0.0 and text.lower().partition("e")[0].strip("-0.")):
+        raise _bad("number_out_of_range", f"{shown(text)} is finer than any number that can be kept")
+    return number
+
+
+def _int64(text: str) -> int:
+    number = int(text) if len(text) <= _INT64_DIGITS + 1 else INT64_MAX + 1
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise _bad("number_out_of_range", f"{shown(text)} does not fit into 64 bits; write it as a string")
+    return number
+
+
+_usual = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_careful = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_int64
+)
+
+
+def loads(body: bytes) -> Any:
+    """Return what ``body`` says, in plain Python values.
+
+    Args:
+        body: UTF-8 without a byte order mark; its length is the caller's to bound.
+
+    Raises:
+        Rejected: One of the codes above. Permanent: do not retry.
+
+    Invariants:
+        SJ-1: what is accepted, PostgreSQL keeps as ``jsonb``.
+        SJ-2: what is accepted has one meaning for every JSON parser.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        line, column = body.count(b"\n", 0, error.start) + 1, error.start - body.rfind(b"\n", 0, error.start)
+        raise _bad("invalid_json", f"not UTF-8 at {line}:{column}", line=line, column=column) from None
+    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        raise _bad("too_deep", f"more than {DEPTH_MAX} levels of objects and arrays")
+    try:
+        value = (_careful if _LARGE_NUMBER.search(text) else _usual).decode(text)
+    except json.JSONDecodeError as error:
+        raise _bad(
+            "invalid_json",
+            f"not JSON at {error.lineno}:{error.colno}: {error.msg}",
+            line=error.lineno,
+            column=error.colno,
+        ) from None
+    if "\\u" in text:
+        _refuse_characters(value)
+    return value
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for character in _STRING.sub("", text):
+        if character in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "}]":
+            depth -= 1
+    return deepest
+
+
+def _refuse_characters(value: Any) -> None:
+    for pointer, text in _strings(value, ""):
+        if "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
+            place = pointer.encode(errors="backslashreplace").decode().replace("\0", "\\u0000")
+            raise _bad(
+                "unsupported_character",
+                f"\\u0000 and lone surrogates cannot be kept; found at {place or 'the top'}",
+                pointer=place,
+            )
+
+
+def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield pointer, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            place = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+            yield place, name
+            yield from _strings(item, place)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _strings(item, f"{pointer}/{number}")
+
+
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Return ``body`` as the type that ``decoder`` was made for, after the checks of :func:`loads`.
+
+    Raises:
+        Rejected: The codes of :func:`loads`; ``unknown_field`` (400); ``invalid_value`` (422), a field is
+            missing or has the wrong type. Permanent: do not retry.
+    """
+    loads(body)
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:  # the two parsers disagree: be strict
+        raise _bad("invalid_json", f"not JSON: {error}", line=1, column=1) from None
+
+
+def _invalid(text: str) -> Rejected:
+    where = _AT_PATH.search(text)
+    pointer = _pointer(where["path"]) if where else ""
+    problem = text[: where.start()] if where else text
+    if unknown := _UNKNOWN_FIELD.search(problem):
+        name = shown(unknown["name"])
+        return _bad("unknown_field", f"there is no field {name} here", field=name[1:-1], pointer=pointer)
+    return Rejected("invalid_value", f"{problem[:1].lower()}{problem[1:]} at {pointer or 'the top'}", pointer=pointer)
+
+
+def _pointer(path: str) -> str:
+    """Turn msgspec's ``.a[0].b`` into ``/a/0/b``."""
+    return re.sub(r"\.|\[([0-9.]+)\]", lambda found: f"/{found[1]}" if found[1] else "/", path)
+
+
+def shown(text: str) -> str:
+    """Return text of a stranger fit for a message: printable, quoted, at most 60 characters."""
+    cut = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+    return json.dumps(cut)

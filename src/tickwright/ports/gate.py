@@ -1,0 +1,33 @@
+"""What a capability's routes need from the API that they are part of: who asks, and the body."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from tickwright.ports.caller import Role
+
+T = TypeVar("T")
+
+
+class Gate(Protocol):
+    """Authentication, roles, and bodies within their bounds. Requests are Starlette's."""
+
+    def allow(self, role: Role) -> Any:
+        """Return a FastAPI dependency that gives the :class:`Caller`, or refuses one below ``role``."""
+        ...
+
+    async def read(self, request: Any, kind: type[T], *, default: T | None = None) -> T:
+        """Return the JSON body as ``kind``; ``default`` where there is no body."""
+        ...
+
+    async def read_bytes(self, request: Any) -> bytes:
+        """Return a JSON body as it came."""
+        ...
+
+    def stream(self, request: Any) -> AsyncIterator[bytes]:
+        """Return an NDJSON body piece by piece."""
+        ...
+
+    def now(self) -> datetime | None:
+        """Return a time that the database's clock has reached, where one is known."""
+        ...

@@ -1,0 +1,155 @@
+"""The API as its users see it: a real server on a free port, a client with a key of each role."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiohttp
+
+from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
+from tickwright.api.app import Api
+from tickwright.api.server import bind, make_server
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.service import JobService
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.pool import Pool, open_pool
+
+ADMIN = Caller("test", Role.ADMIN)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body)
+
+    def says(self, status: int, code: str) -> Self:
+        """Check that this is a problem with ``code``, and return it."""
+        assert self.status == status, (self.status, self.body)
+        assert self.headers["content-type"] == "application/problem+json", self.headers
+        assert self.json["code"] == code, self.json
+        assert self.json["status"] == status
+        assert {"type", "title", "detail"} <= self.json.keys()
+        return self
+
+
+class Client:
+    """Sends requests with one key."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: str, key: str | None) -> None:
+        self._session, self.base, self.key = session, base, key
+
+    def with_key(self, key: str | None) -> "Client":
+        """Return the same client with another key."""
+        return Client(self._session, self.base, key)
+
+    async def send(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        """Send one request; ``body`` is JSON unless it is bytes or an iterator of bytes."""
+        headers = dict(more.pop("headers", {}))
+        if self.key is not None:
+            headers.setdefault("Authorization", f"Bearer {self.key}")
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+            body = json.dumps(body).encode() if isinstance(body, dict | list) else body
+        async with self._session.request(
+            method, self.base + path, data=body, headers=headers, allow_redirects=False, **more
+        ) as answer:
+            found = {name.lower(): value for name, value in answer.headers.items()}
+            return Answer(answer.status, found, await answer.read())
+
+    async def get(self, path: str, **more: Any) -> Answer:
+        """GET."""
+        return await self.send("GET", path, **more)
+
+    async def post(self, path: str, body: Any = None, **more: Any) -> Answer:
+        """POST."""
+        return await self.send("POST", path, body, **more)
+
+    async def bulk(self, body: Any, **headers: str) -> Answer:
+        """Import NDJSON."""
+        return await self.post("/v1/jobs:bulk", body, headers={"Content-Type": "application/x-ndjson", **headers})
+
+
+@dataclass(frozen=True)
+class RunningApi:
+    """One API process's worth of server.
+
+    Attributes:
+        admin: Sends with an admin's key; also ``operator`` and ``viewer``.
+        stranger: Sends without a key.
+    """
+
+    app: Api
+    port: int
+    pool: Pool
+    service: JobService
+    admin: Client
+    operator: Client
+    viewer: Client
+    stranger: Client
+
+
+def allow_all(_: str) -> None:
+    """Allow every target."""
+
+
+@asynccontextmanager
+async def running_api(
+    url: str,
+    *,
+    limits: ApiLimits | None = None,
+    allow_target: Callable[[str], None] = allow_all,
+    ready: Callable[[], Readiness] = lambda: Readiness(ready=True, checks={"database": "ok"}),
+) -> AsyncIterator[RunningApi]:
+    """Run an API with a task type ``noop`` on the database ``url``."""
+    pool = await open_pool(url, max_size=6)
+    enqueuer = Enqueuer(pool)
+    service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
+
+    async def readiness() -> Readiness:
+        return ready()
+
+    context = ApiContext(
+        pool=pool,
+        jobs=service,
+        enqueuer=enqueuer,
+        readiness=readiness,
+        metrics=lambda: b"# nothing yet\n",
+        version="0.0.0",
+        limits=limits or ApiLimits(),
+    )
+    app = create_app(context)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = make_server(app, "127.0.0.1", port)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
+        keys = {role: (await service.keys.create(role.name.lower(), role, caller=ADMIN)).key for role in Role}
+        async with aiohttp.ClientSession() as session:
+            nobody = Client(session, f"http://127.0.0.1:{port}", None)
+            yield RunningApi(
+                app,
+                port,
+                pool,
+                service,
+                nobody.with_key(keys[Role.ADMIN]),
+                nobody.with_key(keys[Role.OPERATOR]),
+                nobody.with_key(keys[Role.VIEWER]),
+                nobody,
+            )
+    finally:
+        server.should_exit = True
+        await serving
+        await pool.close()
