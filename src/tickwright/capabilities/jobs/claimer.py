@@ -11,13 +11,15 @@ that bound runs beside them now and then for what came in late.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Protocol
 
 import structlog
 
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore, Row
 from tickwright.capabilities.jobs.doorbell import Doorbell
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane, allot, plan_claim
@@ -41,6 +43,7 @@ BACKLOG_MAX = 20_000
 SWEEP_S = 0.5
 SWEEP_SHARE = 20
 DRAG_CLAIM_S = 0.03
+DRAG_CLAIMS = 3
 DRAG_FOR_S = 10.0
 DRAG_LOOKBACK_S = 2.0
 AWAY_S = 0.5
@@ -82,15 +85,19 @@ class Claimer:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._hot: frozenset[str] = frozenset()
         self._turn = 0
+        self._ahead: asyncio.Task[tuple[ClaimPlan, Claimed]] | None = None
         self._chained = False
         self._crowded = False
         self._awake_until_s = 0.0
         self._arm_failures = 0
         self._drag_until_s = 0.0
+        self._slow_claims = 0
         self._swept_s = 0.0
         self._sweep_took_s = 0.0
         self._sweep: asyncio.Task[None] | None = None
         self._stopping = False
+        self._started = False
+        self._over = asyncio.Event()
         self._changed = asyncio.Event()
         self.ticked_s: float | None = None
         runner.freed = self._changed.set
@@ -105,34 +112,68 @@ class Claimer:
         self._stopping = True
         self.wake()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether no claim is under way any more."""
+        return self._over.is_set()
+
+    async def wait_stopped(self) -> None:
+        """Return when no claim is under way any more."""
+        if self._started:
+            await self._over.wait()
+
     async def run(self) -> None:
         """Claim until stopped."""
+        self._started = True
         while not self._stopping:
             try:
                 await self._turn_once()
             except AWAY as error:
                 _log.warning("jobs.claim_failed", error=repr(error))
                 await asyncio.sleep(AWAY_S)
+        await self._finish_claims()
+        await self._bell.disarm()
+        self._over.set()
+
+    async def _finish_claims(self) -> None:
+        """Take over what claims that are under way still bring, so that it can be given back."""
+        if self._ahead is not None:
+            with suppress(*AWAY):
+                self._accept((await self._ahead)[1])
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
-        await self._bell.disarm()
 
     async def _turn_once(self) -> None:
-        budget = self._budget()
-        if budget <= 0 or not self._session.holds():
-            await self._wait_for_room()
+        claim = self._ahead or self._start_claim()
+        self._ahead = None
+        if claim is None:
+            await self._nothing_to_claim()
             return
-        self._turn += 1
-        await self._claim_paced(budget)
-        plan = plan_claim(self._allowance(self._budget()), self._hot, min(self._budget(), BATCH_MAX), self._turn)
-        if plan is None:
-            self.ticked_s = monotonic()
-            await self._rest(Claimed([], 0.0, None, []))
-            return
-        claimed = await self._claim(plan)
+        plan, claimed = await claim
         full = self._note(plan, claimed)
+        if full:  # the database works on the next batch while this one is taken over
+            self._ahead = self._start_claim(arriving=claimed.rows)
+        self._accept(claimed)
+        await self._claim_paced(self._budget())
         if not full:
             await self._rest(claimed)
+
+    def _start_claim(self, arriving: Sequence[Row] = ()) -> "asyncio.Task[tuple[ClaimPlan, Claimed]] | None":
+        budget = self._budget() - len(arriving)
+        if budget <= 0 or not self._session.holds():
+            return None
+        self._turn += 1
+        held = Counter(row[1] for row in arriving)
+        plan = plan_claim(self._allowance(budget, held), self._hot, min(budget, BATCH_MAX), self._turn)
+        return None if plan is None else asyncio.ensure_future(self._claim(plan))
+
+    async def _nothing_to_claim(self) -> None:
+        self.ticked_s = monotonic()
+        if self._budget() <= 0 or not self._session.holds():
+            await self._wait_for_room()
+            return
+        await self._claim_paced(self._budget())
+        await self._rest(Claimed([], 0.0, None, []))
 
     # ------------------------------------------------------------------ how much
 
@@ -145,13 +186,14 @@ class Claimer:
         runner = self._runner
         return runner.slots - runner.busy + self._prefetch() - runner.queued
 
-    def _allowance(self, budget: int) -> dict[str, int]:
+    def _allowance(self, budget: int, arriving: Mapping[str, int]) -> dict[str, int]:
         allowance = {}
         self._crowded = False
         for name, entry in self._takes.entries().items():
             if entry.kind.waits or entry.kind.rate_per_s is not None:
                 continue
-            rows, free = allot(budget, entry.held, all_free=budget), entry.free()
+            held = entry.held + arriving[name]
+            rows, free = allot(budget, held, all_free=budget), entry.free(held)
             self._crowded = self._crowded or (rows == 0 and free != 0)
             allowance[name] = rows if free is None else min(rows, free)
         return allowance
@@ -175,7 +217,7 @@ class Claimer:
             self._lanes.setdefault((name, 0), Lane(name, 0))
         return [lane for lane in self._lanes.values() if lane.task_type in names]
 
-    async def _claim(self, plan: ClaimPlan) -> Claimed:
+    async def _claim(self, plan: ClaimPlan) -> tuple[ClaimPlan, Claimed]:
         bounded = self._chained or self._dragging
         if bounded:
             self._sweep_if_due(plan)
@@ -188,26 +230,25 @@ class Claimer:
         )
         started = monotonic()
         claimed = await self._store.claim(request)
-        self._accept(claimed)
-        took = monotonic() - started
-        if not bounded and took > DRAG_CLAIM_S and took > len(claimed.rows) * DRAG_CLAIM_S / 500:
-            self._start_drag(took)
-        return claimed
+        self._watch_for_drag(bounded=bounded, took_s=monotonic() - started, rows=len(claimed.rows))
+        return plan, claimed
 
     def _accept(self, claimed: Claimed) -> None:
         self.ticked_s = monotonic()
         if self._clock.sample(claimed.now_s, self.ticked_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
-        for lane in claimed.new_lanes:
-            self._lanes.setdefault((lane.task_type, lane.priority), lane)
+        self._know(claimed.new_lanes)
         if claimed.rows:
             self._takes.take(claimed)
 
+    def _know(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            self._lanes.setdefault((lane.task_type, lane.priority), lane)
+
     def _note(self, plan: ClaimPlan, claimed: Claimed) -> bool:
         """Remember which types had more to give; True when the next claim should follow at once."""
-        counts: dict[str, int] = {}
-        for row in claimed.rows:
-            counts[row[1]] = counts.get(row[1], 0) + 1
+        self._know(claimed.new_lanes)
+        counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         total_full = len(claimed.rows) >= plan.total_max
         self._hot = frozenset(name for name, count in counts.items() if count >= asked[name] or total_full)
@@ -234,11 +275,15 @@ class Claimer:
     def _dragging(self) -> bool:
         return monotonic() < self._drag_until_s
 
-    def _start_drag(self, took_s: float) -> None:
-        if not self._dragging:
+    def _watch_for_drag(self, *, bounded: bool, took_s: float, rows: int) -> None:
+        if bounded:
+            return
+        slow = took_s > DRAG_CLAIM_S and took_s > rows * DRAG_CLAIM_S / 500
+        self._slow_claims = self._slow_claims + 1 if slow else 0
+        if self._slow_claims >= DRAG_CLAIMS:
             _log.warning("jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction")
-        self._drag_until_s = monotonic() + DRAG_FOR_S
-        self._swept_s, self._sweep_took_s = monotonic(), took_s
+            self._drag_until_s = monotonic() + DRAG_FOR_S
+            self._swept_s, self._sweep_took_s = monotonic(), took_s
 
     def _sweep_if_due(self, plan: ClaimPlan) -> None:
         wait_s = max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s)
@@ -247,7 +292,9 @@ class Claimer:
             for lane in self._lanes.values():
                 if self._limited(lane.task_type):
                     lane.frontier_s = 0.0  # a second claim beside this one could exceed the limit: look with this one
-            free = [(name, rows) for name, rows in zip(plan.types, plan.rows_max, strict=True) if not self._limited(name)]
+            free = [
+                (name, rows) for name, rows in zip(plan.types, plan.rows_max, strict=True) if not self._limited(name)
+            ]
             if free:
                 beside = ClaimPlan(tuple(name for name, _ in free), tuple(rows for _, rows in free), plan.total_max)
                 self._sweep = asyncio.create_task(self._sweep_once(beside))
@@ -277,7 +324,7 @@ class Claimer:
         for entry in self._takes.entries().values():
             if entry.kind.rate_per_s is None or entry.kind.waits or now < entry.paced_until_s:
                 continue
-            rows, free = allot(budget, entry.held, all_free=budget), entry.free()
+            rows, free = allot(budget, entry.held, all_free=budget), entry.free(entry.held)
             plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
             if plan.rows_max[0] > 0:
                 request = ClaimRequest(self._session.token, plan, self._lanes_of(plan), HORIZON)

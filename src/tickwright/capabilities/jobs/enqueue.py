@@ -149,13 +149,16 @@ class TypeCatalog:
         self._read_s = monotonic()
 
 
+_Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]
+
+
 class Enqueuer:
     """Schedules jobs; one per process and pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.types = TypeCatalog(pool)
-        self._waiting: list[tuple[NewJob, int, asyncio.Future[Scheduled]]] = []
+        self._waiting: list[_Waiting] = []
         self._flushing: asyncio.Task[None] | None = None
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
@@ -178,32 +181,32 @@ class Enqueuer:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
-                await self._flush_some(taken)
+                taken = self._take()
+                try:
+                    async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                        while taken and not connection.is_closed():
+                            answers = await self._try(connection, [(job, attempts) for job, attempts, _ in taken])
+                            _tell(taken, answers)
+                            taken = self._take()
+                except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+                    _tell(taken, [error] * len(taken))
+                else:
+                    self._waiting = taken + self._waiting
         finally:
             self._flushing = None
 
-    async def _flush_some(self, taken: list[tuple[NewJob, int, "asyncio.Future[Scheduled]"]]) -> None:
-        answers = await self._try([(job, attempts) for job, attempts, _ in taken])
-        for (_, _, future), answer in zip(taken, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+    def _take(self) -> "list[_Waiting]":
+        taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
+        return taken
 
-    async def _try(self, pairs: list[tuple[NewJob, int]]) -> list[Any]:
+    async def _try(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Any]:
         """Insert what came together; when PostgreSQL refuses one of them, the others do not suffer for it."""
         try:
-            async with self._pool.acquire() as connection:
-                return await self._insert(connection, pairs, strict=False)
+            return await self._insert(connection, pairs, strict=False)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             if len(pairs) == 1:
                 return [error]
-            return [(await self._try([pair]))[0] for pair in pairs]
-        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
-            return [error] * len(pairs)
+            return [(await self._try(connection, [pair]))[0] for pair in pairs]
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; one answer per job, in order."""
@@ -296,6 +299,16 @@ class Enqueuer:
         for key in first:
             answers.setdefault(key, Contended("key_in_flight", "another request with this key is under way; try again"))
         return answers
+
+
+def _tell(taken: list[_Waiting], answers: Sequence[Any]) -> None:
+    for (_, _, future), answer in zip(taken, answers, strict=True):
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:

@@ -63,9 +63,9 @@ class Entry:
         if self.granted is not None and other.granted is not None:
             self.granted = other.granted
 
-    def free(self) -> int | None:
-        """Return how many more attempts the type's concurrency lets this worker hold."""
-        return None if self.granted is None else max(0, self.granted - self.held)
+    def free(self, held: int) -> int | None:
+        """Return how many attempts the type's concurrency lets this worker hold beside ``held``."""
+        return None if self.granted is None else max(0, self.granted - held)
 
     def note_start(self, late_s: float) -> None:
         """Count one start that was ``late_s`` after its due time."""

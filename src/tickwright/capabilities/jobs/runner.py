@@ -33,7 +33,7 @@ from tickwright.capabilities.jobs.model import (
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
 
-YIELD_AFTER_S = 0.002
+YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
 RATE_WINDOW_S = 0.2
 CLOSE_WITHIN_S = 5.0

@@ -103,7 +103,7 @@ class JobWorker:
         """Claim nothing more; give back what was not started; return when what runs has ended and is written."""
         self.claimer.stop()
         self._give_back()
-        while self.runner.busy:
+        while self.runner.busy or not self.claimer.stopped:
             await asyncio.sleep(0.01)
             self._give_back()
         await self.settler.drained()
@@ -111,8 +111,10 @@ class JobWorker:
     async def stop(self) -> None:
         """Interrupt what runs, release it without counting the attempt, and end."""
         self.claimer.stop()
+        await self.claimer.wait_stopped()
         self._give_back()
         await self.runner.close()
+        self._give_back()
         await self.settler.drained()
         self.settler.stop()
 

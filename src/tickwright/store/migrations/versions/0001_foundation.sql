@@ -6,7 +6,7 @@ COMMENT ON SEQUENCE tickwright.fence_seq IS 'Fencing tokens of worker sessions; 
 
 ------------------------------------------------------------------------------------------------ task types
 CREATE TABLE tickwright.task_types (
-  name              varchar(50) PRIMARY KEY CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9_.:-]*$'),
+  name              varchar(50) COLLATE "C" PRIMARY KEY CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9_.:-]*$'),
   target            text        NOT NULL CHECK (length(target) BETWEEN 1 AND 2048),
   timeout_ms        integer     NOT NULL DEFAULT 30000    CHECK (timeout_ms BETWEEN 1 AND 86400000),
   max_attempts      integer     NOT NULL DEFAULT 3        CHECK (max_attempts BETWEEN 1 AND 1000),
@@ -28,7 +28,7 @@ COMMENT ON COLUMN tickwright.task_types.gone_at IS 'The endpoint answered 410; i
 
 CREATE TABLE tickwright.task_type_secrets (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  task_type  varchar(50) NOT NULL REFERENCES tickwright.task_types ON DELETE CASCADE,
+  task_type  varchar(50) COLLATE "C" NOT NULL REFERENCES tickwright.task_types ON DELETE CASCADE,
   secret     text        NOT NULL CHECK (secret LIKE 'whsec\_%'),
   created_at timestamptz NOT NULL DEFAULT now(),
   retires_at timestamptz
@@ -40,7 +40,7 @@ COMMENT ON TABLE tickwright.task_type_secrets IS 'Standard Webhooks secrets per 
 CREATE TABLE tickwright.scheduled_tasks (
   id                  bigint       GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   execute_at          timestamptz  NOT NULL,
-  task_type           varchar(50)  NOT NULL,
+  task_type           varchar(50)  COLLATE "C" NOT NULL,  -- compared byte by byte: it leads the hot index
   payload             jsonb        NOT NULL DEFAULT '{}',
   status              varchar(20)  NOT NULL DEFAULT 'pending',
   attempts            integer      NOT NULL DEFAULT 0,
@@ -50,7 +50,7 @@ CREATE TABLE tickwright.scheduled_tasks (
   updated_at          timestamptz  NOT NULL DEFAULT now(),
   completed_at        timestamptz,
   priority            smallint     NOT NULL DEFAULT 0,
-  idempotency_key     varchar(255),
+  idempotency_key     varchar(255) COLLATE "C",
   timeout_ms          integer,
   expires_at          timestamptz,
   result              jsonb,
@@ -89,7 +89,7 @@ CREATE INDEX scheduled_tasks_due ON tickwright.scheduled_tasks (task_type, prior
 CREATE UNIQUE INDEX scheduled_tasks_key ON tickwright.scheduled_tasks (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE tickwright.job_keys (
-  key        varchar(255) PRIMARY KEY,
+  key        varchar(255) COLLATE "C" PRIMARY KEY,
   job_id     bigint       NOT NULL,
   digest     bytea,
   created_at timestamptz  NOT NULL DEFAULT now()
@@ -117,7 +117,7 @@ CREATE TABLE tickwright.workers (
 COMMENT ON TABLE tickwright.workers IS 'One row per worker session; its id is the fencing token of everything that it claims.';
 
 CREATE TABLE tickwright.type_grants (
-  task_type varchar(50) NOT NULL,
+  task_type varchar(50) COLLATE "C" NOT NULL,
   worker    bigint      NOT NULL REFERENCES tickwright.workers ON DELETE CASCADE,
   granted   integer     NOT NULL CHECK (granted >= 0),
   PRIMARY KEY (task_type, worker)
@@ -125,7 +125,7 @@ CREATE TABLE tickwright.type_grants (
 COMMENT ON TABLE tickwright.type_grants IS 'How much of a type''s concurrency each worker may use; the sum never exceeds it.';
 
 CREATE TABLE tickwright.type_rates (
-  task_type    varchar(50) PRIMARY KEY,
+  task_type    varchar(50) COLLATE "C" PRIMARY KEY,
   next_free_at timestamptz NOT NULL
 ) WITH (fillfactor = 20);
 COMMENT ON TABLE tickwright.type_rates IS 'The first instant that a rate-limited type has not given away yet (GCRA).';

@@ -1,9 +1,9 @@
 -- What the outbox relay needs, and the transport inside PostgreSQL. Forward on a live system: it only creates.
 
 ------------------------------------------------------------------------------------------------ the relay
--- One lane per destination, so that a dead destination costs the others one index probe. Within a lane: rows that
--- were tried before, then new ones. The hash keeps a destination of 2,048 characters out of the index.
-CREATE INDEX outbox_lane ON tickwright.outbox (hashtextextended(destination, 0), (attempts = 0), next_at, id);
+-- One lane per destination, so that a dead destination costs the others one index probe. Within a lane: new
+-- rows, then rows that were tried before. The hash keeps a destination of 2,048 characters out of the index.
+CREATE INDEX outbox_lane ON tickwright.outbox (hashtextextended(destination, 0), least(attempts, 1), next_at, id);
 
 COMMENT ON COLUMN tickwright.outbox.fence IS 'The relay lease''s fence under which this row was last written.';
 COMMENT ON COLUMN tickwright.outbox.next_at IS 'Not sent before; moved ahead by a failed attempt.';
