@@ -33,7 +33,8 @@ from tickwright.store.queries import load
 SQL = load("tickwright.store.sql", "leases.sql")
 TAKE_WAIT_MS = 1000
 STEP_S = 0.1
-AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+# InternalClientError: what the driver says when a connection breaks in the middle of an answer
+AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _log = structlog.get_logger("tickwright.leases")
 

@@ -1,0 +1,103 @@
+-- name: put_message
+-- Store one message in the caller's own transaction. Index: outbox_pkey.
+INSERT INTO tickwright.outbox (destination, key, payload, headers) VALUES ($1, $2, $3::jsonb, $4::jsonb) RETURNING id;
+
+-- name: claim_rows
+-- Read what may be sent now: at most $4 lanes from $1 on, without the lanes in $2, at most $3 rows a lane ($6 names lanes
+-- that get one row) and $5 bytes in all; then one row that says how many lanes were walked and which was the last.
+-- Rows that were tried come before new ones; a new one waits while an older try of its key does. Nothing is written: the
+-- relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits late is
+-- found. Index: outbox_lane, a probe a lane and a range.
+WITH RECURSIVE walk AS (
+  (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
+    WHERE hashtextextended(o.destination, 0) > $1 ORDER BY 1 LIMIT 1)
+  UNION ALL
+  SELECT n.h FROM walk w CROSS JOIN LATERAL (
+    SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
+     WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
+), lane AS MATERIALIZED (
+  SELECT h, CASE WHEN h = ANY ($6::bigint[]) THEN 1 ELSE $3::integer END AS rows_max FROM walk LIMIT $4
+), found AS (
+  SELECT lane.h, r.*
+    FROM lane CROSS JOIN LATERAL (
+      (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
+         FROM tickwright.outbox o
+        WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
+          AND o.next_at <= clock_timestamp()
+        ORDER BY o.next_at LIMIT lane.rows_max)
+      UNION ALL
+      (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
+         FROM tickwright.outbox o
+        WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
+          AND o.next_at <= clock_timestamp()
+          AND (o.key IS NULL OR o.key NOT IN (
+                SELECT tried.key FROM tickwright.outbox tried
+                 WHERE hashtextextended(tried.destination, 0) = lane.h AND least(tried.attempts, 1) = 1
+                   AND tried.key IS NOT NULL))
+        ORDER BY o.next_at, o.id LIMIT lane.rows_max)
+      LIMIT lane.rows_max) AS r
+   WHERE lane.h <> ALL ($2::bigint[])
+), bounded AS (
+  SELECT f.*, sum(pg_column_size(f.payload)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM found f
+)
+SELECT h, id, destination, key, payload::text, headers::text, attempts
+  FROM bounded WHERE coalesce(bytes_before, 0) < $5::bigint
+UNION ALL
+SELECT (SELECT max(h) FROM lane), NULL, NULL, NULL, NULL, NULL, (SELECT count(*) FROM lane)::integer;
+
+-- name: delete_sent
+-- The other side has them. In a transaction that has locked the relay's lease. Index: outbox_pkey.
+DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]);
+
+-- name: retry_later
+-- Refused or unknown: the same row, so the same id, after a wait. In a transaction that has locked the relay's lease.
+-- Index: outbox_pkey.
+UPDATE tickwright.outbox o
+   SET attempts = o.attempts + 1, next_at = clock_timestamp() + make_interval(secs => u.wait_s),
+       error_message = u.error, fence = $1
+  FROM unnest($2::bigint[], $3::float8[], $4::text[]) AS u (id, wait_s, error)
+ WHERE o.id = u.id AND o.id = ANY ($2::bigint[]);
+
+-- name: bury
+-- Finally refused, or tried often enough: a dead letter. In a transaction that has locked the relay's lease.
+-- Index: outbox_pkey.
+WITH gone AS (
+  DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]) RETURNING *
+)
+INSERT INTO tickwright.outbox_dead (id, destination, key, payload, headers, created_at, attempts, error_message)
+SELECT g.id, g.destination, g.key, g.payload, g.headers, g.created_at, g.attempts + 1, u.error
+  FROM gone g JOIN unnest($1::bigint[], $2::text[]) AS u (id, error) ON u.id = g.id;
+
+-- name: note_waiting
+-- Say at a row that waits without being tried what it waits for. In a transaction that has locked the relay's lease.
+-- Index: outbox_pkey.
+UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND error_message IS DISTINCT FROM $2;
+
+-- name: requeue_dead
+-- Send a dead letter again, under the id that it had. Index: outbox_dead_pkey.
+WITH back AS (
+  DELETE FROM tickwright.outbox_dead WHERE id = $1 RETURNING *
+)
+INSERT INTO tickwright.outbox (id, destination, key, payload, headers, created_at) OVERRIDING SYSTEM VALUE
+SELECT id, destination, key, payload, headers, created_at FROM back RETURNING id;
+
+-- name: lane_heads
+-- Per destination the row that waits longest, for alerts and metrics; 1,000 destinations at most. Index: outbox_lane.
+WITH RECURSIVE walk AS (
+  (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
+  UNION ALL
+  SELECT n.h FROM walk w CROSS JOIN LATERAL (
+    SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
+     WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
+), lane AS MATERIALIZED (SELECT h FROM walk LIMIT 1000)
+SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at) AS age_s, head.error_message
+  FROM lane CROSS JOIN LATERAL (
+    SELECT r.destination, r.created_at, r.error_message
+      FROM ((SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
+              WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1 ORDER BY o.next_at LIMIT 1)
+            UNION ALL
+            (SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
+              WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
+              ORDER BY o.next_at, o.id LIMIT 1)) AS r
+     ORDER BY r.created_at LIMIT 1) AS head;

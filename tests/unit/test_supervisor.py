@@ -1,0 +1,210 @@
+"""The supervisor, health and signals: restarts, the two steps of a stop, an honest readiness."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kit.waiting import eventually_async
+from tickwright.domain.retries import RetryPolicy
+from tickwright.runtime.health import HealthServer
+from tickwright.runtime.signals import stop_on_signals
+from tickwright.runtime.supervisor import Supervised, Supervisor
+
+QUICK = RetryPolicy(base=timedelta(milliseconds=100), cap=timedelta(milliseconds=100))
+
+
+class Loop:
+    """A service that crashes so often, is slow to finish, and writes down what it is asked."""
+
+    def __init__(self, name: str = "loop", *, crashes: int = 0, finishes: bool = True, deaf: bool = False) -> None:
+        self.name = name
+        self.crashes, self.finishes, self.deaf = crashes, finishes, deaf
+        self.age_s: float | None = None
+        self.asked: list[str] = []
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Crash, or run until stopped."""
+        if self.crashes:
+            self.crashes -= 1
+            raise ValueError("a bug")
+        self.age_s = 0.0
+        await self._stopping.wait()
+
+    async def quiesce(self) -> None:
+        """Finish, or never."""
+        self.asked.append("quiesce")
+        if not self.finishes:
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """End, or be deaf."""
+        self.asked.append("stop")
+        if self.deaf:
+            await asyncio.Event().wait()
+        self._stopping.set()
+
+    def last_tick_age_s(self) -> float | None:
+        """What the test says."""
+        return self.age_s
+
+
+def supervise(*services: Loop, quiesce_s: float = 5, stop_s: float = 1) -> Supervisor:
+    """Return a supervisor with short waits."""
+    return Supervisor(
+        [Supervised(service, tick_within_s=5) for service in services],
+        quiesce_within=timedelta(seconds=quiesce_s),
+        stop_within=timedelta(seconds=stop_s),
+        restart=QUICK,
+    )
+
+
+async def test_a_crashed_service_is_started_again_and_says_so() -> None:
+    """A crash is counted, named and repaired; the other services never notice."""
+    shaky, calm = Loop("shaky", crashes=2), Loop("calm")
+    supervisor = supervise(calm, shaky)
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    states = {state.name: state for state in supervisor.states()}
+    assert (states["shaky"].restarts, states["shaky"].last_error) == (2, "ValueError('a bug')")
+    assert states["shaky"].ready
+    assert states["calm"].restarts == 0
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert supervisor.phase == "stopped"
+
+
+async def test_stopping_has_two_steps_in_the_opposite_order() -> None:
+    """Everybody finishes first; then the last one started stops first."""
+    order: list[str] = []
+
+    class Named(Loop):
+        async def quiesce(self) -> None:
+            order.append(f"quiesce {self.name}")
+
+        async def stop(self) -> None:
+            order.append(f"stop {self.name}")
+            await super().stop()
+
+    supervisor = supervise(Named("session"), Named("worker"))
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert sorted(order[:2]) == ["quiesce session", "quiesce worker"]
+    assert order[2:] == ["stop worker", "stop session"]
+
+
+async def test_a_second_request_stops_at_once() -> None:
+    """Whoever asks twice does not wait for the work to finish."""
+    slow = Loop(finishes=False)
+    supervisor = supervise(slow, quiesce_s=600)
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    supervisor.request()
+    await eventually_async(lambda: slow.asked == ["quiesce"])
+    assert not task.done()
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert slow.asked == ["quiesce", "stop"]
+
+
+async def test_a_deadline_ends_the_waiting() -> None:
+    """Work that does not finish is stopped when the time is over."""
+    slow = Loop(finishes=False)
+    supervisor = supervise(slow, quiesce_s=0.1)
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert slow.asked == ["quiesce", "stop"]
+
+
+async def test_a_service_that_does_not_stop_is_cancelled_and_the_others_stop_all_the_same() -> None:
+    """One deaf service cannot keep the process alive."""
+    deaf, calm = Loop("deaf", deaf=True), Loop("calm")
+    supervisor = supervise(calm, deaf, stop_s=0.1)
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert calm.asked[-1] == "stop"
+
+
+async def test_a_stop_during_the_wait_after_a_crash_does_not_start_it_again() -> None:
+    """A crash loop ends with the process."""
+    broken = Loop(crashes=10_000)
+    supervisor = supervise(broken)
+    task = asyncio.create_task(supervisor.run())
+    await eventually_async(lambda: supervisor.states()[0].last_error)
+    supervisor.request()
+    await asyncio.wait_for(task, 5)
+    assert supervisor.phase == "stopped"
+
+
+async def test_signals_ask_once_and_twice() -> None:
+    """SIGTERM asks gently, a second signal asks for the end."""
+    asked: list[int] = []
+    with stop_on_signals(lambda: asked.append(1)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually_async(lambda: len(asked) == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        await eventually_async(lambda: len(asked) == 2)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[dict[str, Any]]:
+    """A health server over one loop and a database that the test can take away."""
+    facts: dict[str, Any] = {"database": True, "loop": Loop()}
+    supervisor = supervise(facts["loop"])
+
+    async def database() -> bool:
+        return bool(facts["database"])
+
+    async def metrics() -> bytes:
+        return b"tickwright_up 1\n"
+
+    server = HealthServer("127.0.0.1:0", states=supervisor.states, database=database, metrics=metrics)
+    tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(server.run())]
+    await supervisor.started()
+    await eventually_async(lambda: server.port)
+    facts["url"] = f"http://127.0.0.1:{server.port}"
+    yield facts
+    supervisor.request()
+    await server.stop()
+    await asyncio.gather(*tasks)
+
+
+async def ask(world: dict[str, Any], path: str) -> tuple[int, str]:
+    """Return status and body of a path."""
+    async with aiohttp.ClientSession() as session, session.get(world["url"] + path) as response:
+        return response.status, await response.text()
+
+
+async def test_readiness_needs_the_database_and_every_loop(world: dict[str, Any]) -> None:
+    """It lists each service with the age of its tick, and says no as soon as one thing is missing."""
+    status, body = await ask(world, "/readyz")
+    assert status == 200
+    assert '"name": "loop"' in body
+    assert '"tick_age_s": 0.0' in body
+    world["database"] = False
+    assert (await ask(world, "/readyz"))[0] == 503
+    world["database"], world["loop"].age_s = True, 5.1
+    assert (await ask(world, "/readyz"))[0] == 503
+    world["loop"].age_s = None
+    assert (await ask(world, "/readyz"))[0] == 503
+    world["loop"].age_s = 0.2
+    assert (await ask(world, "/readyz"))[0] == 200
+
+
+async def test_health_reveals_nothing_and_metrics_are_served(world: dict[str, Any]) -> None:
+    """``/healthz`` is one word, ``/metrics`` is text, and there is no other path."""
+    assert await ask(world, "/healthz") == (200, '{"status": "ok"}')
+    assert await ask(world, "/metrics") == (200, "tickwright_up 1\n")
+    assert (await ask(world, "/anything"))[0] == 404
