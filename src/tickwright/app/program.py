@@ -35,6 +35,7 @@ from tickwright.domain.targets import PythonTarget, parse_target
 from tickwright.outbound import check_headers
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.queries import load
+from tickwright.wiring.database import Database
 from tickwright.wiring.link import Link, open_link
 from tickwright.wiring.node import run_node
 from tickwright.wiring.settings import Settings, load_settings
@@ -267,6 +268,16 @@ class Tickwright:
         return int(rows[0][0])
 
     # ------------------------------------------------------------------ opening
+
+    def using(self, settings: Settings) -> Self:
+        """Use ``settings`` from the next opening on, whatever the environment says; for programs that run apps."""
+        self._settings = settings
+        return self
+
+    @property
+    def database(self) -> Database:
+        """Where the open app is. Raises ``Unavailable`` (``app_not_open``)."""
+        return self._open.database
 
     @property
     def settings(self) -> Settings:

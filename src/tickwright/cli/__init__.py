@@ -1,0 +1,10 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong use."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    from tickwright.cli.program import run
+
+    sys.exit(run(sys.argv[1:]))

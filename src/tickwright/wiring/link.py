@@ -42,7 +42,11 @@ class Link:
 
 @asynccontextmanager
 async def open_link(
-    settings: Settings, handlers: HandlerRegistry | None = None, *, database: Database | None = None
+    settings: Settings,
+    handlers: HandlerRegistry | None = None,
+    *,
+    database: Database | None = None,
+    declare: bool = True,
 ) -> AsyncIterator[Link]:
     """Open the database and register task types.
 
@@ -52,14 +56,18 @@ async def open_link(
         settings: Of this process.
         handlers: What the program brings; its task types are registered where nobody has set them up.
         database: One that is open already; it stays open.
+        declare: Whether to register ``handlers`` and the TOML file's task types.
 
     Raises:
         Rejected: The TOML file is wrong (``invalid_config``, ``config_unreadable``). Permanent.
         Unavailable: ``database_unavailable``, or ``schema_behind`` (run ``tickwright migrate``). Retry.
     """
-    types = load_config(settings.config).task_types
+    types = load_config(settings.config).task_types if declare else ()
     if database is None:
-        async with open_database(settings) as opened, open_link(settings, handlers, database=opened) as link:
+        async with (
+            open_database(settings) as opened,
+            open_link(settings, handlers, database=opened, declare=declare) as link,
+        ):
             yield link
         return
     await ensure_schema(database)
@@ -67,7 +75,8 @@ async def open_link(
     try:
         enqueuer = Enqueuer(pool)
         service = JobService(pool, enqueuer=enqueuer, allow_target=target_check(settings))
-        await register_types(pool, service, handlers, types, settings.config)
+        if declare:
+            await register_types(pool, service, handlers, types, settings.config)
         yield Link(database, pool, enqueuer, service)
     finally:
         await close_pool(pool)

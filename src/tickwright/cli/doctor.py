@@ -1,0 +1,206 @@
+"""``tickwright doctor``: is this installation able to keep its promises, and if not, what to do.
+
+Each check answers ``ok``, ``warn`` (it works, with less than it could promise) or ``fail``, and a remedy. The
+command fails when one of them fails.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import asyncpg
+from rich.markup import escape
+
+from tickwright.cli.output import console, show_json
+from tickwright.domain.errors import TickwrightError
+from tickwright.ports.ids import unix_seconds
+from tickwright.store.migrate import head_revision
+from tickwright.store.pool import open_pool
+from tickwright.store.queries import load
+from tickwright.wiring.brokers import build_brokers, close_brokers
+from tickwright.wiring.configfile import load_config
+from tickwright.wiring.database import Database, open_database
+from tickwright.wiring.link import close_pool, revision
+from tickwright.wiring.loading import handlers_of
+from tickwright.wiring.settings import Settings, load_settings, unknown_names
+
+_SQL = load("tickwright.cli.sql", "doctor.sql")
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+SKEW_S_MAX = 2.0
+DISK_FREE_MIN = 0.1
+OLD_TRANSACTION_S = 300.0
+NEEDED_CONNECTIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found."""
+
+    check: str
+    verdict: Literal["ok", "warn", "fail"]
+    says: str
+    remedy: str = ""
+
+
+def run_doctor(*, as_json: bool) -> bool:
+    """Print the findings; return whether none of them is ``fail``."""
+    findings = asyncio.run(_examine())
+    good = all(finding.verdict != "fail" for finding in findings)
+    if as_json:
+        show_json({"healthy": good, "findings": [asdict(finding) for finding in findings]})
+        return good
+    for finding in findings:
+        colour = _COLOURS[finding.verdict]
+        console().print(f"[{colour}]{finding.verdict:<4}[/{colour}]  {finding.check:<18} {escape(finding.says)}")
+        if finding.remedy:
+            console().print(f"{'':<25}→ {escape(finding.remedy)}")
+    return good
+
+
+async def _examine() -> list[Finding]:
+    try:
+        settings = load_settings()
+        load_config(settings.config)
+        handlers_of(settings.app)
+    except TickwrightError as error:
+        return [Finding("settings", "fail", error.message, "correct the environment or the TOML file")]
+    findings = list(_names())
+    try:
+        async with open_database(settings) as database:
+            findings += await _database(settings, database)
+    except TickwrightError as error:
+        findings.append(Finding("database", "fail", error.message, "start it, or correct TICKWRIGHT_DATABASE_URL"))
+    return findings
+
+
+def _names() -> Iterator[Finding]:
+    strange = unknown_names()
+    if not strange:
+        yield Finding("settings", "ok", "every TICKWRIGHT_ variable is known")
+    for name, near in strange.items():
+        remedy = f"did you mean {near}?" if near else "remove it"
+        yield Finding("settings", "warn", f"{name} means nothing", remedy)
+
+
+async def _database(settings: Settings, database: Database) -> list[Finding]:
+    found = [Finding("database", "ok", f"{database.shown} answers")]
+    pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
+    try:
+        facts = await pool.fetchrow(_SQL["facts"])
+        found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
+        found += [_notifications(database), await _schema(database)]
+        if found[-1].verdict == "ok":
+            found += _roles(await pool.fetch(_SQL["alive"]))
+        found += [_disk(settings.home_folder)] if database.embedded else []
+        found += await _brokers(settings, pool)
+    finally:
+        await close_pool(pool)
+    return found
+
+
+def _server(facts: Any) -> Iterator[Finding]:
+    if facts["server_version"] < 150000:
+        yield Finding("version", "fail", f"PostgreSQL {facts['server_version_text']}", "use PostgreSQL 15 or newer")
+    else:
+        yield Finding("version", "ok", f"PostgreSQL {facts['server_version_text']}")
+    if facts["in_recovery"]:
+        yield Finding("primary", "fail", "this server is a standby", "point TICKWRIGHT_DATABASE_URL at the primary")
+
+
+def _durability(facts: Any) -> Iterator[Finding]:
+    for name in ("fsync", "full_page_writes"):
+        if facts[name] == "on":
+            yield Finding(name, "ok", "on")
+        else:
+            yield Finding(name, "fail", "off: a power cut can lose or break everything", f"set {name} = on")
+    commit = facts["synchronous_commit"]
+    if commit == "off":
+        remedy = "set synchronous_commit = on for Tickwright's user"
+        yield Finding("synchronous_commit", "fail", "off: a crash loses the last acknowledged jobs", remedy)
+    else:
+        yield Finding("synchronous_commit", "ok", commit)
+    if facts["sync_standbys"] and facts["synchronous_standby_names"] and commit not in {"local", "off"}:
+        yield Finding("failover", "ok", f"{facts['sync_standbys']} synchronous standby: a failover loses nothing")
+    else:
+        says = "no synchronous standby: kill and restart lose nothing, a failover may lose the last commits"
+        yield Finding("failover", "warn", says, "set synchronous_standby_names where failover is part of the promise")
+
+
+def _clock(now_s: float) -> Finding:
+    skew_s = abs(now_s - unix_seconds())
+    if skew_s <= SKEW_S_MAX:
+        return Finding("clock", "ok", "this machine and the database agree within 2 s")
+    says = f"this machine's clock is {skew_s:.0f} s away from the database's, which decides when jobs run"
+    return Finding("clock", "warn", says, "run a time service on both")
+
+
+def _pressure(facts: Any) -> Iterator[Finding]:
+    free = facts["max_connections"] - facts["connections"]
+    if free < NEEDED_CONNECTIONS:
+        says = f"{free} of {facts['max_connections']} are free"
+        yield Finding("connections", "warn", says, "raise max_connections, or lower TICKWRIGHT_CONNECTIONS_MAX")
+    else:
+        yield Finding("connections", "ok", f"{free} of {facts['max_connections']} are free")
+    if facts["oldest_transaction_s"] > OLD_TRANSACTION_S:
+        says = f"somebody's transaction is open for {facts['oldest_transaction_s']:.0f} s; dead rows pile up behind it"
+        yield Finding("transactions", "warn", says, "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start")
+
+
+def _notifications(database: Database) -> Finding:
+    if database.direct_url is None:
+        says = "a pooler is in the way: jobs are found by polling, up to 1.1 s late"
+        return Finding("notifications", "warn", says, "set TICKWRIGHT_DIRECT_DATABASE_URL")
+    return Finding("notifications", "ok", "LISTEN has a connection of its own")
+
+
+async def _schema(database: Database) -> Finding:
+    found, wanted = await revision(database), head_revision()
+    if found == wanted:
+        return Finding("schema", "ok", f"revision {found}")
+    says = "there is none" if found is None else f"revision {found}, this release knows {wanted}"
+    if found is not None and found > wanted:
+        return Finding("schema", "warn", says, "a newer release has migrated; update this one")
+    return Finding("schema", "fail", says, "run: tickwright migrate")
+
+
+def _roles(rows: list[Any]) -> list[Finding]:
+    alive = {row["role"]: row["workers"] for row in rows}
+    found = []
+    for role, without in (
+        ("worker", "no job runs"),
+        ("scheduler", "nothing is cleaned up"),
+        ("relay", "no message leaves"),
+    ):
+        if alive.get(role):
+            found.append(Finding(role, "ok", f"{alive[role]} alive"))
+        else:
+            found.append(Finding(role, "warn", f"none is alive: {without}", f"run: tickwright run {role}"))
+    return found
+
+
+def _disk(home: Path) -> Finding:
+    usage = shutil.disk_usage(home)
+    share = usage.free / usage.total
+    says = f"{usage.free / 2**30:.1f} GiB free at {home}"
+    if share < DISK_FREE_MIN:
+        return Finding("disk", "warn", says, "free some space: PostgreSQL stops when it has none")
+    return Finding("disk", "ok", says)
+
+
+async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
+    brokers = build_brokers(settings, pool)
+    try:
+        found = []
+        for scheme, broker in sorted(brokers.items()):
+            if scheme != "amqp":
+                continue
+            if await broker.ready():
+                found.append(Finding("rabbitmq", "ok", "answers"))
+            else:
+                found.append(Finding("rabbitmq", "fail", "does not answer", "start it, or correct TICKWRIGHT_AMQP_URL"))
+        return found
+    finally:
+        await close_brokers(brokers)

@@ -1,0 +1,180 @@
+"""``tickwright jobs``: schedule, look, act."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tickwright.cli.gateway import ask
+from tickwright.cli.importing import import_file
+from tickwright.cli.options import At, Cursor, In, JobId, JobIds, Json, Limit, Since, Until
+from tickwright.cli.output import say, show_answer, show_fields, show_json, show_page
+from tickwright.domain.errors import Rejected
+from tickwright.domain.states import JobStatus
+
+app = typer.Typer(help="One-shot jobs.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
+
+
+def payload_of(text: str) -> Any:
+    """Return the payload that an argument gives as JSON.
+
+    Raises:
+        Rejected: ``invalid_json``. Permanent.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Rejected("invalid_json", f"PAYLOAD is not JSON: {error}") from None
+
+
+@app.command()
+def schedule(
+    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="A registered task type.")],
+    payload: Annotated[str, typer.Argument(help="JSON.")] = "{}",
+    at: At = None,
+    delay: In = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same one schedules nothing twice.")] = None,
+    priority: Annotated[int, typer.Option(help="-100 to 100.")] = 0,
+    max_attempts: Annotated[int | None, typer.Option(help="1 to 1000.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt.")] = None,
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="Cancelled when not started by then.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Schedule one job; without --at or --in it is due at once."""
+    given = {
+        "task_type": task_type,
+        "payload": payload_of(payload),
+        "execute_at": at,
+        "delay": delay,
+        "idempotency_key": key,
+        "priority": priority,
+        "max_attempts": max_attempts,
+        "timeout": timeout,
+        "expires_at": expires_at,
+    }
+    made = ask("POST", "/jobs", body={name: value for name, value in given.items() if value is not None})
+    show_answer(
+        made, as_json=as_json, sentence=lambda m: f"job {m['id']}" + ("" if m["created"] else " (its key had made it)")
+    )
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="NDJSON, one job per line; - is standard input.")],
+    key: Annotated[str | None, typer.Option(help="Makes it safe to send the same file again.")] = None,
+    rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Schedule the jobs of a file, however large; bad lines are reported and cost no others."""
+    rejected = import_file(file, key=key, rejects=rejects, as_json=as_json)
+    if rejected:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(
+    status: Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")] = None,
+    task_type: Annotated[str | None, typer.Option("--type", help="Of one task type.")] = None,
+    since: Since = None,
+    until: Until = None,
+    key: Annotated[str | None, typer.Option(help="The job of an idempotency key.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    query = {
+        "status": [str(one) for one in status or ()],
+        "task_type": task_type,
+        "execute_from": since,
+        "execute_to": until,
+        "idempotency_key": key,
+        "cursor": cursor,
+        "limit": limit,
+    }
+    show_page(ask("GET", "/jobs", query=query), COLUMNS, as_json=as_json, empty="no jobs")
+
+
+@app.command()
+def show(job_id: JobId, as_json: Json = False) -> None:
+    """Show one job."""
+    job = ask("GET", f"/jobs/{job_id}")
+    show_json(job) if as_json else show_fields(job)
+
+
+@app.command()
+def explain(job_id: JobId, as_json: Json = False) -> None:
+    """Say why a job is where it is."""
+    answer = ask("GET", f"/jobs/{job_id}/explain")
+    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
+    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+
+
+@app.command()
+def cancel(
+    job_id: Annotated[int | None, typer.Argument(min=1, metavar="ID", help="The job's id.")] = None,
+    task_type: Annotated[str | None, typer.Option("--type", help="All of one task type; needs --yes.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Cancel more than one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel a job, or with --type --yes all jobs of a type."""
+    if (job_id is None) == (task_type is None):
+        raise typer.BadParameter("give ID or --type, one of them")
+    if job_id is not None:
+        _act(job_id, "cancel", as_json=as_json)
+        return
+    if not yes:
+        raise typer.BadParameter("--type cancels every job of that type; add --yes")
+    _act_on_all("cancel", {"task_type": task_type}, as_json=as_json)
+
+
+def _act_on_all(action: str, which: dict[str, Any], *, as_json: bool) -> None:
+    total = 0
+    more = True
+    while more:
+        answer = ask("POST", f"/jobs:{action}", body=which)
+        total += len(answer["ids"])
+        more = answer["more"]
+        if more:
+            say(f"{total} so far")
+    show_answer({"jobs": total}, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs")
+
+
+@app.command()
+def retry(
+    job_id: Annotated[int | None, typer.Argument(min=1, metavar="ID", help="The job's id.")] = None,
+    ids: JobIds = None,
+    task_type: Annotated[str | None, typer.Option("--type", help="All failed jobs of one task type.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Put failed jobs back to work, with all their attempts, due now."""
+    if job_id is not None and not ids and task_type is None:
+        _act(job_id, "retry", as_json=as_json)
+    elif job_id is None and (ids or task_type):
+        which = {"ids": ids or None, "task_type": task_type}
+        _act_on_all("retry", {name: value for name, value in which.items() if value}, as_json=as_json)
+    else:
+        raise typer.BadParameter("give ID, or --id/--type, one of them")
+
+
+@app.command()
+def reschedule(job_id: JobId, at: At = None, delay: In = None, as_json: Json = False) -> None:
+    """Give a pending job another time."""
+    if (at is None) == (delay is None):
+        raise typer.BadParameter("give --at or --in, one of them")
+    _act(job_id, "reschedule", body={"execute_at": at} if at else {"delay": delay}, as_json=as_json)
+
+
+@app.command("run-now")
+def run_now(job_id: JobId, as_json: Json = False) -> None:
+    """Make a pending job due now."""
+    _act(job_id, "run-now", as_json=as_json)
+
+
+def _act(job_id: int, action: str, *, as_json: bool, body: Any = None) -> None:
+    def sentence(done: Any) -> str:
+        when = f", due at {done['execute_at']}" if done.get("execute_at") else ""
+        return f"job {done['id']} is {done['status']}: {done['outcome']}{when}"
+
+    show_answer(ask("POST", f"/jobs/{job_id}/{action}", body=body), as_json=as_json, sentence=sentence)

@@ -1,0 +1,107 @@
+"""What a command says: tables for people, JSON for programs, errors in one line.
+
+Standard output carries results and nothing else; everything said about them goes to standard error.
+Colours appear on a terminal only. Whoever closes the pipe has seen enough, and hears nothing of it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tickwright.domain.errors import TickwrightError
+
+EMPTY = "–"
+Columns = Sequence[str]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that knows whether somebody looks at it."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream, no_color=None if stream.isatty() else True, highlight=False, soft_wrap=not stream.isatty()
+    )
+
+
+def say(text: str) -> None:
+    """Say something about the results, on standard error."""
+    console(stderr=True).print(escape(text))
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON value."""
+    sys.stdout.write(
+        json.dumps(value, ensure_ascii=False, default=str, indent=2 if sys.stdout.isatty() else None) + "\n"
+    )
+
+
+def show_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, *, empty: str = "nothing") -> None:
+    """Print rows as a table."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(row.get(column))) for column in columns))
+    if table.row_count:
+        console().print(table)
+    else:
+        say(empty)
+
+
+def show_fields(row: Mapping[str, Any]) -> None:
+    """Print one thing, a line per field that says something."""
+    width = max((len(name) for name in row), default=0)
+    for name, value in row.items():
+        if value is not None:
+            sys.stdout.write(f"{name.replace('_', ' '):<{width}}  {_cell(value)}\n")
+
+
+def show_page(page: Mapping[str, Any], columns: Columns, *, as_json: bool, empty: str) -> None:
+    """Print one page of a listing, and how to get the next one."""
+    if as_json:
+        show_json(page)
+        return
+    show_rows(page["items"], columns, empty=empty)
+    if page.get("next"):
+        say(f"there is more: --cursor {page['next']}")
+
+
+def show_answer(answer: Any, *, as_json: bool, sentence: Callable[[Any], str]) -> None:
+    """Print what an action did."""
+    if as_json:
+        show_json(answer)
+    else:
+        sys.stdout.write(sentence(answer) + "\n")
+
+
+def show_error(error: TickwrightError, *, as_json: bool) -> None:
+    """Print an error: one line (or one line per mistake), or one JSON object; on standard error."""
+    if as_json:
+        document = {"code": error.code, "message": error.message, "retriable": error.retriable, **error.details}
+        sys.stderr.write(json.dumps({"error": document}, ensure_ascii=False, default=str) + "\n")
+    else:
+        console(stderr=True).print(f"[red]tickwright:[/red] {escape(error.message)} [dim]({escape(error.code)})[/dim]")
+
+
+def close_quietly() -> None:
+    """Write out what is left; a closed pipe is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ("", []):
+        return EMPTY
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

@@ -1,0 +1,61 @@
+"""The tree of commands, and how every one of them ends."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from tickwright.cli import admin, jobs, task_types
+from tickwright.cli import run as running
+from tickwright.cli.output import close_quietly, show_error
+from tickwright.domain.errors import TickwrightError
+from tickwright.observe.logs import configure_logging
+
+app = typer.Typer(
+    name="tickwright",
+    help="Everything that must happen later or again and again, done exactly as promised.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+running.add_to(app)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(task_types.app, name="task-types")
+admin.add_to(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return the exit code: 0 done, 1 failed, 2 wrong use."""
+    as_json = "--json" in arguments
+    configure_logging(json=not sys.stderr.isatty(), level="warning")
+    try:
+        answer = app(args=list(arguments), prog_name="tickwright", standalone_mode=False)
+        return answer if isinstance(answer, int) and not isinstance(answer, bool) else 0
+    except TickwrightError as error:
+        show_error(error, as_json=as_json)
+        return 1
+    except TyperException as error:
+        return _wrong_use(error, as_json=as_json)
+    except BrokenPipeError:
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    finally:
+        close_quietly()
+
+
+def _wrong_use(error: TyperException, *, as_json: bool) -> int:
+    message = error.format_message()
+    if not message:  # no command was given: the help text is the answer
+        return error.exit_code
+    if as_json:
+        sys.stderr.write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n")
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    sys.stderr.write(f"tickwright: {message}\n")
+    if context is not None:
+        sys.stderr.write(f"{context.command_path} --help says what there is\n")
+    return error.exit_code

@@ -1,0 +1,123 @@
+"""Processes and their preparation: ``up migrate run worker scheduler relay api bench top doctor``."""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tickwright.cli.options import Json
+from tickwright.domain.errors import Rejected
+from tickwright.wiring.settings import load_settings
+
+App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put the commands of this module into the tree."""
+    for command in (up, migrate, run):
+        app.command()(command)
+    for role in ("worker", "scheduler", "relay", "api"):
+        app.command(role, help=f"Run the role {role}.")(_role(role))
+    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+    app.command()(top)
+    app.command()(doctor)
+
+
+def up(
+    example: Annotated[bool, typer.Option("--example/--no-example", help="Bring the example's jobs.")] = True,
+    home: Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything lives (TICKWRIGHT_HOME).")] = None,
+    app: App = None,
+) -> None:
+    """Start everything in one process on the embedded PostgreSQL, and show what happens."""
+    from tickwright.cli.up import run_up
+
+    run_up(load_settings(home=home, app=app), example=example)
+
+
+def migrate(
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring the database to this release's schema; safe while the product works."""
+    from tickwright.cli.output import show_answer
+    from tickwright.store.migrate import migrate as bring_forward
+    from tickwright.store.migrate import migration_sql
+    from tickwright.wiring.database import open_database
+
+    if sql:
+        sys.stdout.write(migration_sql())
+        return
+
+    async def work() -> str:
+        async with open_database(load_settings()) as database:
+            if database.direct_url is None:
+                raise Rejected(
+                    "direct_url_needed",
+                    "TICKWRIGHT_DATABASE_URL goes through a pooler; set TICKWRIGHT_DIRECT_DATABASE_URL for migrations",
+                )
+            return await asyncio.to_thread(bring_forward, database.direct_url)
+
+    show_answer({"revision": asyncio.run(work())}, as_json=as_json, sentence=lambda a: f"schema {a['revision']}")
+
+
+def run(
+    roles: Annotated[list[str], typer.Argument(metavar="ROLE…", help="worker scheduler relay api")], app: App = None
+) -> None:
+    """Run one or several roles in this process until SIGTERM or Ctrl-C."""
+    _run(roles, app)
+
+
+def _run(roles: list[str], app: str | None) -> None:
+    import uvloop
+
+    from tickwright.wiring.loading import handlers_of
+    from tickwright.wiring.logging import start_logging
+    from tickwright.wiring.node import check_roles, run_node
+
+    check_roles(roles)
+    settings = load_settings(app=app)
+    start_logging(settings)
+    uvloop.run(run_node(settings, roles, handlers=handlers_of(settings.app), signals=True))
+
+
+def _role(role: str) -> Callable[..., None]:
+    def command(app: App = None) -> None:
+        _run([role], app)
+
+    return command
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as jobs, lateness, pickup, recovery.")],
+) -> None:
+    """Measure, on a server that the bench brings itself."""
+    try:
+        module = importlib.import_module(f"tickwright.bench.{name.replace('-', '_')}")
+    except ModuleNotFoundError:
+        raise typer.BadParameter(f"there is no bench {name!r} in this installation") from None
+    code = module.main(context.args)
+    raise typer.Exit(code or 0)
+
+
+def top(
+    every: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch what is due, running, done and late."""
+    from tickwright.cli.top import run_top
+
+    run_top(load_settings(), every_s=every, once=once or as_json, as_json=as_json)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check the database, its settings and everything around it; each finding comes with a remedy."""
+    from tickwright.cli.doctor import run_doctor
+
+    if not run_doctor(as_json=as_json):
+        raise typer.Exit(1)

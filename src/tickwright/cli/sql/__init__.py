@@ -1,0 +1,1 @@
+"""SQL of the terminal's live view and of the doctor."""

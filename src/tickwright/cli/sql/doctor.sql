@@ -1,0 +1,21 @@
+-- name: facts
+-- What the doctor judges; one row, no table is read.
+SELECT current_setting('server_version_num')::integer AS server_version,
+       current_setting('server_version') AS server_version_text,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS synchronous_standby_names,
+       current_setting('max_connections')::integer AS max_connections,
+       current_setting('transaction_timeout', true) AS transaction_timeout,
+       pg_is_in_recovery() AS in_recovery,
+       date_part('epoch', clock_timestamp()) AS now_s,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+       (SELECT coalesce(max(date_part('epoch', clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
+         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()) AS oldest_transaction_s,
+       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) AS sync_standbys;
+
+-- name: alive
+-- The living workers by role. Small: a row per process.
+SELECT role, count(*) AS workers FROM tickwright.workers, unnest(roles) AS role
+ WHERE lost_at IS NULL AND lease_until > clock_timestamp() GROUP BY role;

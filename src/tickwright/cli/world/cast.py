@@ -1,0 +1,74 @@
+"""The example's jobs: a good one, a slow one that is cancelled, one that needs two tries, one that never works."""
+
+import asyncio
+from datetime import timedelta
+
+from tickwright.app import Tickwright
+from tickwright.capabilities.jobs.model import Job
+
+CALLBACK_TYPE = "example.callback"
+
+
+def add_handlers(app: Tickwright) -> None:
+    """Register the example's handlers."""
+
+    @app.job("example.greet", timeout="5s")
+    async def greet(_job: Job, name: str) -> str:
+        return f"hello, {name}"
+
+    @app.job("example.report", timeout="30s", concurrency=2)
+    async def report(job: Job, pages: int) -> None:
+        for page in range(pages):
+            await job.progress({"page": page + 1, "of": pages})
+            await asyncio.sleep(0.3)
+
+    @app.job("example.flaky", timeout="5s", retry={"base": "1s", "cap": "2s"})
+    async def flaky(job: Job) -> None:
+        if job.attempt == 1:
+            raise RuntimeError("the other side was busy")
+
+    @app.job("example.broken", timeout="5s", max_attempts=2, retry={"base": "1s", "cap": "1s"})
+    def broken(_job: Job) -> None:
+        raise ValueError("this one never works")
+
+    @app.job("example.endless", timeout="1m")
+    async def endless(job: Job) -> None:
+        while not job.cancelled:  # noqa: ASYNC110  an example of looking at it
+            await asyncio.sleep(1)
+
+
+async def keep_scheduling(app: Tickwright) -> None:
+    """Schedule the example's jobs a few seconds ahead, again and again, until cancelled."""
+    turn = 0
+    while True:
+        await _schedule_some(app, turn)
+        turn += 1
+        await asyncio.sleep(1)
+
+
+async def _schedule_some(app: Tickwright, turn: int) -> None:
+    await app.schedule("example.greet", {"name": f"number {turn}"}, delay=timedelta(seconds=2))
+    if turn % 2 == 0:
+        await app.schedule(CALLBACK_TYPE, {"turn": turn}, delay=timedelta(seconds=3))
+    if turn % 5 == 1:
+        await app.schedule("example.report", {"pages": 4}, delay=timedelta(seconds=2))
+    if turn % 8 == 2:
+        await app.schedule("example.flaky", delay=timedelta(seconds=2))
+    if turn % 20 == 3:
+        await app.schedule("example.broken", delay=timedelta(seconds=2))
+    if turn % 15 == 4:
+        endless = await app.schedule("example.endless", delay=timedelta(seconds=1))
+        asyncio.get_running_loop().call_later(5, _cancel_later, app, endless.id)
+
+
+_cancelling: set["asyncio.Task[None]"] = set()
+
+
+def _cancel_later(app: Tickwright, job_id: int) -> None:
+    task = asyncio.ensure_future(_cancel(app, job_id))
+    _cancelling.add(task)
+    task.add_done_callback(_cancelling.discard)
+
+
+async def _cancel(app: Tickwright, job_id: int) -> None:
+    await app.cancel(job_id)

@@ -1,0 +1,39 @@
+"""The API as a process's own: what it answers from, with a socket or without one."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tickwright import __version__
+from tickwright.api.app import create_app
+from tickwright.api.context import ApiContext, Readiness
+from tickwright.wiring.link import Link, open_link
+from tickwright.wiring.settings import Settings
+
+Ask = Callable[[], Awaitable[Readiness]]
+
+
+def api_context(link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> ApiContext:
+    """Return what the API of this process answers from."""
+    return ApiContext(
+        pool=link.pool,
+        jobs=link.service,
+        enqueuer=link.enqueuer,
+        readiness=readiness,
+        metrics=metrics,
+        version=__version__,
+    )
+
+
+@asynccontextmanager
+async def local_api(settings: Settings) -> AsyncIterator[Any]:
+    """Give the API's routes for use inside this process, where the caller is in the scope and no key is asked for.
+
+    Nothing that comes from a network can reach this application: it has no socket.
+    """
+
+    async def ready() -> Readiness:
+        return Readiness(ready=True)
+
+    async with open_link(settings, declare=False) as link:
+        yield create_app(api_context(link, ready, lambda: b"")).framework

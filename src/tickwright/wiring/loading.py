@@ -1,0 +1,41 @@
+"""Finding the user's program: ``MODULE:APP``."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from tickwright.capabilities.jobs.handlers import HandlerRegistry
+from tickwright.domain.errors import Rejected
+
+
+def load_app(name: str) -> Any:
+    """Return the app object that ``MODULE:APP`` names; the current folder is searched first, as by ``python -m``.
+
+    Raises:
+        Rejected: ``app_not_found``, there is no such module or object; ``not_an_app``. Permanent.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise Rejected("app_not_found", f"TICKWRIGHT_APP: there is no module {module_name} in {here}") from None
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise Rejected("app_not_found", f"TICKWRIGHT_APP: {module_name} has no {attribute}")
+    if not isinstance(getattr(found, "handlers", None), HandlerRegistry):
+        raise Rejected("not_an_app", f"TICKWRIGHT_APP: {name} is not a Tickwright object")
+    return found
+
+
+def handlers_of(name: str | None) -> HandlerRegistry:
+    """Return the handlers of the app that ``name`` names; none without a name. Errors as ``load_app``."""
+    if name is None:
+        return HandlerRegistry()
+    registry: HandlerRegistry = load_app(name).handlers
+    return registry

@@ -1,0 +1,93 @@
+"""The API as a service: its own socket, bounded requests, a graceful end."""
+
+import asyncio
+import socket
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tickwright.api.server import bind, make_server
+from tickwright.domain.errors import Unavailable
+from tickwright.wiring.settings import Bind
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_log = structlog.get_logger("tickwright.api")
+
+
+def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
+    """Return a listening socket; with ``or_any`` a free port where the wanted one is taken.
+
+    Raises:
+        Unavailable: ``address_in_use``. Retry, or choose another port.
+    """
+    try:
+        return bind(at.host, at.port)
+    except OSError as error:
+        if or_any:
+            return bind(at.host, 0)
+        raise Unavailable("address_in_use", f"cannot listen at {at}: {error.strerror or error}") from error
+
+
+class ApiService:
+    """Serves the API until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        app: From ``create_app``.
+        socket: Listening already, so that the port is known before the first request.
+    """
+
+    name = "api"
+
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        self._app, self._socket = app, listening
+        self.host, self.port = listening.getsockname()[:2]
+        self._server: uvicorn.Server | None = None
+        self._over = asyncio.Event()
+        self._over.set()
+        self._stopping = False
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://{Bind(self.host, self.port)}"
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        if self._stopping:
+            return
+        if self._socket.fileno() == -1:  # an earlier run has closed it
+            self._socket = bind(self.host, self.port)
+        server = make_server(self._app, self.host, self.port)
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # the supervisor hears them
+        self._server = server
+        self._over.clear()
+        _log.info("api.listening", url=self.url)
+        try:
+            await server.serve(sockets=[self._socket])
+        finally:
+            self._server = None
+            self._over.set()
+        if not self._stopping:
+            raise Unavailable("api_ended", "the API server ended by itself")
+
+    async def quiesce(self) -> None:
+        """Accept no more connections and let requests finish."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+        else:
+            self._socket.close()
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """Cut what still runs."""
+        if self._server is not None:
+            self._server.force_exit = True
+        await self.quiesce()
+
+    def last_tick_age_s(self) -> float | None:
+        """Zero while it listens: it has no rounds."""
+        return 0.0 if self._server is not None and self._server.started else None
