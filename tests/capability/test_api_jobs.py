@@ -68,7 +68,9 @@ async def test_many_callers_with_one_key_make_one_job(api: RunningApi) -> None:
 
 async def test_pages_show_every_job_once_newest_first(api: RunningApi) -> None:
     """Following ``next`` visits each job once."""
-    made = [(await api.operator.post("/v1/jobs", {"task_type": "noop", "execute_at": DUE})).json["id"] for _ in range(7)]
+    made = [
+        (await api.operator.post("/v1/jobs", {"task_type": "noop", "execute_at": DUE})).json["id"] for _ in range(7)
+    ]
     seen: list[int] = []
     cursor = ""
     while True:

@@ -81,7 +81,9 @@ def _check_query(request: Request) -> None:
     if not request.scope["query_string"]:
         return
     known = {field.alias for field in request.scope["route"].dependant.query_params}
-    for name in request.query_params:
+    for name, value in request.query_params.multi_items():
+        if "\0" in value:
+            raise Rejected("unsupported_character", "\\u0000 cannot be kept and is found nowhere", status=400)
         if name not in known:
             shown = strict_json.shown(name)
             allowed = ", ".join(sorted(known)) or "none here"

@@ -1,0 +1,294 @@
+"""Who may do what: keys, roles, and what is never shown."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kit.api import ADMIN, RunningApi, running_api
+from kit.waiting import eventually_async
+from tickwright.api import ApiLimits, Readiness
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.ports.caller import Role
+
+OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
+NEEDS = {
+    ("post", "/v1/jobs"): Role.OPERATOR,
+    ("post", "/v1/jobs:bulk"): Role.OPERATOR,
+    ("post", "/v1/jobs:cancel"): Role.OPERATOR,
+    ("post", "/v1/jobs:retry"): Role.OPERATOR,
+    ("post", "/v1/jobs/{job_id}/cancel"): Role.OPERATOR,
+    ("post", "/v1/jobs/{job_id}/retry"): Role.OPERATOR,
+    ("post", "/v1/jobs/{job_id}/reschedule"): Role.OPERATOR,
+    ("post", "/v1/jobs/{job_id}/run-now"): Role.OPERATOR,
+    ("post", "/v1/dead-letters/requeue"): Role.OPERATOR,
+    ("post", "/v1/workers/{worker}/drain"): Role.OPERATOR,
+    ("put", "/v1/task-types/{name}"): Role.ADMIN,
+    ("post", "/v1/task-types/{name}/pause"): Role.ADMIN,
+    ("post", "/v1/task-types/{name}/enable"): Role.ADMIN,
+    ("post", "/v1/task-types/{name}/rotate-secret"): Role.ADMIN,
+    ("delete", "/v1/task-types/{name}"): Role.ADMIN,
+    ("get", "/v1/keys"): Role.ADMIN,
+    ("post", "/v1/keys"): Role.ADMIN,
+    ("post", "/v1/keys/{key_id}/rotate"): Role.ADMIN,
+    ("post", "/v1/keys/{key_id}/revoke"): Role.ADMIN,
+}
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API."""
+    async with running_api(database_url) as running:
+        yield running
+
+
+async def operations(api: RunningApi) -> list[tuple[str, str]]:
+    """Every operation that the OpenAPI document names."""
+    document = (await api.stranger.get("/v1/openapi.json")).json
+    return [(method, path) for path, item in document["paths"].items() for method in item]
+
+
+def filled(path: str) -> str:
+    """A path with something in every place."""
+    return re.sub(r"\{[a-z_]+\}", "5", path)
+
+
+async def test_every_route_without_a_key_is_refused(api: RunningApi) -> None:
+    """401 everywhere but on the four open paths, also where there is no route; and the document names all routes."""
+    found = await operations(api)
+    assert len(found) >= 30
+    for method, path in found:
+        answer = await api.stranger.send(method.upper(), filled(path))
+        if path in OPEN:
+            assert answer.status == 200, path
+        else:
+            assert answer.says(401, "unauthenticated").headers["www-authenticate"].startswith("Bearer")
+    for path in ("/", "/v1", "/v1/nothing", "/docs", "/openapi.json", "/v1/jobs/", "//v1/jobs", "/healthz/"):
+        (await api.stranger.get(path)).says(401, "unauthenticated")
+
+
+async def test_the_documented_routes_are_all_routes(api: RunningApi) -> None:
+    """No operation is left out of the document; NEEDS names only operations that exist."""
+    found = set(await operations(api))
+    assert set(NEEDS) <= found
+    assert {path for _, path in found if not path.startswith("/v1/")} == OPEN - {"/v1/openapi.json"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer tw_short",
+        "Bearer tw_" + "x" * 43,
+        "Bearer tw_" + "x" * 44,
+        "Basic dHc6dHc=",
+        "tw_" + "x" * 43,
+        "Bearer  \tx",
+        "Bearer tw_" + "'" * 43,
+    ],
+)
+async def test_a_key_that_is_none_opens_nothing(api: RunningApi, header: str) -> None:
+    """Malformed and unknown keys are 401 alike."""
+    for method, path in (("GET", "/v1/session"), ("POST", "/v1/jobs")):
+        answer = await api.stranger.send(method, path, headers={"Authorization": header})
+        answer.says(401, "unauthenticated")
+
+
+async def test_the_role_matrix_holds_on_every_route(api: RunningApi) -> None:
+    """Each role may do what NEEDS says and nothing above it; every other route is for viewers."""
+    clients = {Role.VIEWER: api.viewer, Role.OPERATOR: api.operator, Role.ADMIN: api.admin}
+    for method, path in await operations(api):
+        if path in OPEN:
+            continue
+        needed = NEEDS.get((method, path), Role.VIEWER)
+        assert method == "get" or needed > Role.VIEWER, f"{method} {path} changes something and is open to viewers"
+        for role, client in clients.items():
+            answer = await client.send(method.upper(), filled(path))
+            if role < needed:
+                answer.says(403, "forbidden")
+            else:
+                assert answer.status not in {401, 403, 500}, (method, path, role, answer.body)
+
+
+async def test_a_session_says_who_one_is(api: RunningApi) -> None:
+    """The page and the command line ask this first."""
+    assert (await api.viewer.get("/v1/session")).json["role"] == "viewer"
+    assert (await api.admin.get("/v1/session")).json["name"] == "admin"
+
+
+async def test_a_revoked_key_is_refused_within_a_second_by_every_replica(database_url: str) -> None:
+    """Revoked on one process, refused on another that had used it just now, within 1 s."""
+    async with running_api(database_url) as one, running_api(database_url) as other:
+        made = (await one.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
+        client = other.stranger.with_key(made["key"])
+        assert (await client.get("/v1/session")).status == 200
+        assert (await one.admin.post(f"/v1/keys/{made['details']['id']}/revoke")).status == 200
+        revoked_s = asyncio.get_running_loop().time()
+
+        async def refused() -> bool:
+            return (await client.get("/v1/session")).status == 401
+
+        await eventually_async(refused, 5.0)
+        assert asyncio.get_running_loop().time() - revoked_s < 1.0
+
+
+async def test_a_rotated_key_works_beside_its_successor_until_the_overlap_ends(api: RunningApi) -> None:
+    """Rotation never locks anybody out; overlap 0s ends the old key at once."""
+    made = (await api.admin.post("/v1/keys", {"name": "bot", "role": "operator"})).json
+    path = f"/v1/keys/{made['details']['id']}/rotate"
+    successor = (await api.admin.post(path)).json
+    assert successor["details"]["role"] == "operator"
+    for key in (made["key"], successor["key"]):
+        assert (await api.stranger.with_key(key).get("/v1/session")).json["name"] == "bot"
+    assert (await api.admin.post(path, {"overlap": "0s"})).status == 201
+
+    async def refused() -> bool:
+        return (await api.stranger.with_key(made["key"]).get("/v1/session")).status == 401
+
+    await eventually_async(refused, 2.0)
+
+
+async def test_an_expired_key_is_refused(api: RunningApi) -> None:
+    """``expires_in`` counts by the database's clock."""
+    made = (await api.admin.post("/v1/keys", {"name": "short", "role": "viewer", "expires_in": "50ms"})).json
+
+    async def refused() -> bool:
+        return (await api.stranger.with_key(made["key"]).get("/v1/session")).status == 401
+
+    await eventually_async(refused, 3.0)
+
+
+async def test_a_key_above_its_rate_is_told_to_wait(database_url: str) -> None:
+    """429 with Retry-After, for this key alone."""
+    async with running_api(database_url, limits=ApiLimits(requests_per_s=0.1, burst=2)) as api:
+        for path in ("/v1/session", "/v1/session"):
+            assert (await api.viewer.get(path)).status == 200
+        await api.viewer.get("/v1/session")
+        said = (await api.viewer.get("/v1/session")).says(429, "rate_limited")
+        assert int(said.headers["retry-after"]) >= 1
+        assert (await api.admin.get("/v1/session")).status == 200
+
+
+async def test_no_answer_ever_shows_a_secret(api: RunningApi) -> None:
+    """Canaries: signing secrets and keys appear in the answer that makes them and in no other, nor in any table
+    that people read."""
+    put = (await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})).json
+    rotated = (await api.admin.post("/v1/task-types/hook/rotate-secret")).json
+    key = (await api.admin.post("/v1/keys", {"name": "canary", "role": "admin"})).json
+    again = (await api.admin.post(f"/v1/keys/{key['details']['id']}/rotate")).json
+    canaries = [put["secret"], rotated["secret"], key["key"], again["key"]]
+    assert all(re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=|tw_[A-Za-z0-9_-]{43}", canary) for canary in canaries)
+    job = (await api.admin.post("/v1/jobs", {"task_type": "hook", "delay": "1h"})).json["id"]
+    places = [
+        path.replace("{job_id}", str(job)).replace("{name}", "hook")
+        for method, path in await operations(api)
+        if method == "get"
+    ]
+    texts = [(await api.admin.get(path)).body.decode() for path in places]
+    texts.append(
+        (await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h2"})).body.decode()
+    )
+    rows = await api.pool.fetch("SELECT * FROM tickwright.audit")
+    texts.append(json.dumps([str(dict(row)) for row in rows]))
+    hashes = await api.pool.fetch("SELECT encode(hash, 'hex') FROM tickwright.api_keys")
+    for text in texts:
+        assert not [canary for canary in canaries if canary in text or canary[9:] in text]
+        assert not [row for row in hashes if row[0] in text]
+
+
+async def test_the_first_secret_is_made_with_its_type_and_shown_once(api: RunningApi) -> None:
+    """Only signed targets have secrets; a second put makes none; rotation keeps the old one signing."""
+    made = await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})
+    assert made.status == 201
+    assert made.json["secret"].startswith("whsec_")
+    again = await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})
+    assert (again.status, again.json["secret"]) == (200, None)
+    await api.admin.post("/v1/task-types/hook/rotate-secret", {"overlap": "2h"})
+    assert (await api.viewer.get("/v1/task-types/hook")).json["signing_secrets"] == 2
+    await api.admin.post("/v1/task-types/hook/rotate-secret", {"overlap": "0s"})
+    assert (await api.viewer.get("/v1/task-types/hook")).json["signing_secrets"] == 1
+    (await api.admin.post("/v1/task-types/noop/rotate-secret")).says(422, "nothing_to_sign")
+
+
+async def test_a_target_that_the_guard_forbids_is_not_stored(database_url: str) -> None:
+    """The injected rule decides about targets; what it says reaches the caller."""
+    from tickwright.domain.errors import Rejected
+
+    def refuse(target: str) -> None:
+        if "169.254" in target:
+            raise Rejected("callback_url_not_allowed", "this address is link-local", field="target")
+
+    async with running_api(database_url, allow_target=refuse) as api:
+        body = {"target": "https://169.254.169.254/latest"}
+        (await api.admin.send("PUT", "/v1/task-types/meta", body)).says(422, "callback_url_not_allowed")
+        (await api.viewer.get("/v1/task-types/meta")).says(404, "task_type_not_found")
+
+
+async def test_readiness_is_what_the_owner_says(database_url: str) -> None:
+    """503 with the checks when the process cannot work; liveness is another question."""
+    state = Readiness(ready=False, checks={"database": "no answer"})
+    async with running_api(database_url, ready=lambda: state) as api:
+        answer = await api.stranger.get("/readyz")
+        assert (answer.status, answer.json["checks"]) == (503, {"database": "no answer"})
+        assert (await api.stranger.get("/healthz")).json == {"status": "ok"}
+
+
+async def test_every_operator_action_leaves_one_line_of_audit(api: RunningApi) -> None:
+    """Who, what, before and after, for each action that changes something; refused ones leave none."""
+    service, caller = api.service, ADMIN
+    before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
+    jobs = [(await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"] for _ in range(3)]
+    worker = await api.pool.fetchval(
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "VALUES (77, 'w', '{worker}', '0', now() + interval '1 hour') RETURNING id"
+    )
+    await service.types.put("hook", TaskTypeRequest(target="https://example.org/"), caller=caller)
+    key = (await service.keys.create("k", Role.VIEWER, caller=caller)).details.id
+    dead = await dead_job(api)
+    message = await api.pool.fetchval(
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "
+        "VALUES (1, 'pg:x', '{}', '{}', now(), 3) RETURNING id"
+    )
+    second = await dead_job(api)
+    actions: list[tuple[str, str, Any, str]] = [
+        ("POST", f"/v1/jobs/{jobs[0]}/reschedule", {"delay": "2h"}, "jobs.reschedule"),
+        ("POST", f"/v1/jobs/{jobs[0]}/run-now", None, "jobs.run_now"),
+        ("POST", f"/v1/jobs/{jobs[0]}/cancel", None, "jobs.cancel"),
+        ("POST", f"/v1/jobs/{dead}/retry", None, "jobs.retry"),
+        ("POST", "/v1/jobs:cancel", {"ids": jobs[1:]}, "jobs.cancel_many"),
+        ("POST", "/v1/jobs:retry", {"ids": [second]}, "jobs.retry_many"),
+        ("POST", "/v1/dead-letters/requeue", {"kind": "outbox", "ids": [message]}, "dead_letters.requeue"),
+        ("POST", f"/v1/workers/{worker}/drain", None, "workers.drain"),
+        ("PUT", "/v1/task-types/hook", {"target": "https://example.org/2"}, "task_types.put"),
+        ("POST", "/v1/task-types/hook/pause", None, "task_types.pause"),
+        ("POST", "/v1/task-types/hook/enable", None, "task_types.enable"),
+        ("POST", "/v1/task-types/hook/rotate-secret", None, "task_types.rotate_secret"),
+        ("DELETE", "/v1/task-types/hook", None, "task_types.delete"),
+        ("POST", "/v1/keys", {"name": "n", "role": "viewer"}, "keys.create"),
+        ("POST", f"/v1/keys/{key}/rotate", None, "keys.rotate"),
+        ("POST", f"/v1/keys/{key}/revoke", None, "keys.revoke"),
+    ]
+    before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
+    for method, path, body, action in actions:
+        answer = await api.admin.send(method, path, body)
+        assert answer.status < 300, (path, answer.body)
+        rows = await api.pool.fetch("SELECT * FROM tickwright.audit WHERE id > $1", before)
+        assert [(row["actor"], row["action"]) for row in rows] == [("admin", action)], path
+        assert rows[0]["before"] or rows[0]["after"]
+        before = rows[0]["id"]
+    for method, path in [("POST", f"/v1/jobs/{jobs[0]}/cancel"), ("POST", "/v1/task-types/hook/pause")]:
+        assert (await api.admin.send(method, path)).status in {404, 409}
+    assert await api.pool.fetchval("SELECT max(id) FROM tickwright.audit") == before
+    shown = (await api.viewer.get("/v1/audit?action=jobs.cancel")).json["items"]
+    assert [line["subject"] for line in shown] == [f"job:{jobs[0]}"]
+
+
+async def dead_job(api: RunningApi) -> int:
+    """A job that failed."""
+    made = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id = $1", made)
+    return int(made)

@@ -1,0 +1,130 @@
+"""Imports: NDJSON in constant memory, where one bad line costs no good one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.api import RunningApi, running_api
+from kit.waiting import eventually_async
+
+LINE = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z","payload":{"n":%d}}\n'
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API."""
+    async with running_api(database_url) as running:
+        yield running
+
+
+async def count(api: RunningApi) -> int:
+    """How many jobs there are."""
+    return int(await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks"))
+
+
+async def test_good_lines_become_jobs_and_bad_ones_say_why(api: RunningApi) -> None:
+    """Each bad line is rejected by its number, code and reason; the others are there."""
+    lines = [
+        LINE % 1,
+        b"nonsense\n",
+        b"\n",
+        b'{"task_type":"nobody"}\n',
+        b'{"task_type":"noop","fence":1}\n',
+        b'{"task_type":"noop","payload":"' + b"x" * 300_000 + b'"}\n',
+        b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00"}\n',
+        b'{"task_type":"noop","idempotency_key":"k","payload":1}\n',
+        b'{"task_type":"noop","idempotency_key":"k","payload":1}\n',
+        b'{"task_type":"noop","idempotency_key":"k","payload":2}\n',
+        (LINE % 2).rstrip(),
+    ]
+    done = await api.operator.bulk(b"".join(lines))
+    assert done.status == 200, done.body
+    said = done.json
+    assert (said["lines"], said["created"], said["existing"], said["rejected"]) == (11, 3, 1, 6)
+    assert {(r["line"], r["code"]) for r in said["rejects"]} == {
+        (2, "invalid_json"), (4, "unknown_task_type"), (5, "unknown_field"), (6, "line_too_long"),
+        (7, "naive_datetime"), (10, "key_reused"),
+    }  # fmt: skip
+    assert all(reject["message"] for reject in said["rejects"])
+    assert said["committed_lines"] == 11
+    assert await count(api) == 3
+
+
+async def test_a_large_import_is_complete(api: RunningApi) -> None:
+    """12,345 lines in odd pieces: every one is there once."""
+    body = b"".join(LINE % n for n in range(12_345))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 9_973):
+            yield body[start : start + 9_973]
+
+    said = (await api.operator.bulk(pieces())).json
+    assert (said["created"], said["rejected"]) == (12_345, 0)
+    found = await api.pool.fetchval("SELECT count(DISTINCT payload->'n') FROM tickwright.scheduled_tasks")
+    assert (await count(api), found) == (12_345, 12_345)
+
+
+async def test_rejects_beyond_the_cap_are_counted(api: RunningApi) -> None:
+    """The answer stays small whatever comes."""
+    said = (await api.operator.bulk(b"x\n" * 1_500 + LINE % 1)).json
+    assert (said["rejected"], len(said["rejects"]), said["rejects_left_out"], said["created"]) == (1500, 1000, 500, 1)
+
+
+async def test_an_upload_with_a_key_can_be_sent_again(api: RunningApi) -> None:
+    """The same key and lines make no job twice; the second answer says that they exist."""
+    body = b"".join(LINE % n for n in range(2_500))
+    first = (await api.operator.bulk(body, **{"Idempotency-Key": "nightly-7"})).json
+    second = (await api.operator.bulk(body, **{"Idempotency-Key": "nightly-7"})).json
+    assert (first["created"], first["existing"]) == (2_500, 0)
+    assert (second["created"], second["existing"], second["rejected"]) == (0, 2_500, 0)
+    assert await count(api) == 2_500
+
+
+async def test_two_uploads_of_one_file_at_once_make_each_job_once(api: RunningApi) -> None:
+    """Concurrent uploads under one key neither deadlock nor double."""
+    body = b"".join(LINE % n for n in range(3_000))
+    answers = await asyncio.gather(*(api.operator.bulk(body, **{"Idempotency-Key": "same"}) for _ in range(3)))
+    assert [answer.status for answer in answers] == [200] * 3, [answer.body[:300] for answer in answers]
+    assert sum(answer.json["created"] for answer in answers) == 3_000
+    assert await count(api) == 3_000
+
+
+async def test_a_cut_connection_leaves_exactly_what_the_audit_says(api: RunningApi) -> None:
+    """Whole batches stay, the rest and the torn line are dropped; sending it all again under the key completes it."""
+    sent = 2_700
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    head = (
+        "POST /v1/jobs:bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+        f"authorization: Bearer {api.operator.key}\r\nidempotency-key: cut\r\ncontent-length: 99999999\r\n\r\n"
+    )
+    writer.write(head.encode() + b"".join(LINE % n for n in range(sent)) + b'{"task_type":"noop"')
+    await writer.drain()
+
+    async def progress() -> dict[str, int]:
+        text = await api.pool.fetchval(
+            "SELECT after FROM tickwright.audit WHERE action = 'jobs.import' AND subject = 'import:cut' "
+            "ORDER BY id LIMIT 1"
+        )
+        return json.loads(text) if text else {"committed_lines": 0}
+
+    async def two_batches() -> bool:
+        return (await progress())["committed_lines"] == 2_000
+
+    await eventually_async(two_batches)
+    writer.transport.abort()
+    assert await count(api) == 2_000
+    said = await progress()
+    assert (said["committed_lines"], said["created"], said["finished"]) == (2_000, 2_000, False)
+    again = (await api.operator.bulk(b"".join(LINE % n for n in range(sent)), **{"Idempotency-Key": "cut"})).json
+    assert (again["existing"], again["created"]) == (2_000, 700)
+    assert await count(api) == sent
+
+
+async def test_an_import_leaves_one_line_of_audit_with_its_counts(api: RunningApi) -> None:
+    """Who imported, and how much."""
+    said = (await api.operator.bulk(LINE % 1 + b"x\n")).json
+    line = (await api.viewer.get("/v1/audit?action=jobs.import")).json["items"][0]
+    assert (line["id"], line["actor"]) == (said["import_id"], "operator")
+    assert line["after"] == {"committed_lines": 2, "created": 1, "existing": 0, "rejected": 1, "finished": True}
