@@ -1,0 +1,134 @@
+"""Structured logs: JSON for machines, lines for people, and no secret in either.
+
+A value is masked when its *name* says that it is a secret, when it *is* a secret that somebody
+registered, and where it is a URL with a password. An event is one line, whatever a value contains,
+so nobody can forge a second one.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import structlog
+
+MASK = "***"
+VALUE_CHARS_MAX = 4000
+DEPTH_MAX = 6
+KNOWN_SECRETS_MAX = 10_000
+SECRET_CHARS_MIN = 6
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[_\-.])(?:password|passwd|pwd|secret|secrets|api[_-]?key|authorization|cookie|credential|credentials|private[_-]?key"
+    r"|signature|access[_-]?token|refresh[_-]?token|bearer)(?:$|[_\-.])",
+    re.IGNORECASE,
+)
+_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s/]*)(?=@)")
+_SECRET_SHAPE = re.compile(r"whsec_[A-Za-z0-9+/=_-]+|tw_[A-Za-z0-9_-]{16,}|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+_DSN_PASSWORD = re.compile(r"(?i)(?P<head>\b(?:password|passwd|pwd)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_known: set[str] = set()
+
+Event = MutableMapping[str, Any]
+
+
+def know_secret(value: str) -> None:
+    """Mask ``value`` wherever it appears from now on; shorter than six characters is ignored."""
+    if len(value) >= SECRET_CHARS_MIN and len(_known) < KNOWN_SECRETS_MAX:
+        _known.add(value)
+
+
+def forget_secrets() -> None:
+    """Forget what ``know_secret`` was told; for tests and after a rotation."""
+    _known.clear()
+
+
+def redact_text(text: str) -> str:
+    """Return ``text`` without secrets and at most 4,000 characters long."""
+    for secret in _known:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    text = _URL_PASSWORD.sub(rf"\g<head>{MASK}", text)
+    text = _DSN_PASSWORD.sub(rf"\g<head>{MASK}", text)
+    text = _SECRET_SHAPE.sub(MASK, text)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
+
+
+def redact(value: Any, depth: int = 0) -> Any:
+    """Return a value of an event without secrets, at most six levels deep."""
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if depth >= DEPTH_MAX:
+        return redact_text(repr(value))
+    if isinstance(value, Mapping):
+        return {redact_text(str(name)): _named(str(name), inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(inner, depth + 1) for inner in value]
+    if isinstance(value, bytes | bytearray):
+        return redact_text(repr(bytes(value)))
+    return redact_text(value if isinstance(value, str) else str(value))
+
+
+def _named(name: str, value: Any, depth: int) -> Any:
+    if _SECRET_NAME.search(name) and not isinstance(value, bool | int | float):
+        return MASK
+    return redact(value, depth)
+
+
+def redact_event(_logger: Any, _method: str, event: Event) -> Event:
+    """Processor: mask every value."""
+    return {redact_text(name): _named(name, value, 0) for name, value in event.items()}
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` with every control character and line separator written out."""
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def flatten_event(_logger: Any, _method: str, event: Event) -> Event:
+    """Processor: keep every value on one line, for the console."""
+    return {one_line(name): one_line(value) if isinstance(value, str) else one_line(repr(value))
+            if isinstance(value, list | dict) else value for name, value in event.items()}  # fmt: skip
+
+
+def configure_logging(*, json: bool, level: str = "info") -> None:
+    """Set up structlog and the standard library's logging, both to standard error.
+
+    Args:
+        json: One JSON object a line; otherwise lines for people.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+
+    Raises:
+        ValueError: The level is unknown. Permanent.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"log level {level!r} is not debug, info, warning or error")
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        redact_event,
+    ]
+    last: list[Any] = (
+        [structlog.processors.JSONRenderer(ensure_ascii=True, sort_keys=False)]
+        if json
+        else [flatten_event, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))

@@ -1,0 +1,209 @@
+"""Prometheus metrics: read from plain counters when somebody scrapes, so a job pays nothing for them.
+
+``METRICS`` is the contract (``docs/metrics.md`` is kept equal to it by a test): names do not change
+meaning, units are base units, labels are few and bounded. What a metric is read from comes in as
+protocols; this package knows neither the worker nor the relay.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One line of the contract."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec("tickwright_job_attempts_total", "counter", ("task_type", "outcome"), "Attempts that ended here."),
+    MetricSpec("tickwright_job_lateness_seconds", "histogram", ("task_type",), "Start minus due, database clock."),
+    MetricSpec("tickwright_job_held", "gauge", ("task_type",), "Attempts claimed and not ended, in this worker."),
+    MetricSpec("tickwright_worker_busy_slots", "gauge", (), "Attempts that run now, in this worker."),
+    MetricSpec("tickwright_worker_slots", "gauge", (), "Attempts that may run at once, in this worker."),
+    MetricSpec("tickwright_worker_queued_jobs", "gauge", (), "Attempts held and not started, in this worker."),
+    MetricSpec("tickwright_worker_result_backlog", "gauge", (), "Results that are not written yet."),
+    MetricSpec("tickwright_worker_lost_results_total", "counter", (), "Results dropped after a lost lease."),
+    MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Jobs of lost sessions given back."),
+    MetricSpec("tickwright_session_token", "gauge", (), "Fencing token of this session; 0 without one."),
+    MetricSpec("tickwright_session_held", "gauge", (), "1 while this session's lease may be relied on."),
+    MetricSpec("tickwright_lease_held", "gauge", ("lease",), "1 while this process holds the lease."),
+    MetricSpec("tickwright_lease_fence", "gauge", ("lease",), "Fence of a lease that this process holds."),
+    MetricSpec("tickwright_lease_age_seconds", "gauge", ("lease",), "Since the last renewal of a held lease."),
+    MetricSpec("tickwright_relay_messages_total", "counter", ("outcome",), "Outbox rows settled by this relay."),
+    MetricSpec("tickwright_relay_lost_marks_total", "counter", (), "Outcomes dropped after a lost lease."),
+    MetricSpec("tickwright_relay_busy_destinations", "gauge", (), "Destinations with a batch under way."),
+    MetricSpec("tickwright_relay_failing_destinations", "gauge", (), "Destinations that wait after failures."),
+    MetricSpec("tickwright_service_tick_age_seconds", "gauge", ("service",), "Since the loop came round."),
+    MetricSpec("tickwright_service_restarts_total", "counter", ("service",), "Starts after a crash."),
+    MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
+    MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
+    MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
+    MetricSpec("tickwright_jobs_oldest_due_seconds", "gauge", ("task_type",), "How long the oldest due one waits."),
+    MetricSpec("tickwright_dead_letters", "gauge", ("kind",), "Dead letters, counted up to 10,000."),
+    MetricSpec("tickwright_outbox_waiting", "gauge", (), "Outbox rows, counted up to 10,000."),
+    MetricSpec("tickwright_outbox_oldest_seconds", "gauge", ("scheme",), "Age of the oldest outbox row."),
+    MetricSpec("tickwright_alerts_firing", "gauge", ("rule", "severity"), "Alerts that fire now."),
+    MetricSpec("tickwright_readings_ok", "gauge", (), "1 when the database's gauges of this page are fresh."),
+)
+_SPECS: Mapping[str, MetricSpec] = {spec.name: spec for spec in METRICS}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a counter or gauge of the contract."""
+
+    name: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+Source = Callable[[], Sequence[Sample]]
+
+
+class TypeCounters(Protocol):
+    """What a worker counts for one task type."""
+
+    held: int
+    late_counts: list[int]
+    late_sum_s: float
+    counts: dict[str, int]
+
+
+class _Runner(Protocol):
+    slots: int
+    busy: int
+
+    @property
+    def queued(self) -> int: ...
+
+
+class JobSource(Protocol):
+    """The worker, as far as its metrics go."""
+
+    lost_results: int
+    reclaimed: int
+
+    @property
+    def runner(self) -> _Runner:
+        """Its slots."""
+        ...
+
+    def entries(self) -> Mapping[str, Any]:
+        """Task types to :class:`TypeCounters`."""
+        ...
+
+    def backlog(self) -> int:
+        """Results that are not written yet."""
+        ...
+
+
+class TickwrightCollector(Collector):
+    """Reads every source at scrape time; register it once per process.
+
+    Args:
+        sources: Callables that return samples of the contract's counters and gauges.
+        worker: The job worker, where this process has one.
+        lateness_buckets_s: Upper bounds of its lateness counters.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source] = (),
+        *,
+        worker: JobSource | None = None,
+        lateness_buckets_s: Sequence[float] = (),
+    ) -> None:
+        self._sources = list(sources)
+        self._worker = worker
+        self._bounds = [*(str(bound) for bound in lateness_buckets_s), "+Inf"]
+
+    def add(self, source: Source) -> None:
+        """Read one more source."""
+        self._sources.append(source)
+
+    def describe(self) -> list[Metric]:
+        """Spare the registry a scrape at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every metric that has a value."""
+        families: dict[str, Metric] = {}
+        samples = [sample for source in self._sources for sample in source()]
+        if self._worker is not None:
+            samples += _worker_samples(self._worker)
+        for sample in samples:
+            family = families.get(sample.name)
+            if family is None:
+                family = families[sample.name] = _family(_SPECS[sample.name])
+            family.add_metric(list(sample.labels), sample.value)  # type: ignore[attr-defined]
+        yield from families.values()
+        if self._worker is not None:
+            yield self._lateness(self._worker)
+
+    def _lateness(self, worker: JobSource) -> Metric:
+        spec = _SPECS["tickwright_job_lateness_seconds"]
+        family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+        for name, entry in list(worker.entries().items()):
+            total, buckets = 0, []
+            for bound, count in zip(self._bounds, entry.late_counts, strict=True):
+                total += count
+                buckets.append((bound, float(total)))
+            family.add_metric([name], buckets, sum_value=entry.late_sum_s)
+        return family
+
+
+def _family(spec: MetricSpec) -> Metric:
+    if spec.kind == "counter":
+        return CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+    return GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+
+
+def _worker_samples(worker: JobSource) -> list[Sample]:
+    samples = [
+        Sample("tickwright_worker_busy_slots", worker.runner.busy),
+        Sample("tickwright_worker_slots", worker.runner.slots),
+        Sample("tickwright_worker_queued_jobs", worker.runner.queued),
+        Sample("tickwright_worker_result_backlog", worker.backlog()),
+        Sample("tickwright_worker_lost_results_total", worker.lost_results),
+        Sample("tickwright_worker_reclaimed_jobs_total", worker.reclaimed),
+    ]
+    for name, entry in list(worker.entries().items()):
+        samples.append(Sample("tickwright_job_held", entry.held, (name,)))
+        samples += [
+            Sample("tickwright_job_attempts_total", count, (name, outcome))
+            for outcome, count in list(entry.counts.items())
+        ]
+    return samples
+
+
+class MetricsPage:
+    """Renders ``/metrics``: refreshes what needs a question to the database, then reads everything.
+
+    Args:
+        collector: Reads the process.
+        refresh: Called before each page; bounded in time by whoever gives it.
+    """
+
+    def __init__(self, collector: TickwrightCollector, *refresh: Callable[[], Awaitable[None]]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._refresh = refresh
+
+    async def render(self) -> bytes:
+        """Return the page in Prometheus' text format."""
+        for refresh in self._refresh:
+            await refresh()
+        return generate_latest(self._registry)

@@ -1,0 +1,133 @@
+"""Evaluates the alert rules, in a leased loop that every role carries, so that the dead one is not its own judge.
+
+A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
+the rest is still seen, resolve what is over. It also renews the lease, so an idle process pays four
+transactions a minute.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+import structlog
+
+from tickwright.domain.leases import LeaseTerms
+from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.runtime.leases import AWAY, Lease, LeasedService, Leases
+from tickwright.store.outbox import lane_heads
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
+
+SQL = load("tickwright.store.sql", "alerts.sql")
+LEASE = "alerting"
+EVERY = timedelta(seconds=15)
+TERMS = LeaseTerms(ttl=timedelta(seconds=45), margin=timedelta(seconds=5))
+JUMP_S = 1.0
+JUMP_SHOWN_S = 300.0
+SUBJECT_CHARS_MAX = 200
+
+_log = structlog.get_logger("tickwright.alerts")
+
+
+class ClockWatch:
+    """Compares the database's clock with the monotonic one from round to round."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+        self._jump_s = 0.0
+        self._seen_s = float("-inf")
+
+    def sample(self, db_s: float, asked_s: float, answered_s: float) -> None:
+        """Take in one reading, taken between two instants of the monotonic clock."""
+        middle_s, doubt_s = (asked_s + answered_s) / 2, (answered_s - asked_s) / 2
+        if self._last is not None:
+            jump_s = (db_s - self._last[0]) - (middle_s - self._last[1])
+            if abs(jump_s) > JUMP_S + 2 * doubt_s:
+                self._jump_s, self._seen_s = jump_s, answered_s
+        self._last = (db_s, middle_s)
+
+    def findings(self, now_s: float) -> list[Finding]:
+        """Return the jump of the last five minutes, if there was one."""
+        if now_s - self._seen_s > JUMP_SHOWN_S:
+            return []
+        return [Finding("database", {"jump_s": round(self._jump_s, 1)})]
+
+
+class Alerting(LeasedService):
+    """Evaluates the rules until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        leases: Of this process.
+        rules: Other bounds, for tests and for installations that want them.
+        every: Between two rounds; at most a third of the lease's length.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        rules: Sequence[AlertRule] = RULES,
+        every: timedelta = EVERY,
+        lease_terms: LeaseTerms = TERMS,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        super().__init__("alerting", leases, LEASE, self._rounds, terms=lease_terms, kept=False, probe=probe)
+        self._rules, self._every = tuple(rules), every
+        self.clock = ClockWatch()
+
+    async def _rounds(self, lease: Lease) -> None:
+        while lease.holds() and not self.stopping.is_set():
+            try:
+                await self.round(lease)
+            except AWAY as error:
+                _log.warning("alerts.round_failed", error=repr(error))
+            self.tick()
+            await self._probe.reached("alerts.evaluated")
+            await self.rest(self._every.total_seconds())
+
+    async def round(self, lease: Lease) -> None:
+        """Evaluate every rule once; nothing is written when the lease is lost."""
+        async with lease.transaction() as connection:
+            if connection is None or not await lease.renew(connection):
+                return
+            asked_s = monotonic()
+            self.clock.sample(await connection.fetchval(SQL["clock"]), asked_s, monotonic())
+            for rule in self._rules:
+                await _settle(connection, rule, await _ask(connection, rule))
+            await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()))
+
+
+async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
+    if rule.name in {"outbox_oldest", "outbox_unknown_scheme"}:
+        return await _ask_outbox(connection, rule)
+    rows = await connection.fetch(SQL[rule.name], *rule.bounds)
+    return [Finding(row["subject"][:SUBJECT_CHARS_MAX], json.loads(row["facts"])) for row in rows]
+
+
+async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
+    findings: dict[str, Finding] = {}
+    for head in await lane_heads(connection):
+        subject = head["destination"][:SUBJECT_CHARS_MAX]
+        reason = head["error_message"] or "no relay has tried it"
+        unknown = reason.startswith("unknown_scheme")
+        bound = rule.bounds[0] if rule.bounds else timedelta()
+        late = isinstance(bound, timedelta) and head["age_s"] > bound.total_seconds()
+        if unknown if rule.name == "outbox_unknown_scheme" else late and not unknown:
+            findings[subject] = Finding(subject, {"age_s": round(head["age_s"]), "reason": reason[:300]})
+    return list(findings.values())
+
+
+async def _settle(connection: Connection, rule: AlertRule, findings: Sequence[Finding]) -> None:
+    """Open, refresh and resolve the alerts of one rule."""
+    subjects = [finding.subject for finding in findings]
+    if findings:
+        summaries = [summary_of(rule, finding) for finding in findings]
+        facts = [json.dumps(dict(finding.facts)) for finding in findings]
+        rows = await connection.fetch(SQL["fire"], rule.name, rule.severity, subjects, summaries, facts)
+        for row in rows:
+            if row["is_new"]:
+                _log.warning("alert.firing", rule=rule.name, subject=row["subject"], severity=rule.severity)
+    for row in await connection.fetch(SQL["resolve"], rule.name, subjects):
+        _log.info("alert.resolved", rule=rule.name, subject=row["subject"])

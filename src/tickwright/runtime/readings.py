@@ -1,0 +1,153 @@
+"""Where the metrics of a process are read: sources for ``observe.metrics``, and the questions to the database.
+
+The database is asked only when somebody scrapes, at most once every two seconds, each count bounded.
+When it does not answer within a second the page shows what it has and says ``tickwright_readings_ok 0``.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from tickwright.observe.metrics import Sample, Source
+from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
+from tickwright.runtime.leases import AWAY, LeasedService
+from tickwright.runtime.relay import OutboxRelay
+from tickwright.runtime.relay_rules import scheme_of
+from tickwright.runtime.supervisor import ServiceState
+from tickwright.store.outbox import lane_heads
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.store.sql", "health.sql")
+COUNT_MAX = 10_000
+REMEMBER_S = 2.0
+ANSWER_S = 1.0
+SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
+
+_log = structlog.get_logger("tickwright.metrics")
+
+
+class DatabaseReadings:
+    """The gauges that only the database knows; ``refresh`` before a page, then read as a source."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._samples: list[Sample] = []
+        self._fresh = False
+        self._asked_s = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    def __call__(self) -> Sequence[Sample]:
+        """Return what was read last."""
+        return [*self._samples, Sample("tickwright_readings_ok", float(self._fresh))]
+
+    async def refresh(self) -> None:
+        """Ask, unless that was done a moment ago or is being done; returns within about a second."""
+        if monotonic() - self._asked_s < REMEMBER_S:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
+        if not done:
+            self._fresh = False
+
+    async def _ask(self) -> None:
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                self._samples = [*await _jobs(connection), *await _outbox(connection), *await _alerts(connection)]
+            self._fresh, self._asked_s = True, monotonic()
+        except AWAY as error:
+            self._fresh = False
+            _log.warning("metrics.database_away", error=repr(error))
+
+
+async def _jobs(connection: Connection) -> list[Sample]:
+    samples = []
+    for row in await connection.fetch(_SQL["job_gauges"], COUNT_MAX):
+        label = (row["task_type"],)
+        samples += [
+            Sample("tickwright_jobs_due", row["due"], label),
+            Sample("tickwright_jobs_processing", row["processing"], label),
+            Sample("tickwright_jobs_upcoming", row["upcoming"], label),
+            Sample("tickwright_jobs_oldest_due_seconds", row["oldest_due_s"], label),
+        ]
+    return samples
+
+
+async def _outbox(connection: Connection) -> list[Sample]:
+    counts = await connection.fetchrow(_SQL["dead_letter_gauges"], COUNT_MAX)
+    oldest_s: dict[str, float] = {}
+    for head in await lane_heads(connection):
+        scheme = scheme_of(head["destination"])
+        label = scheme if scheme in SCHEMES else "other"  # users write destinations; labels stay bounded
+        oldest_s[label] = max(oldest_s.get(label, 0.0), head["age_s"])
+    return [
+        Sample("tickwright_dead_letters", counts["jobs"], ("job",)),
+        Sample("tickwright_dead_letters", counts["outbox"], ("outbox",)),
+        Sample("tickwright_outbox_waiting", counts["outbox_waiting"]),
+        *(Sample("tickwright_outbox_oldest_seconds", age_s, (scheme,)) for scheme, age_s in oldest_s.items()),
+    ]
+
+
+async def _alerts(connection: Connection) -> list[Sample]:
+    rows = await connection.fetch(_SQL["alert_gauges"])
+    return [Sample("tickwright_alerts_firing", row["firing"], (row["rule"], row["severity"])) for row in rows]
+
+
+def session_source(session: Session) -> Source:
+    """Return a source for a worker session."""
+    return lambda: [
+        Sample("tickwright_session_token", session.token),
+        Sample("tickwright_session_held", float(session.holds())),
+    ]
+
+
+def relay_source(relay: OutboxRelay) -> Source:
+    """Return a source for the relay's counters."""
+
+    def read() -> Sequence[Sample]:
+        counters = relay.counters
+        return [
+            Sample("tickwright_relay_messages_total", counters.published, ("published",)),
+            Sample("tickwright_relay_messages_total", counters.retried, ("retried",)),
+            Sample("tickwright_relay_messages_total", counters.dead, ("dead",)),
+            Sample("tickwright_relay_lost_marks_total", counters.marks_lost),
+            Sample("tickwright_relay_busy_destinations", relay.lanes_busy),
+            Sample("tickwright_relay_failing_destinations", relay.lanes_failing),
+        ]
+
+    return read
+
+
+def leases_source(services: Sequence[LeasedService | OutboxRelay]) -> Source:
+    """Return a source for the leases that services of this process may hold."""
+
+    def read() -> Sequence[Sample]:
+        samples = []
+        for service in services:
+            lease = service.lease
+            samples.append(Sample("tickwright_lease_held", float(lease is not None and lease.holds()), (service.name,)))
+            if lease is not None:
+                samples += [
+                    Sample("tickwright_lease_fence", lease.fence, (service.name,)),
+                    Sample("tickwright_lease_age_seconds", lease.age_s(), (service.name,)),
+                ]
+        return samples
+
+    return read
+
+
+def services_source(states: Callable[[], Sequence[ServiceState]]) -> Source:
+    """Return a source for the supervisor's view of its services."""
+
+    def read() -> Sequence[Sample]:
+        samples = []
+        for state in states():
+            samples.append(Sample("tickwright_service_restarts_total", state.restarts, (state.name,)))
+            if state.tick_age_s is not None:
+                samples.append(Sample("tickwright_service_tick_age_seconds", state.tick_age_s, (state.name,)))
+        return samples
+
+    return read

@@ -1,0 +1,79 @@
+-- name: ensure_day
+-- Make the history table of a day, $1 days from today. An insert into a missing table would fail.
+SELECT tickwright.ensure_history(clock_timestamp() + make_interval(days => $1));
+
+-- name: old_days
+-- History tables whose last row ended longer than $1 ago.
+SELECT c.relname
+  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'tickwright.scheduled_tasks'::regclass AND c.relname ~ '^scheduled_tasks_[0-9]{8}$'
+   AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < (clock_timestamp() - $1::interval) AT TIME ZONE 'UTC'
+ ORDER BY c.relname;
+
+-- name: bound_lock
+-- Give way to traffic: a lock that is not free within $1 is tried again in the next round.
+SELECT set_config('lock_timeout', $1, true);
+
+-- name: drop_day
+-- Drop a history table; {name} comes from old_days.
+DROP TABLE tickwright.{name};
+
+-- name: delete_dead_jobs
+-- Delete at most $2 dead letters that failed longer than $1 ago. Index: scheduled_tasks_dead_at.
+DELETE FROM tickwright.scheduled_tasks_dead
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.scheduled_tasks_dead
+                         WHERE completed_at < clock_timestamp() - $1::interval ORDER BY completed_at LIMIT $2));
+
+-- name: delete_dead_messages
+-- Delete at most $2 outbox dead letters older than $1. Index: outbox_dead_at.
+DELETE FROM tickwright.outbox_dead
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.outbox_dead
+                         WHERE died_at < clock_timestamp() - $1::interval ORDER BY died_at LIMIT $2));
+
+-- name: delete_keys
+-- Forget at most $2 idempotency keys older than $1 whose job is over. Index: job_keys_age, then scheduled_tasks_pkey.
+DELETE FROM tickwright.job_keys
+ WHERE key = ANY (ARRAY (SELECT k.key FROM tickwright.job_keys k
+                          WHERE k.created_at < clock_timestamp() - $1::interval
+                            AND NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.id = k.job_id)
+                          ORDER BY k.created_at LIMIT $2));
+
+-- name: delete_workers
+-- Forget sessions that were lost longer than $1 ago, $2 at most. Small: a row per session.
+DELETE FROM tickwright.workers
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.workers
+                         WHERE lost_at < clock_timestamp() - $1::interval ORDER BY id LIMIT $2));
+
+-- name: delete_alerts
+-- Forget alerts that were resolved longer than $1 ago, $2 at most. Small: rules times subjects times days.
+DELETE FROM tickwright.alerts
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.alerts
+                         WHERE state = 'resolved' AND resolved_at < clock_timestamp() - $1::interval
+                         ORDER BY id LIMIT $2));
+
+-- name: return_stuck
+-- Jobs that somebody's own worker set to processing, without a lease, and has not touched for $1: back to pending, the
+-- attempt counted; failed when it was the last. $2 at most. Index: scheduled_tasks_due, the due range of each lane.
+WITH RECURSIVE lane AS (
+  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority
+    FROM lane l CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
+), stuck AS MATERIALIZED (
+  SELECT s.id
+    FROM lane CROSS JOIN LATERAL (
+      SELECT t.id FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+         AND coalesce(t.retry_at, t.execute_at) <= now()
+         AND t.status = 'processing' AND t.owner IS NULL AND t.updated_at < clock_timestamp() - $1::interval
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $2 FOR UPDATE SKIP LOCKED) AS s
+   LIMIT $2
+)
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET status = CASE WHEN t.attempts + 1 >= t.max_attempts THEN 'failed' ELSE 'pending' END,
+       attempts = t.attempts + 1, updated_at = clock_timestamp(),
+       error_message = 'stuck: set to processing without an owner and not touched since'
+ WHERE t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing' AND t.owner IS NULL
+RETURNING t.id, t.status;

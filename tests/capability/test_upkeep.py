@@ -1,0 +1,141 @@
+"""Upkeep: tables ahead, old data away in bounded batches, stuck jobs back, never in the way of traffic."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from kit.leases import LONG
+from tickwright.runtime import upkeep as module
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.runtime.upkeep import Upkeep
+from tickwright.store.pool import open_pool
+
+DAYS = "SELECT count(*) FROM pg_class WHERE relname ~ '^scheduled_tasks_[0-9]{8}$'"
+OLD = "SELECT to_regclass('tickwright.scheduled_tasks_20200101') IS NOT NULL"
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
+    """A pool as production opens it."""
+    pool = await open_pool(database_url, max_size=6)
+    yield pool
+    pool.terminate()
+
+
+@pytest.fixture
+async def lease(pool: asyncpg.Pool) -> Lease:
+    """The lease of upkeep."""
+    lease = await Leases(pool, owner="test", terms=LONG).take("upkeep")
+    assert lease is not None
+    return lease
+
+
+@pytest.fixture
+def upkeep(pool: asyncpg.Pool) -> Upkeep:
+    """Upkeep that is not started; the tests run single rounds."""
+    return Upkeep(Leases(pool, owner="test"))
+
+
+async def test_tables_are_there_before_their_day(pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep) -> None:
+    """Today and three days more, and a second round changes nothing."""
+    await upkeep.round(lease)
+    await upkeep.round(lease)
+    assert await pool.fetchval(DAYS) == 4
+
+
+async def test_an_old_day_goes_and_one_that_is_read_goes_later(
+    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, database_url: str
+) -> None:
+    """Retention drops whole days; a reader is never blocked by it, nor does it queue others behind a lock."""
+    await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
+    reader = await asyncpg.connect(database_url)
+    transaction = reader.transaction()
+    await transaction.start()
+    await reader.fetch("SELECT * FROM tickwright.scheduled_tasks_20200101")
+    await upkeep.round(lease)
+    assert await pool.fetchval(OLD)
+    await transaction.rollback()
+    await upkeep.round(lease)
+    assert not await pool.fetchval(OLD)
+    await reader.close()
+
+
+async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_ones_stay(
+    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one batch of each; what is young, or belongs to a live job, is kept."""
+    monkeypatch.setattr(module, "BATCH", 10)
+    await pool.execute(
+        """
+        INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type, status, completed_at)
+        SELECT -n, now(), 't', 'failed', now() - CASE WHEN n <= 25 THEN interval '31 days' ELSE interval '1 day' END
+          FROM generate_series(1, 30) n;
+        INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at)
+        SELECT n, 'pg:x', '{}', '{}', now(), 1,
+               now() - CASE WHEN n <= 25 THEN interval '31 days' ELSE interval '1 day' END
+          FROM generate_series(1, 30) n;
+        INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) VALUES (now(), 't', 'live');
+        UPDATE tickwright.job_keys SET created_at = now() - interval '8 days';
+        INSERT INTO tickwright.job_keys (key, job_id, created_at)
+        SELECT 'k' || n, -n, now() - CASE WHEN n <= 25 THEN interval '8 days' ELSE interval '1 day' END
+          FROM generate_series(1, 30) n;
+        INSERT INTO tickwright.workers (id, name, roles, version, lease_until, lost_at)
+        SELECT n, 'w', '{worker}', '1', now(), CASE n WHEN 1 THEN now() - interval '2 days' WHEN 2 THEN now() END
+          FROM generate_series(1, 3) n;
+        INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, resolved_at)
+        VALUES ('r', 'old', 'info', '', 'resolved', now() - interval '31 days'),
+               ('r', 'new', 'info', '', 'resolved', now()),
+               ('r', 'on', 'info', '', 'firing', NULL);
+        """
+    )
+    await upkeep.round(lease)
+    left = {
+        table: await pool.fetchval(f"SELECT count(*) FROM tickwright.{table}")
+        for table in ("scheduled_tasks_dead", "outbox_dead", "job_keys", "workers", "alerts")
+    }
+    assert left == {"scheduled_tasks_dead": 5, "outbox_dead": 5, "job_keys": 6, "workers": 2, "alerts": 2}
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.job_keys WHERE key = 'live'") == 1
+
+
+async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
+    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep
+) -> None:
+    """Five minutes in processing without an owner: pending again, the attempt counted; failed at the last one."""
+    ids = [
+        row["id"]
+        for row in await pool.fetch(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
+            "SELECT now() - interval '1 hour', 't', m FROM unnest(ARRAY[3, 1, 3, 3]) AS m RETURNING id"
+        )
+    ]
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes' "
+        "WHERE id = ANY ($1)",
+        ids[:2],
+    )
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks SET status = 'processing', updated_at = now() WHERE id = $1", ids[2]
+    )
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks "
+        "SET status = 'processing', owner = 5, updated_at = now() - interval '1 hour' WHERE id = $1",
+        ids[3],
+    )
+    await upkeep.round(lease)
+    rows = await pool.fetch("SELECT id, status, attempts FROM tickwright.scheduled_tasks ORDER BY id")
+    assert [(row["status"], row["attempts"]) for row in rows] == [
+        ("pending", 1),
+        ("failed", 1),
+        ("processing", 0),
+        ("processing", 0),
+    ]
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks_dead") == 1
+
+
+async def test_upkeep_without_the_lease_changes_nothing(pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep) -> None:
+    """An overtaken scheduler neither drops nor deletes."""
+    await pool.execute("SELECT tickwright.ensure_history('2020-01-01Z')")
+    await Leases(pool, owner="operator").break_lease("upkeep")
+    await upkeep.round(lease)
+    assert await pool.fetchval(OLD)

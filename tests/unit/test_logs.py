@@ -1,0 +1,120 @@
+"""Logs: one line an event, whatever a value holds, and no secret in any of them."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tickwright.observe.logs import (
+    MASK,
+    configure_logging,
+    flatten_event,
+    forget_secrets,
+    know_secret,
+    redact,
+    redact_event,
+    redact_text,
+)
+
+CANARY = "c4n4ry-s3cret-value"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Leave logging as it was."""
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers[:] = handlers
+    logging.getLogger().setLevel(level)
+    forget_secrets()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"password": CANARY},
+        {"db_password": CANARY, "nested": {"api_key": CANARY, "list": [{"Authorization": f"Bearer {CANARY}"}]}},
+        {"url": f"postgresql://user:{CANARY}@host/db"},
+        {"text": f"cannot reach amqp://guest:{CANARY}@rabbit:5672/ now"},
+        {"dsn": f"host=x password={CANARY} dbname=y"},
+        {"dsn": f"host=x password='{CANARY}' dbname=y"},
+        {"error": ValueError(f"postgresql://u:{CANARY}@h/")},
+        {"text": f"whsec_{CANARY}"},
+        {"key": f"tw_{CANARY}"},
+        {"header": f"Bearer {CANARY}"},
+        {f"https://u:{CANARY}@h": 1},
+        {"raw": f"https://u:{CANARY}@h".encode()},
+    ],
+    ids=str,
+)
+def test_a_secret_is_masked_by_its_name_or_shape(event: dict[str, object]) -> None:
+    """Names, URLs, DSNs, keys and bearer tokens: the value never gets through."""
+    assert CANARY not in str(redact_event(None, "info", dict(event)))
+
+
+def test_a_known_secret_is_masked_wherever_it_is() -> None:
+    """Under any name, in the middle of any text, also as part of a key."""
+    know_secret(CANARY)
+    event = {"a": f"x{CANARY}y", "b": [f"{CANARY}"], CANARY: 1, "c": {"d": (CANARY,)}}
+    assert CANARY not in str(redact_event(None, "info", event))
+
+
+def test_what_is_no_secret_stays() -> None:
+    """Ids, counts and tokens that fence are what an operator looks for."""
+    event = {"token": 42, "task_type": "secretary.call", "key": "k", "url": "https://host/path?x=1", "attempts": 3}
+    assert redact_event(None, "info", dict(event)) == event
+
+
+def test_values_are_bounded() -> None:
+    """Neither length nor depth of a value is the caller's choice."""
+    deep: list[object] = []
+    deep.append(deep)
+    assert len(redact_text("x" * 100_000)) == 4000
+    assert MASK not in str(redact(deep))
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str], json_lines: bool) -> None:
+    """Whatever a value contains, nobody forges a second event."""
+    configure_logging(json=json_lines, level="info")
+    structlog.get_logger("t").info("real", text="a\nfake event\r\n\x1b[31mred\u2028z", items=["x\ny"], **{"n\nme": 1})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "\x1b[31mred" not in lines[0]
+
+
+def test_the_console_line_of_an_exception_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback is a value like any other, and secrets in it are masked."""
+    configure_logging(json=False, level="info")
+    try:
+        int(f"postgresql://u:{CANARY}@h\nforged")
+    except ValueError:
+        structlog.get_logger("t").exception("broken")
+    error = capsys.readouterr().err
+    assert CANARY not in error
+    assert "forged" not in [line.strip() for line in error.splitlines()]
+
+
+def test_json_lines_parse_and_levels_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the level nothing is written; above it the standard library's logs come the same way."""
+    configure_logging(json=True, level="warning")
+    structlog.get_logger("t").info("quiet")
+    structlog.get_logger("t").warning("loud", password=CANARY)
+    logging.getLogger("library").error("old style %s", f"https://u:{CANARY}@h")
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [event["event"] for event in events] == ["loud", f"old style https://u:{MASK}@h"]
+    assert events[0]["password"] == MASK
+
+
+def test_an_unknown_level_is_refused() -> None:
+    """A typing error must not turn logs off."""
+    with pytest.raises(ValueError, match="log level"):
+        configure_logging(json=True, level="loud")
+
+
+def test_flattening_keeps_numbers() -> None:
+    """Only texts are rewritten."""
+    assert flatten_event(None, "info", {"a": 1, "b": "x\ny"}) == {"a": 1, "b": "x\\ny"}
