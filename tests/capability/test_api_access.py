@@ -174,8 +174,7 @@ async def test_a_key_above_its_rate_is_told_to_wait(database_url: str) -> None:
 
 
 async def test_no_answer_ever_shows_a_secret(api: RunningApi) -> None:
-    """Canaries: signing secrets and keys appear in the answer that makes them and in no other, nor in any table
-    that people read."""
+    """Canaries: a signing secret or a key is in the answer that makes it and in no other, nor in the audit trail."""
     put = (await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})).json
     rotated = (await api.admin.post("/v1/task-types/hook/rotate-secret")).json
     key = (await api.admin.post("/v1/keys", {"name": "canary", "role": "admin"})).json

@@ -1,11 +1,13 @@
 """Jobs through the REST API: scheduling, keys, listings."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any
 
 import pytest
 
-from kit.api import RunningApi, running_api
+from kit.api import ADMIN, RunningApi, running_api
 
 DUE = "2030-01-31T09:00:00Z"
 
@@ -125,12 +127,8 @@ async def test_the_route_and_the_fast_lane_answer_alike(api: RunningApi) -> None
         assert lane.json.get("detail") == route[1].get("detail")
 
 
-async def _through_the_route(api: RunningApi, body: bytes) -> tuple[int, dict[str, object]]:
-    import json
-
-    from kit.api import ADMIN
-
-    sent: list[dict[str, object]] = []
+async def _through_the_route(api: RunningApi, body: bytes) -> tuple[int, dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
     scope = {
         "type": "http", "method": "POST", "path": "/v1/jobs", "raw_path": b"/v1/jobs", "query_string": b"",
         "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
@@ -138,11 +136,11 @@ async def _through_the_route(api: RunningApi, body: bytes) -> tuple[int, dict[st
         "asgi": {"version": "3.0"},
     }  # fmt: skip
 
-    async def receive() -> dict[str, object]:
+    async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message: object) -> None:
-        sent.append(dict(message))  # type: ignore[call-overload]
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(dict(message))
 
-    await api.app.framework(scope, receive, send)  # type: ignore[arg-type]
-    return int(str(sent[0]["status"])), json.loads(bytes(sent[1]["body"]))  # type: ignore[call-overload]
+    await api.app.framework(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 PAUSE_S = 0.02
@@ -22,14 +22,20 @@ def eventually(predicate: Callable[[], T], within_s: float = 10.0, *, what: str 
         time.sleep(PAUSE_S)
 
 
-async def eventually_async(
-    predicate: Callable[[], Awaitable[T] | T], within_s: float = 10.0, *, what: str = ""
-) -> T:
+@overload
+async def eventually_async(predicate: Callable[[], Awaitable[T]], within_s: float = 10.0, *, what: str = "") -> T: ...
+
+
+@overload
+async def eventually_async(predicate: Callable[[], T], within_s: float = 10.0, *, what: str = "") -> T: ...
+
+
+async def eventually_async(predicate: Callable[[], Any], within_s: float = 10.0, *, what: str = "") -> Any:
     """Do the same without blocking the event loop; ``predicate`` may be a coroutine function."""
     deadline = time.monotonic() + within_s
     while True:
         answer = predicate()
-        value: T = await answer if inspect.isawaitable(answer) else answer
+        value = await answer if inspect.isawaitable(answer) else answer
         if value:
             return value
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Durations are numbers with units; nothing else is one."""
+"""Durations as people write them."""
 
 from datetime import timedelta
 
@@ -6,47 +6,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.durations import DURATION_MAX, parse_duration, show_duration
+from tickwright.domain.durations import DURATION_MAX, format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "seconds"),
     [
-        ("30s", timedelta(seconds=30)),
-        ("250ms", timedelta(milliseconds=250)),
-        ("1.5h", timedelta(minutes=90)),
-        ("1m30s", timedelta(seconds=90)),
-        ("2d", timedelta(days=2)),
-        ("0s", timedelta()),
+        ("30s", 30),
+        ("500ms", 0.5),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("1h30m", 5400),
+        ("1.5s", 1.5),
+        ("0s", 0),
+        ("15us", 15e-6),
     ],
 )
-def test_a_number_with_a_unit_is_a_duration(text: str, expected: timedelta) -> None:
-    """Every unit counts, alone, with a fraction, or in a row."""
-    assert parse_duration(text) == expected
+def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None:
+    """Units are d h m s ms us; several go from large to small."""
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["5", "", "s", "-5s", "5 s", "5sec", "1e3s", "5s ", "٥s", "s5", "5.s", "1_0s", "∞"])
-def test_anything_else_is_refused_with_a_remedy(text: str) -> None:
-    """No unit, no sign, no space, no foreign digit, no guess."""
-    with pytest.raises(Rejected, match="30s") as refused:
-        parse_duration(text)
-    assert refused.value.code == "invalid_duration"
-
-
-def test_a_bare_number_is_told_how_to_become_seconds() -> None:
-    """The commonest mistake gets its own remedy."""
-    with pytest.raises(Rejected, match='write "5s" for seconds'):
-        parse_duration("5")
-
-
-def test_a_duration_beyond_ten_years_is_refused() -> None:
-    """A limit on everything."""
-    with pytest.raises(Rejected, match="at most"):
-        parse_duration("999999999999d")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "s",
+        "-5s",
+        "+5s",
+        "5 s",
+        " 5s",
+        "5s\n",
+        "5S",
+        "5x",
+        "1e3s",
+        "30s1m",
+        "1m1m",
+        "1,5s",
+        "٥s",
+        "36501d",
+        "9" * 50 + "s",
+        ".5s",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    """A bare number has no unit, so nobody can tell what it means."""
+    with pytest.raises(Rejected) as caught:
+        parse_duration(text, field="timeout")
+    assert (caught.value.code, caught.value.details["field"]) == ("invalid_duration", "timeout")
 
 
 @given(st.timedeltas(min_value=timedelta(), max_value=DURATION_MAX))
-def test_what_is_shown_can_be_read_back(duration: timedelta) -> None:
-    """DUR-1: nothing is lost on the way through text."""
-    assert parse_duration(show_duration(duration)) == duration
+def test_what_is_shown_can_be_read_again(duration: timedelta) -> None:
+    """DUR-1."""
+    assert parse_duration(format_duration(duration)) == duration

@@ -52,15 +52,18 @@ class Api:
             if scope["path"] == PATH and scope["method"] == "POST":
                 await post_job(self._context, self._auth, scope, receive, send.as_it_is)
                 return
-            if "\0" in scope["path"]:
-                raise of_status(404, "there is nothing at this path")
-            if scope["path"] not in OPEN_PATHS:
-                scope[CALLER] = await caller_of(self._auth, scope)
-            await self.framework(scope, receive, send)
+            await self._route(scope, receive, send)
         except ClientGone:
             _log.info("api.client_gone", path=scope["path"][:100])
         except Exception as error:  # noqa: BLE001  the outermost frame of a request: here it becomes an answer
             await _tell(error, scope, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
+        if "\0" in scope["path"]:
+            raise of_status(404, "there is nothing at this path")
+        if scope["path"] not in OPEN_PATHS:
+            scope[CALLER] = await caller_of(self._auth, scope)
+        await self.framework(scope, receive, send)
 
 
 class _Guarded:

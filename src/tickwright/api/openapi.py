@@ -38,7 +38,10 @@ def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
         )
         _, schemas = msgspec.json.schema_components([*structs, Problem], ref_template="#/components/schemas/{name}")
         components = made.setdefault("components", {})
-        components["schemas"] = dict(sorted(schemas.items()))
+        framework = components.get("schemas", {})
+        for name in ("HTTPValidationError", "ValidationError"):
+            framework.pop(name, None)  # our errors are problems
+        components["schemas"] = dict(sorted({**framework, **schemas}.items()))
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "tw_…"}}
         for path, operations in made["paths"].items():
             for operation in operations.values():

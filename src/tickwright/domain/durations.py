@@ -12,7 +12,7 @@ from tickwright.domain.errors import Rejected
 DURATION_MAX = timedelta(days=36_500)
 TEXT_CHARS_MAX = 40
 _UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
-_SHAPE = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?(?:d|h|ms|us|m|s))+")
+_SHAPE = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{1,6})?(?:d|h|ms|us|m|s))+")
 _PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(d|h|ms|us|m|s)")
 
 
