@@ -23,13 +23,13 @@ WITH RECURSIVE walk AS (
       (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
          FROM tickwright.outbox o
         WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
-          AND o.next_at <= clock_timestamp()
+          AND o.next_at <= now()
         ORDER BY o.next_at LIMIT lane.rows_max)
       UNION ALL
       (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
          FROM tickwright.outbox o
         WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
-          AND o.next_at <= clock_timestamp()
+          AND o.next_at <= now()
           AND (o.key IS NULL OR o.key NOT IN (
                 SELECT tried.key FROM tickwright.outbox tried
                  WHERE hashtextextended(tried.destination, 0) = lane.h AND least(tried.attempts, 1) = 1
