@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from operator import itemgetter
 from typing import Protocol
 
 import structlog
@@ -260,10 +261,9 @@ class Claimer:
 
     def _move_frontiers(self, claimed: Claimed) -> None:
         if self._chained:
-            for row in claimed.rows:
-                lane = self._lanes[row[1], row[3]]
-                if self._dragging or not self._limited(lane.task_type):
-                    lane.frontier_s = max(lane.frontier_s, row[9])
+            for key, due_s in _latest(claimed.rows).items():
+                if self._dragging or not self._limited(key[0]):
+                    self._lanes[key].frontier_s = max(self._lanes[key].frontier_s, due_s)
         lookback_s = claimed.now_s - DRAG_LOOKBACK_S
         for lane in self._lanes.values():
             if lane.task_type not in self._hot:
@@ -372,3 +372,18 @@ class Claimer:
             return False
         self._bell.rung.clear()
         return True
+
+
+_LANE_OF, _DUE_OF = itemgetter(1, 3), itemgetter(9)
+
+
+def _latest(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+    """Return the latest due instant per lane."""
+    keys = set(map(_LANE_OF, rows))
+    if len(keys) == 1:
+        return {keys.pop(): max(map(_DUE_OF, rows))}
+    latest: dict[tuple[str, int], float] = {}
+    for row in rows:
+        key = _LANE_OF(row)
+        latest[key] = max(latest.get(key, 0.0), row[9])
+    return latest

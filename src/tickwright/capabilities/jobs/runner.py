@@ -73,6 +73,7 @@ class Runner:
         self._running: list[Job | None] = [None] * slots
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waking = False
         self.busy = 0
         self.finished = 0
         self.rate_per_s = 0.0
@@ -135,11 +136,12 @@ class Runner:
         self._arm()
 
     def _wake_one(self) -> None:
-        while self._ready and self._idle:
+        """Wake one slot; it wakes the next one when it takes its attempt, so idle slots never wake for nothing."""
+        while self._ready and self._idle and not self._waking:
             slot = self._idle.popleft()
             if not slot.done():
                 slot.set_result(None)
-                return
+                self._waking = True
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
@@ -198,9 +200,10 @@ class Runner:
                 turn = loop.create_future()
                 self._idle.append(turn)
                 await turn
+                self._waking = False
                 worked_since = monotonic()
             job = ready.popleft()
-            if ready:
+            if ready and not self._waking:
                 self._wake_one()
             now = monotonic()
             job.started_s, job._task = now, me  # noqa: SLF001

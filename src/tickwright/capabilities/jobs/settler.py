@@ -54,14 +54,21 @@ class Settler:
         self._writing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._stopping = False
+        self._awake = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def wake(self) -> None:
         """Say that something is waiting; cheap, called once per batch of results."""
-        if not self._woken.is_set():
-            self._idle.clear()
-            self._woken.set()
+        self._awake = True
+        self._idle.clear()
+        self._woken.set()
+
+    def add_completed(self, job_id: int, *, keep: bool) -> None:
+        """Queue the common case: it ended well and returned nothing."""
+        (self.kept if keep else self.forgotten).append(job_id)
+        if not self._awake:
+            self.wake()
 
     def add(self, kind: str, job_id: int, *values: Any) -> None:
         """Queue one result; ``kind`` is a query of ``results.sql``, ``values`` its further columns."""
@@ -95,6 +102,7 @@ class Settler:
             while self.backlog:
                 self._start_writes()
                 await self._rest()
+            self._awake = False
             if not self._writing:
                 self._idle.set()
         if self._writing:

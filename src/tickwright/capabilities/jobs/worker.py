@@ -8,6 +8,7 @@ lost, every handler is cancelled, every result dropped, and the worker goes on u
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import structlog
@@ -192,8 +193,7 @@ class JobWorker:
     def completed(self, job: Job) -> None:
         """Note the common case."""
         self._ended(job, "completed")
-        (self.settler.kept if job.entry.kind.keep_history else self.settler.forgotten).append(job.id)
-        self.settler.wake()
+        self.settler.add_completed(job.id, keep=job.entry.kind.keep_history)
 
     def ended(self, job: Job, ending: Ending) -> None:
         """Note what an attempt ended as."""
@@ -293,8 +293,7 @@ class JobWorker:
         self.settler.drop_all()
 
 
-def _due(row: Any) -> float:
-    return row[9]  # type: ignore[no-any-return]
+_due = itemgetter(9)
 
 
 def _order(row: Any) -> tuple[int, float]:

@@ -1,0 +1,1 @@
+"""Measures the product: one module a bench, each with ``main(arguments)``; see ``docs/performance.md``."""

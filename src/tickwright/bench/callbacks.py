@@ -1,0 +1,91 @@
+"""``tickwright bench callbacks``: signed HTTP callbacks from one worker to a receiver in another process."""
+
+import argparse
+import asyncio
+import multiprocessing
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+import uvloop
+
+from tickwright.bench.ground import Ground
+from tickwright.bench.jobs import SQL, watch
+from tickwright.bench.report import Figures, median, run_bench
+
+BARS = {"callbacks_per_s": "≥ 5,000"}
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the bench."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--jobs", type=int, default=20_000, help="callbacks per run")
+        parser.add_argument("--runs", type=int, default=3, help="runs; the median counts")
+
+    return run_bench("callbacks", arguments, _measure, options=options, bars=BARS)
+
+
+def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
+    ours, theirs = multiprocessing.Pipe()
+    receiver = multiprocessing.get_context("spawn").Process(target=_receive, args=(theirs,), daemon=True)
+    receiver.start()
+    port = ours.recv()
+    try:
+        rates = [_one_run(ground, options.jobs, port) for _ in range(options.runs)]
+        say(f"callbacks a second: {[round(rate) for rate in rates]}")
+        ours.send("count")
+        return {"callbacks_per_s": median(rates), "received": ours.recv(), "sent": options.jobs * options.runs}
+    finally:
+        receiver.kill()
+        receiver.join()
+
+
+def _one_run(ground: Ground, jobs: int, port: int) -> float:
+    ground.clear()
+    ground.run(
+        "INSERT INTO tickwright.task_types (name, target, paused_at) VALUES ('callback', %s, now())",
+        f"http://127.0.0.1:{port}/hook",
+    )
+    ground.run("INSERT INTO tickwright.task_type_secrets (task_type, secret) VALUES ('callback', %s)", SECRET)
+    ground.start(environment={"TICKWRIGHT_ALLOW_TARGETS": "127.0.0.1/32"})
+    ground.run(SQL["fill_due"], "callback", jobs)
+    ground.run(SQL["settle"])
+    ground.enable("callback")
+    rate = watch(ground, jobs)
+    ground.stop()
+    return rate
+
+
+def _receive(pipe: Connection) -> None:
+    """Answer every request with 204 as cheaply as Python can, and count."""
+    uvloop.run(_serve(pipe))
+
+
+class _Receiver(asyncio.Protocol):
+    count = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._buffer = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
+            length = self._buffer.lower().find(b"content-length: ", 0, head)
+            end = self._buffer.find(b"\r\n", length)
+            size = int(self._buffer[length + 16 : end]) if length >= 0 else 0
+            if len(self._buffer) < head + 4 + size:
+                return
+            self._buffer = self._buffer[head + 4 + size :]
+            _Receiver.count += 1
+            self._transport.write(ANSWER)  # type: ignore[attr-defined]
+
+
+async def _serve(pipe: Connection) -> None:
+    server = await asyncio.get_running_loop().create_server(_Receiver, "127.0.0.1", 0)
+    pipe.send(server.sockets[0].getsockname()[1])
+    await asyncio.to_thread(pipe.recv)
+    pipe.send(_Receiver.count)
+    await asyncio.Event().wait()

@@ -1,0 +1,140 @@
+"""``tickwright bench jobs``: how many no-op jobs a second go in and come out, against bare SQL in the same run."""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+
+import uvloop
+
+from tickwright import Tickwright
+from tickwright.bench.ground import Ground, wait_until
+from tickwright.bench.report import Figures, median, run_bench
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.bench.sql", "jobs.sql")
+SQL = {name: "\n".join(text.splitlines()[1:]) for name, text in _SQL.items()}
+BARS = {
+    "drain_1p_per_s": "≥ 0.60 of limit_2p",
+    "drain_2p_per_s": "≥ 0.70 of limit_2p",
+    "drain_1p_history_per_s": "≥ 0.45 of limit_2p",
+    "enqueue_bulk_per_s": "≥ 150,000",
+    "enqueue_single_per_s": "≥ 30,000",
+}
+CALLERS = 16
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the bench."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--jobs", type=int, default=100_000, help="jobs per run")
+        parser.add_argument("--runs", type=int, default=3, help="runs of each kind; the median counts")
+
+    return run_bench("jobs", arguments, _measure, options=options, bars=BARS)
+
+
+def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], None]) -> Figures:
+    samples: dict[str, list[float]] = {}
+    cases: dict[str, Callable[[], float]] = {
+        "limit_1p_per_s": lambda: limit(ground, options.jobs, clients=1),
+        "limit_2p_per_s": lambda: limit(ground, options.jobs, clients=2),
+        "drain_1p_per_s": lambda: drain(ground, options.jobs, workers=1, keep=False),
+        "drain_2p_per_s": lambda: drain(ground, options.jobs, workers=2, keep=False),
+        "drain_1p_history_per_s": lambda: drain(ground, options.jobs, workers=1, keep=True),
+        "drain_2p_history_per_s": lambda: drain(ground, options.jobs, workers=2, keep=True),
+        "enqueue_bulk_per_s": lambda: uvloop.run(enqueue_bulk(ground, options.jobs)),
+        "enqueue_single_per_s": lambda: uvloop.run(enqueue_single(ground, options.jobs)),
+    }
+    for number in range(options.runs):
+        for name, case in cases.items():
+            value = case()
+            samples.setdefault(name, []).append(value)
+            say(f"run {number + 1}: {name} {value:,.0f}")
+    figures = {name: median(values) for name, values in samples.items()}
+    for name in ("drain_1p", "drain_2p", "drain_1p_history", "drain_2p_history"):
+        figures[f"{name}_of_limit_2p"] = figures[f"{name}_per_s"] / figures["limit_2p_per_s"]
+    return figures
+
+
+def limit(ground: Ground, jobs: int, *, clients: int) -> float:
+    """Return what pgbench drains from a bare table: HOT claim and DELETE in batches of 1,000."""
+    ground.run("DROP TABLE IF EXISTS lean")
+    ground.run(SQL["make_limit"])
+    ground.run(SQL["index_limit"])
+    ground.run(SQL["fill_limit"], jobs)
+    ground.run("VACUUM ANALYZE lean")
+    ground.run("CHECKPOINT")
+    script = resources.files("tickwright.bench.sql").joinpath("limit.sql").read_text("utf-8")
+    return 1000 * ground.pgbench(script, clients=clients, transactions=jobs // (1000 * clients), variables=("ids={}",))
+
+
+def drain(ground: Ground, jobs: int, *, workers: int, keep: bool) -> float:
+    """Return jobs a second from the first seen completion to the last."""
+    ground.clear()
+    for _ in range(workers):
+        ground.start(keep=keep)
+    ground.pause("noop")
+    ground.run(SQL["fill_due"], "noop", jobs)
+    ground.run(SQL["settle"])
+    ground.run("CHECKPOINT")
+    ground.enable("noop")
+    rate = watch(ground, jobs)
+    ground.stop()
+    return rate
+
+
+def watch(ground: Ground, jobs: int, within_s: float = 120, task_type: str | None = None) -> float:
+    """Watch a drain that is under way, of all jobs or of one type's."""
+    seen: list[tuple[float, int]] = []
+
+    def empty() -> bool:
+        left = ground.left(task_type)
+        if left < jobs and (not seen or left < seen[-1][1]):
+            seen.append((time.perf_counter(), left))
+        return left == 0
+
+    wait_until(empty, within_s, "the drain")
+    if len(seen) < 2:
+        raise RuntimeError("the drain was over before it could be watched; use more jobs")
+    return (seen[0][1] - seen[-1][1]) / (seen[-1][0] - seen[0][0])
+
+
+async def enqueue_bulk(ground: Ground, jobs: int) -> float:
+    """Return jobs a second through ``schedule_bulk``; the jobs are made beforehand, as a caller has them."""
+    ground.clear()
+    app = Tickwright(ground.url)
+    app.job("noop")(_noop)
+    due = datetime.now(UTC) + timedelta(hours=1)  # noqa: TID251  any time to come
+    made = [
+        app.new_job("noop", {"shipment_id": n, "carrier": "dhl"}, at=due + timedelta(milliseconds=n))
+        for n in range(jobs)
+    ]
+    async with app:
+        started = time.perf_counter()
+        await app.schedule_bulk(made)
+        return jobs / (time.perf_counter() - started)
+
+
+async def enqueue_single(ground: Ground, jobs: int) -> float:
+    """Return jobs a second by sixteen callers that each wait for their own commit."""
+    ground.clear()
+    app = Tickwright(ground.url)
+    app.job("noop")(_noop)
+    due = datetime.now(UTC) + timedelta(hours=1)  # noqa: TID251  any time to come
+    each = jobs // CALLERS // 2
+
+    async def caller() -> None:
+        for number in range(each):
+            await app.schedule("noop", {"shipment_id": number}, at=due)
+
+    async with app:
+        started = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+        return each * CALLERS / (time.perf_counter() - started)
+
+
+async def _noop(_job: object, shipment_id: int) -> None:
+    """Stand for a handler; nothing runs here."""

@@ -1,0 +1,47 @@
+"""The program that the benches' workers run: handlers that do nothing, say how late they are, or take 50 ms.
+
+Every event is one line, written with one ``write`` to a file opened for appending, so it survives ``kill -9``.
+"""
+
+import asyncio
+import os
+import time
+
+from tickwright import Job, Tickwright
+
+WORK_S = 0.05
+
+app = Tickwright()
+_keep = os.environ.get("BENCH_KEEP", "1") == "1"
+_log = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND) if "BENCH_LOG" in os.environ else -1
+
+
+@app.job("noop", keep_history=_keep)
+async def noop(job: Job, shipment_id: int) -> None:
+    """Do nothing, with a typed argument."""
+
+
+@app.job("noop.paused", keep_history=_keep)
+async def paused(job: Job) -> None:
+    """Wait for an operator: the benches pause this type."""
+
+
+@app.job("noop.saturated", concurrency=1, keep_history=_keep)
+async def saturated(job: Job) -> None:
+    """Keep the type's only place for as long as the bench runs."""
+    await asyncio.sleep(3600)
+
+
+@app.job("late")
+async def late(job: Job) -> None:
+    """Say how late the start was; the clock is the database's, on the same host."""
+    at_s = time.time()  # noqa: TID251  a bench reads the clock of the database's host
+    os.write(_log, b"L %d %.3f\n" % (job.id, (at_s - job.due_s) * 1000))
+
+
+@app.job("work", timeout="60s")
+async def work(job: Job) -> None:
+    """Take 50 ms."""
+    os.write(_log, b"S %d\n" % job.id)
+    await asyncio.sleep(WORK_S)
+    os.write(_log, b"E %d\n" % job.id)
