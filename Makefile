@@ -37,8 +37,8 @@ docs: dev ## run the examples of the documentation
 	@sh scripts/test-servers.sh
 	@$(PYTHON_IN_VENV) -m pytest tests/docs $(ARGS)
 
-bench: dev ## measure: make bench NAME=…, or without NAME the list
-	@.venv/bin/tickwright bench $(or $(NAME),--help) $(ARGS)
+bench: dev ## measure everything and write docs/performance.md; make bench NAME=… for one
+	@$(if $(NAME),.venv/bin/tickwright bench $(NAME) $(ARGS),$(PYTHON_IN_VENV) bench/run.py $(ARGS))
 
 lock: dev ## bring requirements.lock up to date with pyproject.toml
 	@$(PYTHON_IN_VENV) -m pip install --quiet uv

@@ -161,7 +161,7 @@ def _build(
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
-    direct = link.database.direct_url
+    direct = link.database.direct_url if settings.notifications else None
     leases = Leases(pool, owner=name, terms=terms)
     services: list[Supervised] = [Supervised(session)]
     worker = None

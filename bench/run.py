@@ -1,0 +1,78 @@
+"""Run every bench and write ``docs/performance.md`` from what it measured; ``make bench`` calls it.
+
+    python bench/run.py [--quick]
+
+Raw reports go to ``bench/results/NAME.json``. Nothing is written by hand into the page.
+"""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+RUNS: list[tuple[str, str, list[str]]] = [
+    ("jobs", "jobs", []),
+    ("lateness", "lateness", ["--jobs", "100000", "--span", "60s"]),
+    ("lateness_at_once", "lateness", ["--jobs", "100000", "--span", "0s"]),
+    ("pickup", "pickup", []),
+    ("recovery", "recovery", []),
+    ("obstacles", "obstacles", []),
+    ("idle", "idle", []),
+    ("callbacks", "callbacks", []),
+    ("memory", "memory", []),
+]
+QUICK = {"jobs": ["--runs", "1"], "obstacles": ["--runs", "1", "--seconds", "15"], "idle": ["--seconds", "20"]}
+HEAD = """# Performance
+
+Written by `make bench`; every figure was measured in one run on the machine named below. Client, workers and
+PostgreSQL share its processors, so read the drains as shares of `limit_2p`: what pgbench gets out of a bare table
+(HOT claim and DELETE in batches of 1,000, two clients) in the same run. The benches are `src/tickwright/bench/`.
+"""
+
+
+def main() -> int:
+    """Run them all, one after the other."""
+    quick = "--quick" in sys.argv[1:]
+    (HERE / "results").mkdir(exist_ok=True)
+    reports = []
+    for label, name, arguments in RUNS:
+        extra = QUICK.get(name, []) if quick else []
+        print(f"bench {name} {' '.join([*arguments, *extra])}", file=sys.stderr)
+        command = [sys.executable, "-m", "tickwright", "bench", name, *arguments, *extra, "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        report = json.loads(done.stdout)
+        (HERE / "results" / f"{label}.json").write_text(json.dumps(report, indent=1))
+        reports.append((label, name, report))
+    PAGE.write_text(page(reports))
+    return 0
+
+
+def page(reports: list[tuple[str, str, dict[str, Any]]]) -> str:
+    """Return the page's text."""
+    machine = reports[0][2]["machine"]
+    settings = ", ".join(f"`{key}={value}`" for key, value in machine["postgresql"].items())
+    parts = [
+        HEAD,
+        f"Machine: {machine['cpus']} × {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, "
+        f"Python {machine['python']}, Tickwright {machine['tickwright']}. PostgreSQL: {settings}.\n",
+    ]
+    parts += [section(label, name, report) for label, name, report in reports]
+    return "\n".join(parts)
+
+
+def section(label: str, name: str, report: dict[str, Any]) -> str:
+    """Return one bench's table."""
+    bars = import_module(f"tickwright.bench.{name}").BARS
+    parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items())
+    rows = [f"| `{key}` | {value:,} | {bars.get(key, '')} |" for key, value in report["figures"].items()]
+    title = f"## {label.replace('_', ' ')}"
+    command = f"`tickwright bench {name}` ({parameters})"
+    return "\n".join([title, "", command, "", "| figure | measured | bar |", "|---|---:|---|", *rows, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
