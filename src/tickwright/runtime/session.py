@@ -30,7 +30,7 @@ _SQL = load("tickwright.store.sql", "workers.sql")
 _LOOK_S = 0.1
 _log = structlog.get_logger("tickwright.session")
 
-AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class WorkerSession:

@@ -113,11 +113,6 @@ class Claimer:
         self._stopping = True
         self.wake()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether no claim is under way any more."""
-        return self._over.is_set()
-
     async def wait_stopped(self) -> None:
         """Return when no claim is under way any more."""
         if self._started:
@@ -126,15 +121,21 @@ class Claimer:
     async def run(self) -> None:
         """Claim until stopped."""
         self._started = True
-        while not self._stopping:
-            try:
-                await self._turn_once()
-            except AWAY as error:
-                _log.warning("jobs.claim_failed", error=repr(error))
-                await asyncio.sleep(AWAY_S)
-        await self._finish_claims()
-        await self._bell.disarm()
-        self._over.set()
+        self._over.clear()
+        try:
+            while not self._stopping:
+                await self._turn_or_wait()
+            await self._finish_claims()
+            await self._bell.disarm()
+        finally:
+            self._over.set()
+
+    async def _turn_or_wait(self) -> None:
+        try:
+            await self._turn_once()
+        except AWAY as error:
+            _log.warning("jobs.claim_failed", error=repr(error))
+            await asyncio.sleep(AWAY_S)
 
     async def _finish_claims(self) -> None:
         """Take over what claims that are under way still bring, so that it can be given back."""

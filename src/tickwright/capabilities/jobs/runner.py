@@ -65,7 +65,8 @@ class Runner:
         self._ends = ends
         self._clock = clock
         self.slots = slots
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tickwright-job")
+        self._threads_max = threads
+        self._threads: ThreadPoolExecutor | None = None
         self._ready: deque[Job] = deque()
         self._upcoming: list[tuple[float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +155,8 @@ class Runner:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Open the slots."""
+        """Open the slots; once more after a close."""
+        self._threads = ThreadPoolExecutor(self._threads_max, thread_name_prefix="tickwright-job")
         self._loop = asyncio.get_running_loop()
         self._tasks = [self._loop.create_task(self._slot(number)) for number in range(self.slots)]
         self._tasks.append(self._loop.create_task(self._sweep()))
@@ -175,7 +177,8 @@ class Runner:
             _, deaf = await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN_S)
             if deaf:
                 _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def running(self, longer_than_s: float = 0.0) -> list[Job]:
         """Return the attempts that are running for at least so long."""

@@ -23,7 +23,7 @@ FLUSH_GAP_S = 0.02
 FLUSHES_AT_ONCE = 2
 BATCH_MAX = 1000
 RETRY_S = 0.2
-AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError,
+AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.CannotConnectNowError,
         asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.QueryCanceledError,
         asyncpg.TooManyConnectionsError, asyncpg.OutOfMemoryError, asyncpg.DiskFullError, asyncpg.LockNotAvailableError)  # fmt: skip
 

@@ -104,9 +104,9 @@ class JobWorker:
         """Claim nothing more; give back what was not started; return when what runs has ended and is written."""
         self.claimer.stop()
         self._give_back()
-        while self.runner.busy or not self.claimer.stopped:
-            await asyncio.sleep(0.01)
-            self._give_back()
+        await self.claimer.wait_stopped()
+        self._give_back()
+        await self.runner.quiet()
         await self.settler.drained()
 
     async def stop(self) -> None:
