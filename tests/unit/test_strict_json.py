@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, loads
 
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 values = st.recursive(
     st.none()
     | st.booleans()

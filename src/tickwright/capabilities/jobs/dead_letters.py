@@ -6,7 +6,7 @@ from typing import Literal
 
 from tickwright.capabilities.jobs.audit import write_audit
 from tickwright.capabilities.jobs.jobs_store import MANY_MAX, JobFilter, JobsStore
-from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.capabilities.jobs.views import DeadLetter, Page, Requeued, view
 from tickwright.ports.caller import Caller
 from tickwright.store.pool import Connection, Pool
@@ -40,7 +40,7 @@ class DeadLetters:
         before, before_id = _END, NEWEST
         if cursor is not None:
             before, before_id = await self._cursors.read(cursor, tuple[datetime, int], "dead", kind, subject)
-        rows = await self._pool.fetch(_SQL["list_dead"], before, before_id, kind, subject, limit + 1)
+        rows = await fetch_page(self._pool, _SQL["list_dead"], before, before_id, kind, subject, limit + 1)
         items = [view(DeadLetter, row) for row in rows[:limit]]
         more = None
         if len(rows) > limit:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from tickwright.capabilities.jobs.paging import fetch_page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Connection, Pool
@@ -75,7 +76,7 @@ class JobsStore:
         """Return what decides about one job."""
         return await self._pool.fetchrow(_EXPLAIN, job_id)
 
-    async def page(self, before: int, statuses: Sequence[JobStatus], *rest: Any) -> "list[Row]":
+    async def page(self, before: int, statuses: Sequence[JobStatus], *rest: Any) -> Sequence[Row]:
         """Return a page of jobs with ids below ``before``; see the query for the rest."""
         wanted = set(statuses)
         source = _ALL
@@ -83,8 +84,7 @@ class JobsStore:
             source = _ONLY_LIVE
         elif wanted == {JobStatus.FAILED}:
             source = _ONLY_DEAD
-        rows: list[Row] = await self._pool.fetch(_LISTS[source], before, [str(s) for s in wanted] or None, *rest)
-        return rows
+        return await fetch_page(self._pool, _LISTS[source], before, [str(s) for s in wanted] or None, *rest)
 
     async def key_holder(self, key: str) -> int | None:
         """Return the id of the job that holds an idempotency key."""

@@ -3,7 +3,7 @@
 from typing import Any, TypeVar
 
 from tickwright.capabilities.jobs.audit import write_audit
-from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.capabilities.jobs.views import (
     AlertView,
     AuditView,
@@ -74,7 +74,7 @@ class Operations:
     async def _page(self, kind: type[T], query: str, cursor: str | None, limit: int, *filters: Any) -> Page[T]:
         limit = bounded(limit)
         before = NEWEST if cursor is None else await self._cursors.read(cursor, int, query, *filters)
-        rows = await self._pool.fetch(_SQL[query], before, *filters, limit + 1)
+        rows = await fetch_page(self._pool, _SQL[query], before, *filters, limit + 1)
         items = [view(kind, row) for row in rows[:limit]]
         more = await self._cursors.make(items[-1].id, query, *filters) if len(rows) > limit else None
         return Page(items, more)

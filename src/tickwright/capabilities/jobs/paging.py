@@ -3,6 +3,7 @@
 import base64
 import binascii
 import hmac
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -50,6 +51,14 @@ class Cursors:
         if self._secret is None:
             self._secret = digest_of("cursor", await self._pool.fetchval(_SQL["installation"]))
         return hmac.digest(self._secret, digest_of(*listing) + body, "sha256")[:_MAC_BYTES]
+
+
+async def fetch_page(pool: Pool, sql: str, *arguments: Any) -> Sequence[Any]:
+    """Return the rows of a listing, read in the order of its index."""
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(_SQL["plan_page"])
+        rows: Sequence[Any] = await connection.fetch(sql, *arguments)
+        return rows
 
 
 def _forged() -> Rejected:

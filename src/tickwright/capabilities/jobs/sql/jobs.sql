@@ -91,7 +91,7 @@ WITH job AS MATERIALIZED (
     FROM job CROSS JOIN LATERAL (
       SELECT t.* FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = job.task_type AND t.priority = job.priority
-         AND coalesce(t.retry_at, t.execute_at) <= clock_timestamp() + interval '10 seconds'
+         AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
 )
 SELECT job.*, clock_timestamp() AS now,
@@ -100,7 +100,7 @@ SELECT job.*, clock_timestamp() AS now,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g WHERE g.task_type = job.task_type), 0) AS granted,
        (SELECT count(*) FROM ahead a WHERE a.status = 'processing') AS running,
        (SELECT count(*) FROM ahead a
-         WHERE a.status = 'pending' AND a.due_at <= clock_timestamp() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
+         WHERE a.status = 'pending' AND a.due_at <= now() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at

@@ -50,3 +50,7 @@ SELECT id, destination, key, payload, headers, created_at, error_message FROM ba
 -- name: installation
 -- What no two installations share; signs cursors.
 SELECT id::text FROM tickwright.installation;
+
+-- name: plan_page
+-- A page walks its index from where it begins; without this a generic plan may sort a million rows for fifty.
+SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);

@@ -1,0 +1,50 @@
+"""What listings and explanations read: their index from where they begin, never the whole table."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tickwright.capabilities.jobs import jobs_store
+from tickwright.capabilities.jobs.paging import NEWEST
+from tickwright.store.pool import Connection, open_pool
+from tickwright.store.queries import load
+
+ROWS = 20_000
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    """A connection of the product's own pool, on a table with jobs that are due in an hour."""
+    pool = await open_pool(database_url)
+    async with pool.acquire() as made:
+        await made.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now() + interval '1 hour', 'noop' FROM generate_series(1, $1::int)",
+            ROWS,
+        )
+        await made.execute("ANALYZE tickwright.scheduled_tasks")
+        yield made
+    await pool.close()
+
+
+async def plan(connection: Connection, sql: str, *arguments: object) -> str:
+    """The plan of ``sql`` as it runs, with row counts."""
+    rows = await connection.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {sql}", *arguments)
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("source", sorted(jobs_store._LISTS))
+async def test_a_page_of_jobs_walks_its_index(connection: Connection, source: str) -> None:
+    """Fifty rows are read to show fifty."""
+    async with connection.transaction():
+        await connection.execute(load("tickwright.capabilities.jobs.sql", "operations.sql")["plan_page"])
+        told = await plan(connection, jobs_store._LISTS[source], NEWEST, ["pending"], None, None, None, None, 51)
+    assert "Sort  " not in told
+    assert f"rows={ROWS}" not in told, told
+
+
+async def test_an_explanation_reads_only_what_is_due_before(connection: Connection) -> None:
+    """Jobs that are due later are not looked at."""
+    told = await plan(connection, jobs_store._EXPLAIN, 5)
+    assert "Rows Removed by Filter: 20000" not in told, told
+    assert "scheduled_tasks_due" in told
