@@ -34,6 +34,7 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import PythonTarget, parse_target
 from tickwright.outbound import check_headers
 from tickwright.ports.caller import Caller, Role
+from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 from tickwright.wiring.database import Database
 from tickwright.wiring.link import Link, open_link
@@ -273,6 +274,11 @@ class Tickwright:
         """Use ``settings`` from the next opening on, whatever the environment says; for programs that run apps."""
         self._settings = settings
         return self
+
+    @property
+    def pool(self) -> Pool:
+        """The open app's asyncpg pool, for your own transactions. Raises ``Unavailable`` (``app_not_open``)."""
+        return self._open.pool
 
     @property
     def database(self) -> Database:

@@ -10,16 +10,18 @@ import getpass
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 
-from tickwright.api.problems import translate
 from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import Caller, Role
-from tickwright.wiring.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from tickwright.wiring.settings import Settings
 
 T = TypeVar("T")
 TIMEOUT_S = 120
@@ -85,7 +87,7 @@ def _error(status: int, problem: Mapping[str, Any]) -> TickwrightError:
 class HttpGateway(Gateway):
     """The API of somebody else."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: "aiohttp.ClientSession", url: str) -> None:
         self._session, self._url = session, url.rstrip("/")
 
     async def send(
@@ -99,6 +101,8 @@ class HttpGateway(Gateway):
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[int, bytes]:
         """Send one request."""
+        import aiohttp
+
         address = f"{self._url}{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
         sent = {**headers, **({"Content-Type": content_type} if body is not None else {})}
         try:
@@ -145,6 +149,8 @@ class LocalGateway(Gateway):
         try:
             await self._app(scope, _receiver(body), send)
         except Exception as error:
+            from tickwright.api.problems import translate
+
             known = translate(error)
             if known is None:
                 raise
@@ -185,9 +191,11 @@ async def _parts(body: Body) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+async def open_gateway(settings: "Settings") -> AsyncIterator[Gateway]:
     """Give the way to Tickwright that the settings name."""
     if settings.api_url is not None:
+        import aiohttp
+
         key = settings.api_key.get_secret_value() if settings.api_key else ""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=TIMEOUT_S)
         headers = {"Authorization": f"Bearer {key}"}
@@ -209,6 +217,7 @@ def _user() -> str:
 
 def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
     """Run ``work`` with a gateway, and close it."""
+    from tickwright.wiring.settings import load_settings
 
     async def whole() -> T:
         async with open_gateway(load_settings()) as gateway:

@@ -20,12 +20,12 @@ def payload_of(text: str) -> Any:
     """Return the payload that an argument gives as JSON.
 
     Raises:
-        Rejected: ``invalid_json``. Permanent.
+        Rejected: ``wrong_argument``. Permanent.
     """
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Rejected("invalid_json", f"PAYLOAD is not JSON: {error}") from None
+        raise Rejected("wrong_argument", f"PAYLOAD is not JSON: {error}") from None
 
 
 @app.command()

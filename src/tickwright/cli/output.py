@@ -6,6 +6,7 @@ Colours appear on a terminal only. Whoever closes the pipe has seen enough, and 
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,15 +18,18 @@ from rich.table import Table
 from tickwright.domain.errors import TickwrightError
 
 EMPTY = "–"
+PIPE_WIDTH = 4000
+CELL_CHARS_MAX = 120
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 Columns = Sequence[str]
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that knows whether somebody looks at it."""
+    """Return a console that knows whether somebody looks at it; a pipe gets whole lines, however long."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        file=stream, no_color=None if stream.isatty() else True, highlight=False, soft_wrap=not stream.isatty()
-    )
+    if stream.isatty():
+        return Console(file=stream, highlight=False)
+    return Console(file=stream, highlight=False, no_color=True, width=PIPE_WIDTH, soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -46,7 +50,7 @@ def show_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, *, empty: str
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(_cell(row.get(column))) for column in columns))
+        table.add_row(*(escape(_short(row.get(column))) for column in columns))
     if table.row_count:
         console().print(table)
     else:
@@ -95,6 +99,13 @@ def close_quietly() -> None:
             stream.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _short(value: Any) -> str:
+    """Return a value for a table: an instant to the second, and not more than a line of anything."""
+    text = _INSTANT.sub(r"\1 \2Z", value) if isinstance(value, str) else _cell(value)
+    text = (text or EMPTY).partition("\n")[0]
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
 
 
 def _cell(value: Any) -> str:

@@ -3,10 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
 
+from tickwright import __version__
 from tickwright.cli import admin, jobs, task_types
 from tickwright.cli import run as running
 from tickwright.cli.output import close_quietly, show_error
@@ -21,6 +24,31 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+WRONG_USE = frozenset(
+    {
+        "app_not_found",
+        "config_unreadable",
+        "file_unreadable",
+        "invalid_config",
+        "invalid_settings",
+        "not_an_app",
+        "unknown_role",
+        "wrong_argument",
+    }
+)
+"""Errors of whoever typed the command or set its environment."""
+
+
+@app.callback(invoke_without_command=True)
+def tickwright(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Everything that must happen later or again and again, done exactly as promised."""
+    if version:
+        sys.stdout.write(f"tickwright {__version__}\n")
+        raise typer.Exit
+
+
 running.add_to(app)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(task_types.app, name="task-types")
@@ -36,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         return answer if isinstance(answer, int) and not isinstance(answer, bool) else 0
     except TickwrightError as error:
         show_error(error, as_json=as_json)
-        return 1
+        return 2 if error.code in WRONG_USE else 1
     except TyperException as error:
         return _wrong_use(error, as_json=as_json)
     except BrokenPipeError:
@@ -49,7 +77,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _wrong_use(error: TyperException, *, as_json: bool) -> int:
     message = error.format_message()
-    if not message:  # no command was given: the help text is the answer
+    if isinstance(error, NoArgsIsHelpError):  # the help text is the answer
+        sys.stderr.write(f"{message}\n")
         return error.exit_code
     if as_json:
         sys.stderr.write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n")

@@ -11,7 +11,6 @@ import typer
 
 from tickwright.cli.options import Json
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.settings import load_settings
 
 App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]
 
@@ -34,6 +33,7 @@ def up(
 ) -> None:
     """Start everything in one process on the embedded PostgreSQL, and show what happens."""
     from tickwright.cli.up import run_up
+    from tickwright.wiring.settings import load_settings
 
     run_up(load_settings(home=home, app=app), example=example)
 
@@ -47,6 +47,7 @@ def migrate(
     from tickwright.store.migrate import migrate as bring_forward
     from tickwright.store.migrate import migration_sql
     from tickwright.wiring.database import open_database
+    from tickwright.wiring.settings import load_settings
 
     if sql:
         sys.stdout.write(migration_sql())
@@ -77,6 +78,7 @@ def _run(roles: list[str], app: str | None) -> None:
     from tickwright.wiring.loading import handlers_of
     from tickwright.wiring.logging import start_logging
     from tickwright.wiring.node import check_roles, run_node
+    from tickwright.wiring.settings import load_settings
 
     check_roles(roles)
     settings = load_settings(app=app)
@@ -111,6 +113,7 @@ def top(
 ) -> None:
     """Watch what is due, running, done and late."""
     from tickwright.cli.top import run_top
+    from tickwright.wiring.settings import load_settings
 
     run_top(load_settings(), every_s=every, once=once or as_json, as_json=as_json)
 

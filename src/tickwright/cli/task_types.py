@@ -5,12 +5,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from tickwright.capabilities.jobs.model import TaskType
 from tickwright.cli.gateway import Gateway, ask, through
 from tickwright.cli.options import Json
 from tickwright.cli.output import show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.configfile import Problems, read_task_type
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
@@ -62,23 +60,20 @@ def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict
     """Return the checked fields of the request that the options mean, and only those that were given.
 
     Raises:
-        Rejected: ``invalid_task_type``, with every mistake. Permanent.
+        Rejected: ``wrong_argument``, with every mistake. Permanent.
     """
+    from tickwright.wiring.configfile import Problems, read_task_type
+    from tickwright.wiring.link import request_of
+
     problems = Problems()
     kind = read_task_type(name, {"target": target or "python:unchanged", **given}, problems, where=name)
     if problems.found:
-        raise Rejected("invalid_task_type", "\n".join(problems.found), problems=problems.found)
-    whole = _as_request(kind)
+        raise Rejected("wrong_argument", "\n".join(problems.found), problems=problems.found)
+    whole = msgspec.structs.asdict(request_of(kind))
     wanted = {key if key != "rate" else "rate_per_s" for key in given if key != "retry"}
     wanted |= {f"retry_{part}" for part, value in retry.items() if value is not None}
     changes = {key: whole[key] for key in wanted}
     return changes if target is None else {**changes, "target": target}
-
-
-def _as_request(kind: TaskType) -> dict[str, Any]:
-    from tickwright.wiring.link import request_of
-
-    return dict(msgspec.structs.asdict(request_of(kind)))
 
 
 async def _put(gateway: Gateway, name: str, changes: dict[str, Any]) -> Any:
@@ -88,7 +83,7 @@ async def _put(gateway: Gateway, name: str, changes: dict[str, Any]) -> Any:
         if error.code != "task_type_not_found":
             raise
         if "target" not in changes:
-            raise Rejected("missing_target", f"{name} is new: give its --target") from None
+            raise Rejected("wrong_argument", f"{name} is new: give its --target") from None
         present = {}
     kept = {key: present[key] for key in SETTABLE if key in present}
     return await gateway.ask("PUT", f"/task-types/{name}", body={**kept, **changes})

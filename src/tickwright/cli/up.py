@@ -132,8 +132,7 @@ class _Up:
             if receiver is not None:
                 await self._introduce(node.link, receiver)
             key = await admin_key(node.link, settings.home_folder / KEY_FILE)
-            self._tell(node, key)
-            await self._run(node, app)
+            await self._run(node, app, key)
         self._say("stopped")
 
     def _what(self) -> str:
@@ -169,8 +168,8 @@ class _Up:
             self._say(f"  log       {self._settings.home_folder / LOG_FILE}")
         self._say("Ctrl-C stops: the first one lets running jobs finish, the second one does not.")
 
-    async def _run(self, node: Node, app: Tickwright) -> None:
-        helpers = [asyncio.create_task(self._watch(node))]
+    async def _run(self, node: Node, app: Tickwright, key: str) -> None:
+        helpers = [asyncio.create_task(self._show(node, key))]
         if self._example:
             helpers.append(asyncio.create_task(keep_scheduling(app)))
         self._node = node
@@ -180,6 +179,11 @@ class _Up:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+
+    async def _show(self, node: Node, key: str) -> None:
+        await node.supervisor.started()
+        self._tell(node, key)
+        await self._watch(node)
 
     async def _watch(self, node: Node) -> None:
         if not self._out.is_terminal:

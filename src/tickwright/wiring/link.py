@@ -18,7 +18,6 @@ from tickwright.capabilities.jobs.types_store import load_types, register_handle
 from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.caller import Caller, Role
-from tickwright.store.migrate import head_revision, migrate
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
 from tickwright.wiring.brokers import target_check
@@ -97,6 +96,8 @@ async def ensure_schema(database: Database) -> None:
     Raises:
         Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
     """
+    from tickwright.store.migrate import head_revision, migrate
+
     if database.embedded:
         await asyncio.to_thread(migrate, database.url)
         return

@@ -18,7 +18,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
-from tickwright.store.dsn import sqlalchemy_url
 
 PREFIX = "TICKWRIGHT_"
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
@@ -40,6 +39,12 @@ def _text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValida
         return value if keep else parsed
 
     return BeforeValidator(read)
+
+
+def _check_database_url(text: str) -> None:
+    from tickwright.store.dsn import sqlalchemy_url
+
+    sqlalchemy_url(text)
 
 
 def _check_web_url(text: str) -> None:
@@ -79,7 +84,7 @@ class Bind:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-DatabaseUrl = Annotated[SecretStr, _text(sqlalchemy_url, keep=True)]
+DatabaseUrl = Annotated[SecretStr, _text(_check_database_url, keep=True)]
 Duration = Annotated[timedelta, _text(parse_duration)]
 BindAddress = Annotated[Bind, NoDecode, _text(Bind.parse)]
 
@@ -108,6 +113,7 @@ class Settings(BaseSettings):
         connections_max: Connections of one process to PostgreSQL, 4 to 500.
         drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
         lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
+        notifications: ``off`` to poll once a second instead of using LISTEN.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json`` or ``text``; ``text`` by default on a terminal.
     """
@@ -132,6 +138,7 @@ class Settings(BaseSettings):
     threads: Annotated[int, Field(ge=1, le=1000)] = 32
     connections_max: Annotated[int, Field(ge=4, le=500)] = 10
     drain: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta(seconds=20)
+    notifications: bool = True
     lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None

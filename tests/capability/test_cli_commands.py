@@ -1,0 +1,308 @@
+"""Commands do what the API does, straight on the database or through an API, and end with the right code."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kit.cli import Said, environment, tickwright
+from tickwright import Tickwright
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import Bind, Settings
+
+SECRET = "pa55word"
+
+
+@pytest.fixture
+def env(database_url: str) -> dict[str, str]:
+    """An environment that goes straight to a fresh database."""
+    return environment(DATABASE_URL=database_url)
+
+
+@pytest.fixture
+def mail(env: dict[str, str]) -> dict[str, str]:
+    """The same, with the task type ``mail``."""
+    assert tickwright("task-types", "put", "mail", "--target", "pg:mail", "--timeout", "5s", env=env).code == 0
+    return env
+
+
+def ok(*words: str, env: dict[str, str], **more: Any) -> Said:
+    """Run a command that must succeed."""
+    said = tickwright(*words, env=env, **more)
+    assert said.code == 0, said
+    return said
+
+
+def test_a_jobs_life_in_commands(mail: dict[str, str]) -> None:
+    """Schedule, look, move, cancel; every action is in the audit trail under the name of the user."""
+    made = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
+    assert made["created"] is True
+    again = ok("jobs", "schedule", "mail", '{"to": "ann"}', "--in", "1h", "--key", "k", "--json", env=mail).json
+    assert again == {"id": made["id"], "created": False}
+    number = str(made["id"])
+    assert ok("jobs", "show", number, "--json", env=mail).json["payload"] == {"to": "ann"}
+    assert [job["id"] for job in ok("jobs", "list", "--status", "pending", "--json", env=mail).json["items"]] == [
+        made["id"]
+    ]
+    assert ok("jobs", "explain", number, env=mail).out.startswith("pending: ")
+    assert (
+        ok("jobs", "reschedule", number, "--at", "2031-01-01T00:00:00Z", "--json", env=mail).json["outcome"]
+        == "rescheduled"
+    )
+    assert ok("jobs", "cancel", number, env=mail).out == f"job {number} is cancelled: cancelled\n"
+    late = tickwright("jobs", "run-now", number, "--json", env=mail)
+    assert (late.code, late.out, late.error["code"]) == (1, "", "job_finished")
+    trail = ok("audit", "--json", env=mail).json["items"]
+    assert [entry["action"] for entry in trail][:3] == ["jobs.cancel", "jobs.reschedule", "task_types.put"]
+    assert all(entry["actor"].startswith("cli:") for entry in trail)
+
+
+def test_a_task_type_keeps_what_a_later_put_does_not_name(env: dict[str, str]) -> None:
+    """Options change one thing each; the first put of a signed target shows its secret once."""
+    first = ok(
+        "task-types", "put", "hook", "--target", "https://example.org/x", "--rate", "5/s", "--json", env=env
+    ).json
+    assert first["secret"].startswith("whsec_")
+    second = ok("task-types", "put", "hook", "--timeout", "9s", "--retry-cap", "2m", "--json", env=env).json
+    kind = second["task_type"]
+    assert second["secret"] is None
+    assert (kind["rate_per_s"], kind["timeout"], kind["retry_cap"], kind["retry_base"]) == (5.0, "9s", "2m", "1s")
+    assert ok("task-types", "pause", "hook", "--json", env=env).json["paused_at"] is not None
+    assert ok("task-types", "enable", "hook", "--json", env=env).json["paused_at"] is None
+    assert ok("task-types", "rotate-secret", "hook", env=env).out.startswith("whsec_")
+    assert tickwright("task-types", "delete", "hook", env=env).code == 2
+    assert ok("task-types", "delete", "hook", "--yes", "--json", env=env).json == {"deleted": "hook"}
+
+
+def test_keys_are_shown_once(env: dict[str, str]) -> None:
+    """Created, listed without the secret part, revoked."""
+    key = ok("keys", "create", "bob", "--role", "viewer", env=env).out.strip()
+    listed = ok("keys", "list", "--json", env=env)
+    assert key.startswith("tw_")
+    assert key not in listed.out
+    number = str(listed.json["items"][0]["id"])
+    assert ok("keys", "revoke", number, "--json", env=env).json["revoked_at"] is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "list"], ["dead-letters", "list"], ["outbox"], ["workers", "list"], ["leases"], ["alerts"], ["audit"],
+        ["keys", "list"], ["task-types", "list"], ["top", "--once"],
+    ],
+)  # fmt: skip
+def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str]) -> None:
+    """JSON on standard output and nothing else there; a table without an escape sequence in a pipe."""
+    assert isinstance(ok(*words, "--json", env=env).json, dict)
+    assert "\x1b" not in ok(*words, env=env).out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["jbos"], "'jobs'"),
+        (["jobs", "lst"], "'list'"),
+        (["jobs", "list", "--statsu", "x"], "--status"),
+        (["jobs", "list", "--limit", "1000"], "200"),
+        (["jobs", "schedule", "mail", "{"], "JSON"),
+        (["jobs", "cancel"], "ID or --type"),
+        (["jobs", "cancel", "--type", "mail"], "--yes"),
+        (["run", "nope"], "worker, scheduler, relay, api"),
+        (["run", "poll-consumer"], "later release"),
+        (["task-types", "put", "x", "--target", "pg:x", "--timeout", "5"], '"30s"'),
+        (["bench", "nothing"], "nothing"),
+    ],
+)
+def test_wrong_use_ends_with_two_and_a_hint(env: dict[str, str], words: list[str], hint: str) -> None:
+    """Nothing on standard output, the remedy on the other one, and no traceback."""
+    said = tickwright(*words, env=env)
+    assert (said.code, said.out) == (2, "")
+    assert hint in said.err
+    assert "Traceback" not in said.err
+
+
+def test_wrong_use_is_json_where_json_was_asked_for(env: dict[str, str]) -> None:
+    """A program can read why it was refused."""
+    said = tickwright("jobs", "lst", "--json", env=env)
+    assert (said.code, said.error["code"]) == (2, "wrong_use")
+    assert "'list'" in said.error["message"]
+
+
+def test_all_mistakes_of_the_environment_are_named_at_once() -> None:
+    """A user fixes them in one go, and never reads a password."""
+    said = tickwright(
+        "jobs", "list",
+        env=environment(DATABASE_URL=f"mysql://a:{SECRET}@b/c", LEASE="5", API_BIND="foo", ALLOW_TARGETS="10.0.0.0/99"),
+    )  # fmt: skip
+    assert said.code == 2
+    for name in ("DATABASE_URL", "LEASE", "API_BIND", "ALLOW_TARGETS"):
+        assert f"TICKWRIGHT_{name}: " in said.err
+    assert SECRET not in said.err
+    missing = tickwright(
+        "jobs", "list", env=environment(API_URL="http://127.0.0.1:1", DIRECT_DATABASE_URL="postgresql:///x")
+    )
+    assert missing.code == 2
+    assert "TICKWRIGHT_API_KEY: missing" in missing.err
+    assert "TICKWRIGHT_DATABASE_URL: missing" in missing.err
+
+
+def test_a_database_that_does_not_answer_is_one_line_without_a_password() -> None:
+    """No traceback; as JSON where JSON was asked for."""
+    env = environment(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:1/x")
+    said = tickwright("jobs", "list", env=env)
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert SECRET not in said.err
+    assert tickwright("jobs", "list", "--json", env=env).error["code"] == "database_unavailable"
+
+
+def test_a_database_without_a_schema_says_what_to_run(empty_database_url: str) -> None:
+    """``migrate`` is the remedy, and it can be run twice."""
+    env = environment(DATABASE_URL=empty_database_url)
+    said = tickwright("jobs", "list", env=env)
+    assert said.code == 1
+    assert "tickwright migrate" in said.err
+    first = ok("migrate", "--json", env=env).json
+    assert ok("migrate", "--json", env=env).json == first
+    assert ok("jobs", "list", env=env).code == 0
+
+
+def test_migrations_can_be_read_as_sql() -> None:
+    """For people who run them by hand; no database is needed."""
+    assert "CREATE TABLE tickwright.scheduled_tasks" in ok("migrate", "--sql", env=environment()).out
+
+
+def test_an_import_reports_every_bad_line_and_keeps_the_good_ones(mail: dict[str, str], tmp_path: Path) -> None:
+    """Exit code 1 says that something was rejected; the report has line, code and reason."""
+    lines = [
+        '{"task_type":"mail","delay":"1h"}',
+        "nonsense",
+        '{"task_type":"nobody"}',
+        "",
+        '{"task_type":"mail","status":"x"}',
+    ]
+    file, report = tmp_path / "jobs.ndjson", tmp_path / "rejects.ndjson"
+    file.write_text("\n".join(lines))
+    said = tickwright("jobs", "import", str(file), "--rejects", str(report), "--json", env=mail)
+    assert said.code == 1
+    assert (said.json["created"], said.json["rejected"]) == (1, 3)
+    rejects = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(reject["line"], reject["code"]) for reject in rejects] == [
+        (2, "invalid_json"), (3, "unknown_task_type"), (5, "unknown_field"),
+    ]  # fmt: skip
+    again = ok("jobs", "import", "-", "--key", "twice", "--json", env=mail, stdin=lines[0])
+    assert ok("jobs", "import", "-", "--key", "twice", "--json", env=mail, stdin=lines[0]).json["existing"] == 1
+    assert again.json["created"] == 1
+    assert tickwright("jobs", "import", "/no/such/file", env=mail).code == 2
+
+
+def test_whoever_closes_the_pipe_hears_nothing(mail: dict[str, str]) -> None:
+    """``tickwright … | head -1`` is quiet."""
+    for number in range(3):
+        ok("jobs", "schedule", "mail", f'{{"n": {number}}}', "--in", "1h", env=mail)
+    command = f"{sys.executable} -m tickwright jobs list --json | true"
+    said = subprocess.run(["/bin/sh", "-c", command], env=mail, cwd="/", capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_the_doctor_names_what_is_wrong_with_a_remedy(env: dict[str, str]) -> None:
+    """A misspelt variable is a warning; a missing schema or settings that are wrong are failures."""
+    healthy = ok("doctor", "--json", env={**env, "TICKWRIGHT_DATBASE_URL": "x"}).json
+    verdicts = {finding["check"]: finding["verdict"] for finding in healthy["findings"]}
+    assert verdicts["settings"] == "warn"
+    assert verdicts["schema"] == verdicts["fsync"] == verdicts["clock"] == verdicts["notifications"] == "ok"
+    assert all(finding["remedy"] for finding in healthy["findings"] if finding["verdict"] != "ok")
+    sick = tickwright("doctor", "--json", env=environment(DATABASE_URL="postgresql://127.0.0.1:1/x"))
+    assert (sick.code, sick.json["healthy"]) == (1, False)
+
+
+def test_the_doctor_sees_a_pooler(pgbouncer: Any, database_url: str) -> None:
+    """Behind PgBouncer notifications are gone, and the remedy is a variable."""
+    name = database_url.rpartition("/")[2].partition("?")[0]
+    said = tickwright("doctor", "--json", env=environment(DATABASE_URL=pgbouncer.database_url(name)))
+    notifications = next(finding for finding in said.json["findings"] if finding["check"] == "notifications")
+    assert (notifications["verdict"], "TICKWRIGHT_DIRECT_DATABASE_URL" in notifications["remedy"]) == ("warn", True)
+
+
+# ---------------------------------------------------------------------- through an API
+
+
+@pytest_asyncio.fixture
+async def api(database_url: str) -> AsyncIterator[dict[str, str]]:
+    """An environment that goes through a running API."""
+    settings = Settings(
+        database_url=database_url,
+        api_bind=Bind("127.0.0.1", 0),
+        metrics_bind=Bind("127.0.0.1", 0),  # type: ignore[arg-type]
+    )
+    async with open_node(settings, ["api"]) as node:
+        running = asyncio.create_task(node.run(signals=False))
+        made = await node.link.service.keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))
+        await node.supervisor.started()
+        assert node.api is not None
+        yield environment(API_URL=node.api.url, API_KEY=made.key)
+        node.supervisor.request()
+        await running
+
+
+async def test_the_same_commands_go_through_the_api_where_one_is_named(api: dict[str, str]) -> None:
+    """Same answers, same errors; the caller is the key."""
+    await asyncio.to_thread(ok, "task-types", "put", "mail", "--target", "pg:mail", env=api)
+    made = await asyncio.to_thread(ok, "jobs", "schedule", "mail", "--in", "1h", "--json", env=api)
+    lines = '{"task_type":"mail","delay":"1h"}\nnope'
+    imported = await asyncio.to_thread(tickwright, "jobs", "import", "-", "--json", env=api, stdin=lines)
+    assert (imported.code, imported.json["created"], imported.json["rejected"]) == (1, 1, 1)
+    gone = await asyncio.to_thread(tickwright, "jobs", "show", str(made.json["id"] + 999), "--json", env=api)
+    assert (gone.code, gone.error["code"]) == (1, "job_not_found")
+    trail = await asyncio.to_thread(ok, "audit", "--json", env=api)
+    assert {entry["actor"] for entry in trail.json["items"]} == {"cli", "test"}
+    wrong = {**api, "TICKWRIGHT_API_KEY": "tw_" + "x" * 43}
+    refused = await asyncio.to_thread(tickwright, "jobs", "list", "--json", env=wrong)
+    assert (refused.code, refused.error["code"]) == (1, "unauthenticated")
+
+
+# ---------------------------------------------------------------------- the TOML file
+
+
+async def test_the_toml_file_sets_task_types_at_the_start(database_url: str, tmp_path: Path) -> None:
+    """Applied once; an unchanged file changes nothing at the next start."""
+    file = tmp_path / "tickwright.toml"
+    file.write_text(
+        '[task_types.hook]\ntarget = "https://example.org/x"\ntimeout = "7s"\nrate = "30/min"\n'
+        'retry = { base = "2s", factor = 1.7, cap = "1m" }\nfinal_statuses = [403]\nconcurrency = 4\n'
+    )
+    versions = []
+    for _ in range(2):
+        async with Tickwright(database_url, config=file) as app:
+            kind = await app.service.types.get("hook")
+            versions.append(kind.version)
+            assert (kind.timeout, kind.rate_per_s, kind.final_statuses, kind.concurrency) == ("7s", 0.5, [403], 4)
+    assert versions == [1, 1]
+
+
+async def test_every_mistake_of_the_toml_file_is_named_with_its_key(database_url: str, tmp_path: Path) -> None:
+    """File, key and remedy; nothing is applied."""
+    file = tmp_path / "tickwright.toml"
+    file.write_text(
+        '[partner.x]\n[task_types.mail]\ntarget = "https://x y"\ntargt = "pg:x"\ntimeout = 5\nconcurrency = -1\n'
+        '[task_types.good]\ntarget = "pg:good"\n'
+    )
+    with pytest.raises(Rejected) as refused:
+        async with Tickwright(database_url, config=file):
+            pass
+    assert refused.value.code == "invalid_config"
+    assert str(file) in refused.value.message
+    keys = [problem.partition(":")[0] for problem in refused.value.details["problems"]]
+    assert keys == ["[partner]", "task_types.mail.target", "task_types.mail.targt", "task_types.mail.timeout",
+                    "task_types.mail.concurrency"]  # fmt: skip
+    assert 'write "5s" for seconds' in refused.value.message
+    assert "did you mean target?" in refused.value.message
+    async with Tickwright(database_url) as app:
+        assert await app.service.types.list() == []

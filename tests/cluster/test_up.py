@@ -1,0 +1,171 @@
+"""``tickwright up`` as a new user has it: one command, a key, jobs that run, and nothing left behind."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from kit.cli import environment
+from kit.processes import free_port, is_running, kill_group, make_folder, processes_in
+from kit.waiting import eventually
+from tickwright.cli.up import Receiver, open_receiver
+
+_ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
+_KEY = re.compile(r"^  key +(tw_\S+)", re.MULTILINE)
+
+
+class Up:
+    """A running ``tickwright up``."""
+
+    def __init__(self, home: Path, *words: str, **env: str) -> None:
+        self.home = home
+        self.log = home.parent / "up.log"
+        self.log.write_text("")
+        with self.log.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tickwright", "up", *words],
+                stdout=sink,
+                stderr=sink,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                env=environment(HOME=str(home), **env),
+            )
+
+    @property
+    def text(self) -> str:
+        """What it has said so far."""
+        return self.log.read_text()
+
+    def ready(self) -> tuple[str, str]:
+        """Wait for the address and the key."""
+
+        def told() -> tuple[str, str] | None:
+            assert self.process.poll() is None, self.text
+            address, key = _ADDRESS.search(self.text), _KEY.search(self.text)
+            return (address[1], key[1]) if address and key and "Ctrl-C" in self.text else None
+
+        return eventually(told, 60, what=f"up says address and key: {self.log}")  # type: ignore[return-value]
+
+    def ask(self, path: str) -> Any:
+        """Ask the API with the key."""
+        address, key = self.ready()
+        request = Request(f"{address}{path}", headers={"Authorization": f"Bearer {key}"})
+        with urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def until_completed(self, task_type: str) -> None:
+        """Wait until a job of this type is done."""
+        path = f"/v1/jobs?status=completed&task_type={task_type}"
+        eventually(lambda: self.ask(path)["items"], 30, what=f"a job of {task_type} completes: {self.log}")
+
+    def children(self) -> list[int]:
+        """Return every process that it has started and that lives."""
+        found = processes_in(self.home / "postgres" / "data")
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [*found, *(int(pid) for pid in listed)]
+
+
+@contextmanager
+def running(*words: str, home: Path | None = None, **env: str) -> Iterator[Up]:
+    """Run ``up`` in a home of its own; whatever is left at the end is killed."""
+    folder = home.parent if home is not None else make_folder("up")
+    up = Up(folder / "home", *words, API_BIND=env.pop("API_BIND", "127.0.0.1:0"), METRICS_BIND="127.0.0.1:0", **env)
+    try:
+        yield up
+    finally:
+        left = processes_in(up.home / "postgres" / "data")
+        kill_group(up.process)
+        for pid in left:
+            if is_running(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def stop(up: Up, *, within_s: float = 20) -> None:
+    """Press Ctrl-C once; everything ends well and nothing is left."""
+    children = up.children()
+    assert len(children) > 2
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(timeout=within_s) == 0, up.text
+    assert [pid for pid in children if is_running(pid)] == []
+
+
+def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
+    """The API answers with the printed key; handlers, callbacks and retries run; the key file is private."""
+    with running() as up:
+        _, key = up.ready()
+        assert up.ask("/v1/session")["role"] == "admin"
+        for task_type in ("example.greet", "example.callback", "example.flaky"):
+            up.until_completed(task_type)
+        assert up.ask("/readyz")["ready"] is True
+        file = up.home / "admin.key"
+        assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (key, 0o600)
+        eventually(lambda: "late: p50" in up.text, 15, what="a status line")
+        stop(up)
+        assert "Traceback" not in up.text
+        assert "\x1b" not in up.text
+        with running(home=up.home) as again:
+            assert again.ready()[1] == key
+            stop(again)
+
+
+def test_a_busy_port_is_replaced_and_said() -> None:
+    """Whoever has the port keeps it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with running("--no-example", API_BIND=f"127.0.0.1:{port}") as up:
+            assert f"(port {port} is in use)" in (up.ready(), up.text)[1]
+            assert up.ask("/v1/task-types")["items"] == []
+            stop(up)
+
+
+def test_a_signal_during_the_start_undoes_what_stands() -> None:
+    """Nothing is left of a start that was interrupted."""
+    with running() as up:
+        data = up.home / "postgres" / "data"
+        eventually(lambda: data.exists() and processes_in(data), 30, what="PostgreSQL is on its way")
+        up.process.send_signal(signal.SIGTERM)
+        up.process.wait(timeout=30)
+        eventually(lambda: not processes_in(data), what="PostgreSQL is gone")
+
+
+async def test_the_receiver_ends_with_whoever_started_it() -> None:
+    """It hears its standard input close, so not even kill -9 of its parent leaves it behind."""
+    async with open_receiver() as receiver:
+        assert isinstance(receiver, Receiver)
+        pid = receiver.process.pid
+        assert receiver.port > 0
+        assert receiver.process.stdin is not None
+        receiver.process.stdin.close()
+        await asyncio.wait_for(receiver.process.wait(), 10)
+    assert not is_running(pid)
+
+
+def test_a_killed_up_leaves_work_that_the_next_one_finishes() -> None:
+    """Kill -9 in the middle: the next start joins the server, runs what is due, and ends clean."""
+    with running() as up:
+        up.until_completed("example.greet")
+        before = up.ask("/v1/jobs?limit=1")["items"][0]["id"]
+        os.kill(up.process.pid, signal.SIGKILL)
+        up.process.wait(timeout=10)
+        with running(home=up.home) as again:
+            eventually(
+                lambda: (
+                    again.ask(f"/v1/jobs/{before}")["status"] == "completed"
+                    or again.ask(f"/v1/jobs/{before}")["status"] in {"failed", "cancelled"}
+                ),
+                60,
+                what=f"job {before} ends",
+            )
+            stop(again)

@@ -1,0 +1,64 @@
+"""The command line as users have it: a process of its own, its exit code, and what it said where."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_BYTECODE = Path(tempfile.gettempdir()) / f"tickwright-bytecode-{os.geteuid()}"
+"""Compiled once for all commands of all runs, whatever the environment says about writing bytecode."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        """The JSON error on standard error."""
+        return json.loads(self.err)["error"]
+
+
+def environment(**given: str) -> dict[str, str]:
+    """Return an environment with the variables given and no other one of ours that would change what happens."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TICKWRIGHT_") or name.startswith(("TICKWRIGHT_TEST_", "TICKWRIGHT_PG_BIN"))
+    }
+    clean.pop("PYTHONDONTWRITEBYTECODE", None)
+    return {
+        **clean,
+        "PYTHONPYCACHEPREFIX": str(_BYTECODE),
+        "PYTHONUNBUFFERED": "1",
+        **{f"TICKWRIGHT_{name}": value for name, value in given.items()},
+    }
+
+
+def tickwright(*words: str, env: Mapping[str, str], stdin: str | None = None, cwd: str = "/") -> Said:
+    """Run one command to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tickwright", *words],
+        env=dict(env),
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
