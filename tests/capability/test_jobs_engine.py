@@ -463,3 +463,38 @@ def _past() -> Any:
     from datetime import UTC, datetime
 
     return datetime(2000, 1, 1, tzinfo=UTC)
+
+
+async def test_a_sleeping_pair_of_workers_is_woken_by_an_insert(database_url: str) -> None:
+    """The doorbell wakes every sleeper, also the one that does not hold the lock."""
+
+    async def handler(_job: Job) -> None:
+        return None
+
+    async with (
+        running_engine(database_url, {"one": handler}) as one,
+        running_engine(database_url, {"two": handler}) as two,
+    ):
+        await eventually_async(lambda: one.worker.doorbell.armed or two.worker.doorbell.armed)
+        for name in ("one", "two") * 5:
+            await eventually_async(lambda: one.worker.doorbell.armed or two.worker.doorbell.armed)
+            job_id = await insert(one.pool, name)
+            await one.until(job_id, "completed", within_s=0.8)
+
+
+async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_url: str) -> None:
+    """A transaction left open after an insert makes the worker poll less and less, never wait for it."""
+    async with running_engine(database_url, {"tick": _nothing}) as engine:
+        await eventually_async(lambda: engine.worker.doorbell.armed)
+        first = await engine.insert("tick")
+        await engine.until(first, "completed")
+        connection = await connect(database_url)
+        transaction = connection.transaction()
+        await transaction.start()
+        held = await insert(connection, "tick")
+        await eventually_async(lambda: engine.worker.claimer._arm_failures > 6 or engine.worker.doorbell.armed)
+        other = await engine.insert("tick")
+        await engine.until(other, "completed", within_s=1.5)
+        await transaction.commit()
+        await engine.until(held, "completed", within_s=1.5)
+        await connection.close()

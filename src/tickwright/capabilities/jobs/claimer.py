@@ -37,6 +37,7 @@ GAP_S = 0.02
 AWAKE_GAP_S = 0.003
 AWAKE_FOR_S = 0.03
 AWAKE_GAP_MAX_S = 0.25
+WATCHED_S = 5.0
 BATCH_MAX = 1000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 4000
@@ -91,6 +92,7 @@ class Claimer:
         self._crowded = False
         self._awake_until_s = 0.0
         self._arm_failures = 0
+        self._watched_until_s = 0.0
         self._drag_until_s = 0.0
         self._slow_claims = 0
         self._swept_s = 0.0
@@ -347,20 +349,21 @@ class Claimer:
         if wait_s > GAP_S and not await self._armed():
             return
         if await self._nap(wait_s):
+            self._watched_until_s = 0.0
             self._awake_until_s = monotonic() + AWAKE_FOR_S
             await self._bell.disarm()
 
     async def _armed(self) -> bool:
         """Make sure that an insert would wake us; False when one more claim is due before sleeping."""
-        if self._bell.armed or not self._bell.works:
+        if self._bell.armed or monotonic() < self._watched_until_s or not self._bell.works:
             return True
         self._bell.rung.clear()
         if await self._bell.arm():
             self._arm_failures = 0
-            return not self._bell.armed  # the lock is new: look once more, then sleep
-        self._arm_failures += (
-            1  # somebody inserts right now, or keeps a transaction open: stay awake, but less and less
-        )
+            if not self._bell.armed:  # another sleeper has the lock, so inserts notify everybody: believe it for a while
+                self._watched_until_s = monotonic() + WATCHED_S
+            return False
+        self._arm_failures += 1  # somebody inserts right now, or keeps a transaction open: stay awake, but less and less
         await self._nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self._arm_failures, 10)))
         return False
 
