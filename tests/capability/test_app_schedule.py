@@ -1,7 +1,7 @@
 """The app object schedules alone, together, and inside the caller's own transaction."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -265,14 +265,15 @@ async def test_a_synchronous_program_schedules_in_its_own_transaction(
     """The app is not even open in such a program; the transaction decides as ever."""
     closed = program(database_url)
     engine = sqlalchemy.create_engine(sqlalchemy_url(database_url))
-    opened: Any = {
+    openers: dict[str, Callable[[], Any]] = {
         "psycopg": lambda: psycopg.connect(database_url),
         "sqlalchemy connection": engine.connect,
         "sqlalchemy session": lambda: Session(engine),
-    }[kind]()
-    with opened as connection:
+    }
+    with openers[kind]() as connection:
         _sync_use(closed, connection)
-        (connection.commit if commit else connection.rollback)()
+        finish: Any = connection.commit if commit else connection.rollback
+        finish()
     engine.dispose()
     assert await db.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == int(commit)
     assert await db.fetchval("SELECT count(*) FROM tickwright.outbox") == int(commit)

@@ -29,11 +29,11 @@ async def working(app: Tickwright) -> AsyncIterator[Tickwright]:
 async def ended(app: Tickwright, job_id: int) -> JobDetail:
     """Wait until a job has a final status."""
 
-    async def over() -> JobDetail | None:
-        job = await app.get(job_id)
-        return job if job.status in {"completed", "failed", "cancelled"} else None
+    async def over() -> bool:
+        return (await app.get(job_id)).status in {"completed", "failed", "cancelled"}
 
-    return await eventually_async(over, what=f"job {job_id} ends")  # type: ignore[return-value]
+    await eventually_async(over, what=f"job {job_id} ends")
+    return await app.get(job_id)
 
 
 def program(url: str) -> Tickwright:

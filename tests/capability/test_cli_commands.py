@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pydantic import SecretStr
 
 from kit.cli import Said, environment, tickwright
 from tickwright import Tickwright
@@ -237,11 +238,8 @@ def test_the_doctor_sees_a_pooler(pgbouncer: Any, database_url: str) -> None:
 @pytest_asyncio.fixture
 async def api(database_url: str) -> AsyncIterator[dict[str, str]]:
     """An environment that goes through a running API."""
-    settings = Settings(
-        database_url=database_url,
-        api_bind=Bind("127.0.0.1", 0),
-        metrics_bind=Bind("127.0.0.1", 0),  # type: ignore[arg-type]
-    )
+    free = Bind("127.0.0.1", 0)
+    settings = Settings(database_url=SecretStr(database_url), api_bind=free, metrics_bind=free)
     async with open_node(settings, ["api"]) as node:
         running = asyncio.create_task(node.run(signals=False))
         made = await node.link.service.keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))

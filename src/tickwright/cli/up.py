@@ -58,7 +58,8 @@ def _log_beside_the_view(settings: Settings) -> None:
         start_logging(settings.model_copy(update={"log_level": max(settings.log_level, "warning", key=_LEVELS.index)}))
         return
     settings.home_folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-    stream = (settings.home_folder / LOG_FILE).open("a", buffering=1, encoding="utf-8")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    stream = os.fdopen(os.open(settings.home_folder / LOG_FILE, flags, 0o600), "a", buffering=1, encoding="utf-8")
     with redirect_stderr(stream):
         start_logging(settings)
 
