@@ -15,6 +15,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.errors import LockNotAvailable
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
@@ -74,6 +75,8 @@ def _migrate_once(engine: sqlalchemy.Engine) -> str:
                 connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
             )
             return context.get_current_revision() or ""
+    except LockNotAvailable as error:  # a revision's own SQL goes past SQLAlchemy's translation
+        raise _LockNotAvailable from error
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == "55P03":
             raise _LockNotAvailable from error

@@ -1,0 +1,120 @@
+"""What the plan tests share: a crowded database, and EXPLAIN of a query as production runs it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import ClientCursor
+
+from kit.servers import PostgresServer
+from tickwright.store.pool import SETTINGS
+
+FILL = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload)
+SELECT now() + interval '1 second' * (CASE WHEN n % 50 = 0 THEN -60 ELSE n END), 'good', '{"n": 1}'
+  FROM generate_series(1, 50000) AS n
+"""
+
+
+class Plan:
+    """One executed plan: its nodes and what it touched."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self.nodes = list(self._walk(root))
+
+    @classmethod
+    def _walk(cls, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield node
+        for child in node.get("Plans", []):
+            yield from cls._walk(child)
+
+    def scans_of(self, table: str) -> set[str]:
+        """How a table is read: index names, ``tid``, or ``seq``."""
+        found = set()
+        for node in self.nodes:
+            kind = node["Node Type"]
+            if node.get("Relation Name") == table and kind in {"Seq Scan", "Sample Scan"}:
+                found.add("seq")
+            elif node.get("Relation Name") == table and kind == "Tid Scan":
+                found.add("tid")
+            elif str(node.get("Index Name", "")).startswith(table):
+                found.add(node["Index Name"])
+        return found
+
+    @property
+    def blocks(self) -> int:
+        """Pages touched, in memory or not."""
+        return int(self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"])
+
+    @property
+    def text(self) -> str:
+        """For a failing test's message."""
+        return json.dumps(self.root, indent=1)[:4000]
+
+
+class Planner:
+    """A connection with the pool's settings, whose prepared plans are the ones that a worker would have cached."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True, cursor_factory=ClientCursor)
+        for name, value in SETTINGS.items():
+            self.run("SELECT set_config(%s, %s, false)", name, value)
+
+    def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement of the test's own."""
+        cursor = self._connection.execute(sql, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def prepare(self, name: str, sql: str) -> None:
+        """Prepare a named query, as a worker does with its first use."""
+        self._connection.execute(f"PREPARE {name} AS {sql}")
+
+    def explain(self, name: str, *values: Any) -> Plan:
+        """Execute a prepared query, undo it, and return its plan."""
+        places = ", ".join(["%s"] * len(values))
+        with self._connection.transaction(force_rollback=True):
+            sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({places})"
+            return Plan(self.run(sql, *(_spelled(value) for value in values))[0][0][0]["Plan"])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _spelled(value: Any) -> Any:
+    """Return what psycopg writes as a literal of the parameter's type."""
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds()} seconds"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "{" + ",".join("" if item is None else str(item) for item in value) + "}"
+    return value
+
+
+@pytest.fixture(scope="module")
+def module_url(pg_server: PostgresServer, template_database: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A migrated, empty database that the tests of one module share."""
+    name = f"plans_{request.module.__name__.rpartition('.')[2]}"
+    yield pg_server.create_database(name, template=template_database)
+    pg_server.drop_database(name)
+
+
+@pytest.fixture
+def planner(database_url: str) -> Iterator[Planner]:
+    """A planner on an empty database of the test's own."""
+    planner = Planner(database_url)
+    yield planner
+    planner.close()
+
+
+@pytest.fixture(scope="module")
+def crowded(module_url: str) -> Iterator[Planner]:
+    """A planner on 50,000 pending jobs, a thousand of them due."""
+    planner = Planner(module_url)
+    planner.run(FILL)
+    planner.run("ANALYZE tickwright.scheduled_tasks")
+    yield planner
+    planner.close()

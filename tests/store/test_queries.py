@@ -1,0 +1,89 @@
+"""Named SQL: the loader's rules, and every query of the package against the real schema."""
+
+import re
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+import tickwright
+from tickwright.store.queries import load
+
+ROOT = Path(tickwright.__file__).parent
+FRAGMENTS = load("tickwright.capabilities.jobs.sql", "fragments.sql")
+ELSEWHERE = {"migrations", "bench", "embedded"}  # scripts; statements of a measuring program; another database
+FILES = sorted(path for path in ROOT.rglob("*.sql") if not ELSEWHERE & set(path.parts) and path.name != "fragments.sql")
+
+
+def _load(path: Path) -> dict[str, str]:
+    return dict(load(".".join(("tickwright", *path.relative_to(ROOT).parts[:-1])), path.name))
+
+
+def _bare(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+
+
+def _filled(sql: str, history: str) -> str:
+    """Fill a template as its store does."""
+    shown = _bare(load("tickwright.capabilities.jobs.sql", "jobs.sql")["shown"])
+    values = {name: _bare(text) for name, text in FRAGMENTS.items()}
+    values |= {"history": history, "name": history, "shown": shown, "source": "tickwright.scheduled_tasks"}
+    return re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+async def test_every_query_fits_the_schema(database_url: str, path: Path) -> None:
+    """PostgreSQL accepts each of them: tables, columns, types and parameters are there."""
+    refused = {}
+    connection = await asyncpg.connect(database_url)
+    try:
+        history = await connection.fetchval("SELECT tickwright.ensure_history(clock_timestamp())")
+        for name, sql in _load(path).items():
+            text = _filled(sql, history)
+            if _bare(text).lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+                try:
+                    await connection.prepare(text)
+                except asyncpg.PostgresError as error:
+                    refused[name] = str(error)
+    finally:
+        await connection.close()
+    assert refused == {}
+
+
+def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    folder = tmp_path / "some_queries"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "q.sql").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "some_queries", raising=False)
+    return "some_queries"
+
+
+def test_a_query_comes_with_its_promise_and_without_its_semicolon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise goes to the server as well, so that a log says which query it was."""
+    package = _package(
+        tmp_path, monkeypatch, "-- name: one\n-- Say one.\nSELECT 1;\n\n-- name: two\n-- Two.\nSELECT 2;\n"
+    )
+    queries = load(package, "q.sql")
+    assert queries == {"one": "-- Say one.\nSELECT 1", "two": "-- Two.\nSELECT 2"}
+    with pytest.raises(TypeError):
+        queries["one"] = "SELECT 3"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("-- name: one\nSELECT 1;", "does not say what it promises"),
+        ("-- name: one\n-- One.\nSELECT 1;\n-- name: one\n-- Again.\nSELECT 1;", "two queries named one"),
+        ("SELECT 1;\n-- name: one\n-- One.\nSELECT 1;", "text before the first"),
+    ],
+)
+def test_a_careless_file_fails_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    """At import, not in the night in which the query is needed."""
+    with pytest.raises(ValueError, match=problem):
+        load(_package(tmp_path, monkeypatch, text), "q.sql")
