@@ -492,7 +492,7 @@ async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_
         transaction = connection.transaction()
         await transaction.start()
         held = await insert(connection, "tick")
-        await eventually_async(lambda: engine.worker.claimer._arm_failures > 6 or engine.worker.doorbell.armed)
+        await eventually_async(lambda: engine.worker.claimer.rest.arm_failures > 6 or engine.worker.doorbell.armed)
         other = await engine.insert("tick")
         await engine.until(other, "completed", within_s=1.5)
         await transaction.commit()

@@ -33,7 +33,13 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 class Doorbell:
-    """A listening connection of one worker, and its side of the lock."""
+    """A listening connection of one worker, and its side of the lock.
+
+    Attributes:
+        rung: Set when somebody should look: an insert rang, or the worker itself calls.
+        heard: An insert rang since this was last set back.
+        armed: The exclusive lock is ours, so inserts ring.
+    """
 
     def __init__(self, url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]) -> None:
         self._url = url
@@ -42,6 +48,7 @@ class Doorbell:
         self._connection: Connection | None = None
         self._using = asyncio.Lock()
         self.rung = asyncio.Event()
+        self.heard = False
         self.armed = False
 
     @property
@@ -80,6 +87,7 @@ class Doorbell:
 
     def _heard(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
         if channel == JOBS_CHANNEL:
+            self.heard = True
             self.rung.set()
         elif channel == TYPES_CHANNEL:
             self._types_changed()

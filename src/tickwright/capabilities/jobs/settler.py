@@ -23,9 +23,22 @@ FLUSH_GAP_S = 0.02
 FLUSHES_AT_ONCE = 2
 BATCH_MAX = 1000
 RETRY_S = 0.2
-AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.CannotConnectNowError,
-        asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.QueryCanceledError,
-        asyncpg.TooManyConnectionsError, asyncpg.OutOfMemoryError, asyncpg.DiskFullError, asyncpg.LockNotAvailableError)  # fmt: skip
+AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.QueryCanceledError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.OutOfMemoryError,
+    asyncpg.DiskFullError,
+    asyncpg.LockNotAvailableError,
+)
+"""What passes: the database is away, full or locked. Nothing was decided, so the same write is tried again."""
 
 _log = structlog.get_logger("tickwright.jobs")
 

@@ -1,0 +1,138 @@
+"""Where a worker looks for work, and what it knows of each place.
+
+A lane is one range of the index: a task type and a priority. While claims follow each other, each
+starts where the last one ended (``Lane.frontier_s``), so that rows which are claimed or deleted but
+still in the index are not walked again. What came in behind the frontier is found by a claim without
+the bound, a *sweep*, beside the others.
+
+Normally the frontier is only needed in a drain. An old snapshot in somebody's open transaction keeps
+every dead row at the head of the index: unbounded claims then get slow (*drag*), and the frontier is
+used all the time, a little behind now, with sweeps that take at most a twentieth of the time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+
+import structlog
+
+from tickwright.capabilities.jobs.claims_store import Claimed, Row
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.ports.ids import monotonic
+
+SWEEP_S = 0.5
+SWEEP_SHARE = 20
+DRAG_CLAIM_S = 0.03
+DRAG_CLAIMS = 3
+DRAG_FOR_S = 10.0
+DRAG_LOOKBACK_S = 2.0
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+class LaneBook:
+    """The lanes of one worker."""
+
+    def __init__(self, limited: Callable[[str], bool]) -> None:
+        self._limited = limited
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self.hot: frozenset[str] = frozenset()
+        self._drag_until_s = 0.0
+        self._slow_claims = 0
+        self._swept_s = 0.0
+        self._sweep_took_s = 0.0
+
+    @property
+    def dragging(self) -> bool:
+        """Whether somebody's old snapshot makes unbounded claims slow."""
+        return monotonic() < self._drag_until_s
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the next claim should start at the frontiers."""
+        return bool(self.hot) or self.dragging
+
+    def lanes_of(self, names: Iterable[str]) -> list[Lane]:
+        """Return the known lanes of some task types; the default priority is always known."""
+        wanted = set(names)
+        for name in wanted:
+            self._lanes.setdefault((name, 0), Lane(name, 0))
+        return [lane for lane in self._lanes.values() if lane.task_type in wanted]
+
+    def know(self, lanes: Sequence[Lane]) -> None:
+        """Remember lanes that a claim found."""
+        for lane in lanes:
+            self._lanes.setdefault((lane.task_type, lane.priority), lane)
+
+    def note(self, plan: ClaimPlan, claimed: Claimed) -> bool:
+        """Remember which types had more to give; True when the next claim should follow at once."""
+        self.know(claimed.new_lanes)
+        counts = Counter(row[1] for row in claimed.rows)
+        asked = dict(zip(plan.types, plan.rows_max, strict=True))
+        all_full = len(claimed.rows) >= plan.total_max
+        self.hot = frozenset(name for name, count in counts.items() if count >= asked[name] or all_full)
+        if self.hot:
+            self._advance(claimed.rows)
+        self._settle(claimed.now_s)
+        return bool(self.hot or claimed.new_lanes)
+
+    def _advance(self, rows: Sequence[Row]) -> None:
+        for key, due_s in _latest(rows).items():
+            if self.dragging or not self._limited(key[0]):
+                self._lanes[key].frontier_s = max(self._lanes[key].frontier_s, due_s)
+
+    def _settle(self, now_s: float) -> None:
+        """Types that are exhausted start from the head again, or under drag from a little behind now."""
+        frontier_s = now_s - DRAG_LOOKBACK_S if self.dragging else 0.0
+        for lane in self._lanes.values():
+            if lane.task_type not in self.hot:
+                lane.frontier_s = frontier_s
+
+    # ------------------------------------------------------------------ sweeps and drag
+
+    def sweep_due(self, plan: ClaimPlan) -> ClaimPlan | None:
+        """Return the plan of a sweep beside a bounded claim, when it is time for one.
+
+        Limited types are left out: two claims at once could exceed their limit. They are looked at without
+        the bound by the next ordinary claim instead.
+        """
+        if monotonic() - self._swept_s <= max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s):
+            return None
+        self._swept_s = monotonic()
+        for lane in self._lanes.values():
+            if self._limited(lane.task_type):
+                lane.frontier_s = 0.0
+        free = [(name, rows) for name, rows in zip(plan.types, plan.rows_max, strict=True) if not self._limited(name)]
+        if not free:
+            return None
+        return ClaimPlan(tuple(name for name, _ in free), tuple(rows for _, rows in free), plan.total_max)
+
+    def swept(self, took_s: float) -> None:
+        """Note how long a sweep took; while sweeps are slow the drag goes on."""
+        self._swept_s, self._sweep_took_s = monotonic(), took_s
+        if took_s > DRAG_CLAIM_S and self.dragging:
+            self._drag_until_s = self._swept_s + max(DRAG_FOR_S, 2 * SWEEP_SHARE * took_s)
+
+    def watch(self, *, took_s: float, rows: int) -> None:
+        """Judge an unbounded claim by its time: several slow ones in a row mean drag."""
+        slow = took_s > DRAG_CLAIM_S and took_s > rows * DRAG_CLAIM_S / 500
+        self._slow_claims = self._slow_claims + 1 if slow else 0
+        if self._slow_claims >= DRAG_CLAIMS:
+            _log.warning("jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction")
+            self._drag_until_s = monotonic() + DRAG_FOR_S
+            self._swept_s, self._sweep_took_s = monotonic(), took_s
+
+
+_lane_of, _due_of = itemgetter(1, 3), itemgetter(9)
+
+
+def _latest(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+    """Return the latest due instant per lane."""
+    keys = set(map(_lane_of, rows))
+    if len(keys) == 1:
+        return {keys.pop(): max(map(_due_of, rows))}
+    latest: dict[tuple[str, int], float] = {}
+    for row in rows:
+        key = _lane_of(row)
+        latest[key] = max(latest.get(key, 0.0), row[9])
+    return latest
