@@ -60,7 +60,7 @@ def head_revision() -> str:
     return head or ""
 
 
-class _LockNotAvailable(Exception):
+class _LockNotAvailable(Exception):  # noqa: N818  it says what happened, as its siblings do
     """Another session holds a lock that we did not wait for."""
 
 
