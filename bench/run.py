@@ -57,11 +57,16 @@ def page(reports: list[tuple[str, str, dict[str, Any]]]) -> str:
     settings = ", ".join(f"`{key}={value}`" for key, value in machine["postgresql"].items())
     parts = [
         HEAD,
-        f"Machine: {machine['cpus']} × {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, "
-        f"Python {machine['python']}, Tickwright {machine['tickwright']}. PostgreSQL: {settings}.\n",
+        f"Machine: {described(machine)}. PostgreSQL: {settings}.\n",
     ]
     parts += [section(label, name, report) for label, name, report in reports]
     return "\n".join(parts)
+
+
+def described(machine: dict[str, Any]) -> str:
+    """Return the machine in words."""
+    size = f"{machine['cpus']} × {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}"
+    return f"{size}, Python {machine['python']}, Tickwright {machine['tickwright']}"
 
 
 def section(label: str, name: str, report: dict[str, Any]) -> str:

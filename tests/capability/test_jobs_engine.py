@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
@@ -77,7 +78,7 @@ async def test_a_failing_job_waits_between_attempts_and_ends_as_a_dead_letter(da
     assert row["error_message"] == "ValueError: no luck 3"
     assert row["execute_at"] == before
     assert [letter["id"] for letter in letters] == [job_id]
-    assert all(later - earlier >= 0.1 for earlier, later in zip(starts, starts[1:], strict=False))
+    assert all(later - earlier >= 0.1 for earlier, later in pairwise(starts))
 
 
 async def test_outcomes_are_values(database_url: str) -> None:
@@ -195,7 +196,7 @@ async def test_a_cancelled_job_never_starts_later(database_url: str, pairs: int)
     async def handler(job: Job) -> None:
         started.add(job.id)
 
-    async with running_engine(database_url, {"race": handler}) as engine:
+    async with running_engine(database_url, {"race": handler}):
         connection = await connect(database_url)
         ids = [
             row[0]
@@ -325,7 +326,8 @@ async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -
         running_engine(database_url, {"few": handler}, kinds=kinds, terms=SHORT) as two,
     ):
         await one.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), 'few' FROM generate_series(1, 60)"
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now(), 'few' FROM generate_series(1, 60)"
         )
         await eventually_async(lambda: _nothing_live(two.pool), 20)
         grants = await one.pool.fetchval("SELECT sum(granted) FROM tickwright.type_grants")
@@ -346,7 +348,8 @@ async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
         running_engine(database_url, {"slow": handler}, kinds=kinds) as two,
     ):
         await one.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), 'slow' FROM generate_series(1, 60)"
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now(), 'slow' FROM generate_series(1, 60)"
         )
         await eventually_async(lambda: _nothing_live(two.pool), 20)
     starts.sort()
@@ -434,7 +437,10 @@ async def test_a_key_schedules_once_also_after_the_job_has_run(database_url: str
         later = await engine.insert("tick", at="now() + interval '1 hour'", idempotency_key="l")
         with pytest.raises(asyncpg.UniqueViolationError):
             await engine.insert("tick", idempotency_key="l")
-        conflict = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, idempotency_key) VALUES (now(), 'tick', '{}', 'l') ON CONFLICT DO NOTHING RETURNING id"
+        conflict = (
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, idempotency_key) "
+            "VALUES (now(), 'tick', '{}', 'l') ON CONFLICT DO NOTHING RETURNING id"
+        )
         assert await engine.pool.fetchval(conflict) is None
         assert (await engine.job(later))["status"] == "pending"
     assert runs == [job_id]
@@ -459,9 +465,7 @@ async def _nothing_live(connection: Any) -> bool:
     return not await connection.fetchval("SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks)")
 
 
-def _past() -> Any:
-    from datetime import UTC, datetime
-
+def _past() -> datetime:
     return datetime(2000, 1, 1, tzinfo=UTC)
 
 

@@ -163,18 +163,18 @@ async def test_results_that_cannot_be_written_wait_for_the_database(
         await finished.wait()
         return "kept"
 
-    async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
-        async with running_engine(proxy.rewrite(database_url), {"h": handler}) as engine:
-            connection = await connect(database_url)
-            job_id = await insert(connection, "h")
-            await eventually_async(lambda: engine.worker.runner.busy == 1)
-            proxy.refuse()
-            proxy.reset()
-            finished.set()
-            await eventually_async(lambda: engine.worker.runner.busy == 0)
-            proxy.heal()
-            row = await eventually_async(lambda: _final(connection, job_id), 15)
-            await connection.close()
+    proxy = TcpProxy("127.0.0.1", pg_server.port)
+    async with proxy, running_engine(proxy.rewrite(database_url), {"h": handler}) as engine:
+        connection = await connect(database_url)
+        job_id = await insert(connection, "h")
+        await eventually_async(lambda: engine.worker.runner.busy == 1)
+        proxy.refuse()
+        proxy.reset()
+        finished.set()
+        await eventually_async(lambda: engine.worker.runner.busy == 0)
+        proxy.heal()
+        row = await eventually_async(lambda: _final(connection, job_id), 15)
+        await connection.close()
     assert (row["status"], row["attempts"], row["result"]) == ("completed", 1, '"kept"')
 
 

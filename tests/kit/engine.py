@@ -60,7 +60,8 @@ async def insert(connection: Any, task_type: str, *, at: str = "now()", payload:
     """Insert one row by plain SQL and return its id."""
     names = "".join(f", {name}" for name in columns)
     places = "".join(f", ${number}" for number in range(3, 3 + len(columns)))
-    sql = f"INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload{names}) VALUES ({at}, $1, $2{places}) RETURNING id"
+    into = f"INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload{names})"
+    sql = f"{into} VALUES ({at}, $1, $2{places}) RETURNING id"
     return await connection.fetchval(sql, task_type, json.dumps(payload or {}), *columns.values())
 
 

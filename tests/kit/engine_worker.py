@@ -22,21 +22,25 @@ WORK_S = float(os.environ["ENGINE_WORK_S"])
 
 
 def note(tag: str, job: Job) -> None:
+    """Write one line."""
     os.write(LOG, f"{tag} {job.id} {job.attempt} {job.fence} {job.due_s:.6f} {time.time():.6f}\n".encode())
 
 
 async def work(job: Job) -> None:
+    """Take a while."""
     note("S", job)
     await asyncio.sleep(WORK_S)
     note("E", job)
 
 
 async def poison(job: Job) -> None:
+    """Take the whole process down."""
     note("S", job)
     os._exit(9)
 
 
 async def main() -> None:
+    """Work until a SIGTERM."""
     url = os.environ["ENGINE_URL"]
     pool = await open_pool(url, max_size=8)
     registry = HandlerRegistry()

@@ -15,7 +15,7 @@ _CHARSETS = frozenset({b"", b"charset=utf-8", b'charset="utf-8"'})
 _DIGITS_MAX = 15
 
 
-class ClientGone(Exception):  # noqa: N818  it is what happened, and nobody is left to be told
+class ClientGone(Exception):
     """The client closed the connection before its request was complete."""
 
 

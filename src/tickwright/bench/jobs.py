@@ -107,7 +107,7 @@ async def enqueue_bulk(ground: Ground, jobs: int) -> float:
     ground.clear()
     app = Tickwright(ground.url)
     app.job("noop")(_noop)
-    due = datetime.now(UTC) + timedelta(hours=1)  # noqa: TID251  any time to come
+    due = datetime.now(UTC) + timedelta(hours=1)
     made = [
         app.new_job("noop", {"shipment_id": n, "carrier": "dhl"}, at=due + timedelta(milliseconds=n))
         for n in range(jobs)
@@ -123,7 +123,7 @@ async def enqueue_single(ground: Ground, jobs: int) -> float:
     ground.clear()
     app = Tickwright(ground.url)
     app.job("noop")(_noop)
-    due = datetime.now(UTC) + timedelta(hours=1)  # noqa: TID251  any time to come
+    due = datetime.now(UTC) + timedelta(hours=1)
     each = jobs // CALLERS // 2
 
     async def caller() -> None:

@@ -60,7 +60,7 @@ def head_revision() -> str:
     return head or ""
 
 
-class _LockNotAvailable(Exception):  # noqa: N818  it says what happened, as its siblings do
+class _LockNotAvailable(Exception):
     """Another session holds a lock that we did not wait for."""
 
 

@@ -60,7 +60,7 @@ class Takes(Protocol):
 class Claimer:
     """The claiming loop of one worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  built in one place, by its worker
         self,
         store: ClaimStore,
         session: Session,
@@ -241,9 +241,8 @@ class Claimer:
                 continue
             rows, free = allot(budget, entry.held, all_free=budget), entry.free(entry.held)
             plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
-            if plan.rows_max[0] > 0:
-                if (claimed := await self._pacer.claim(entry, self._request(plan))) is not None:
-                    self._accept(claimed)
+            if plan.rows_max[0] > 0 and (claimed := await self._pacer.claim(entry, self._request(plan))) is not None:
+                self._accept(claimed)
 
     # ------------------------------------------------------------------ resting
 

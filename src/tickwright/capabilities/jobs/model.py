@@ -69,7 +69,7 @@ class Snoozed:
 Ending = Completed | Errored | Snoozed
 
 
-class Retry(Exception):  # noqa: N818  reads as what it asks for
+class Retry(Exception):
     """Raise in a handler to fail this attempt with a wait of its own instead of the policy's."""
 
     def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
@@ -77,11 +77,11 @@ class Retry(Exception):  # noqa: N818  reads as what it asks for
         self.after = after
 
 
-class Fail(Exception):  # noqa: N818
+class Fail(Exception):
     """Raise in a handler when trying again cannot help: the job fails at once."""
 
 
-class Snooze(Exception):  # noqa: N818
+class Snooze(Exception):
     """Raise in a handler to be called again after ``wait``; costs no attempt."""
 
     def __init__(self, wait: timedelta) -> None:

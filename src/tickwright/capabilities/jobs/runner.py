@@ -75,6 +75,7 @@ class Runner:
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waking = False
+        self._quiet = asyncio.Event()
         self.busy = 0
         self.finished = 0
         self.rate_per_s = 0.0
@@ -162,9 +163,10 @@ class Runner:
         self._tasks.append(self._loop.create_task(self._sweep()))
 
     async def quiet(self) -> None:
-        """Return when no attempt is queued or running."""
-        while self.busy or self.queued:
-            await asyncio.sleep(0.01)
+        """Return when no attempt is running."""
+        while self.busy:
+            self._quiet.clear()
+            await self._quiet.wait()
 
     async def close(self) -> None:
         """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
@@ -219,6 +221,8 @@ class Runner:
                 running[number] = None
                 self.busy -= 1
                 self.finished += 1
+                if not self.busy:
+                    self._quiet.set()
             if len(ready) < self._free_below:
                 self._free_below = 0
                 self.freed()
