@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -116,7 +117,7 @@ async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
             server.kill9()
             server.start()
         else:
-            server.restart(mode)
+            server.restart("immediate")
         connection = await connect(url)
         await eventually_async(lambda: _gone(connection), 40)
         states = await connection.fetch("SELECT status, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1")
@@ -196,11 +197,12 @@ async def test_a_lost_session_never_claims_again(database_url: str) -> None:
 
 
 async def _gone(connection: asyncpg.Connection) -> bool:
-    return await connection.fetchval(LIVE) == 0
+    live: int = await connection.fetchval(LIVE)
+    return live == 0
 
 
-async def _finished(connection: asyncpg.Connection) -> list[asyncpg.Record]:
-    return await connection.fetch("SELECT id, fence FROM tickwright.scheduled_tasks WHERE status = 'completed'")
+async def _finished(connection: asyncpg.Connection) -> list[Any]:
+    return list(await connection.fetch("SELECT id, fence FROM tickwright.scheduled_tasks WHERE status = 'completed'"))
 
 
 async def _final(connection: asyncpg.Connection, job_id: int) -> asyncpg.Record | None:

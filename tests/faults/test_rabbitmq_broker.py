@@ -82,7 +82,7 @@ async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
     async def recovered() -> bool:
         return isinstance(await broker.publish(message(f"amqp:/{queue}", 1_000_000)), Accepted)
 
-    await eventually_async(recovered, 20)  # type: ignore[arg-type]  # mypy cannot split the union
+    await eventually_async(recovered, 20)  # mypy cannot split the union
     accepted = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Accepted)}
     refused = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Refused)}
     queued = set(await ids_in(mortal_server.url, queue))
@@ -111,7 +111,7 @@ async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_server: Rabbit
     async def accepts() -> bool:
         return isinstance(await broker.publish(message(destination, 500, 1)), Accepted)
 
-    await eventually_async(accepts, 20)  # type: ignore[arg-type]  # mypy cannot split the union
+    await eventually_async(accepts, 20)  # mypy cannot split the union
     queued = set(await ids_in(mortal_server.url, queue))
     assert queued >= {"job_0", "job_500"}
     assert not queued & {f"job_{number}" for number in range(2, 300)}

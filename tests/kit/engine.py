@@ -53,7 +53,8 @@ class Engine:
             row = await self.job(job_id)
             return row if row["status"] in states else None
 
-        return await eventually_async(there, within_s, what=f"job {job_id} in {states}")  # type: ignore[return-value]
+        row: Mapping[str, Any] = await eventually_async(there, within_s, what=f"job {job_id} in {states}")
+        return row
 
 
 async def insert(connection: Any, task_type: str, *, at: str = "now()", payload: Any = None, **columns: Any) -> int:
@@ -62,14 +63,16 @@ async def insert(connection: Any, task_type: str, *, at: str = "now()", payload:
     places = "".join(f", ${number}" for number in range(3, 3 + len(columns)))
     into = f"INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload{names})"
     sql = f"{into} VALUES ({at}, $1, $2{places}) RETURNING id"
-    return await connection.fetchval(sql, task_type, json.dumps(payload or {}), *columns.values())
+    job_id: int = await connection.fetchval(sql, task_type, json.dumps(payload or {}), *columns.values())
+    return job_id
 
 
 async def job_row(connection: Any, job_id: int) -> Mapping[str, Any]:
     """Return a job by id, live or finished; exactly one row may be there."""
     rows = await connection.fetch("SELECT * FROM tickwright.scheduled_tasks WHERE id = $1", job_id)
     assert len(rows) == 1, f"job {job_id}: {len(rows)} rows"
-    return rows[0]
+    row: Mapping[str, Any] = rows[0]
+    return row
 
 
 @asynccontextmanager
