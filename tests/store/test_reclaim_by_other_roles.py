@@ -1,0 +1,37 @@
+"""A process that runs no jobs carries a session too, and looks after the others' leases."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from kit.engine import insert, job_row
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.pool import open_pool
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import load_settings
+
+
+@pytest.mark.xfail(reason="declares the session lost and gives nothing back: nobody will", strict=True)
+async def test_a_node_without_the_worker_role_does_not_strand_a_dead_workers_jobs(database_url: str) -> None:
+    """A2: whoever declares a session lost gives its jobs back in the same transaction."""
+    pool = await open_pool(database_url, max_size=4)
+    dead = WorkerSession(pool, name="dead", roles=["worker"], version="0")
+    await dead.open()
+    job_id = await insert(pool, "t")
+    request = ClaimRequest(dead.token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
+    assert len((await ClaimStore(pool).claim(request)).rows) == 1
+    await pool.execute("UPDATE tickwright.workers SET lease_until = '-infinity' WHERE id = $1", dead.token)
+    settings = load_settings(database_url=database_url, metrics_bind="127.0.0.1:0")
+    lost = "SELECT lost_at IS NOT NULL FROM tickwright.workers WHERE id = $1"
+    async with open_node(settings, ("relay",)) as node:
+        running = asyncio.create_task(node.run(signals=False))
+        await eventually_async(lambda: pool.fetchval(lost, dead.token), what="the dead session is declared lost")
+        row = await job_row(pool, job_id)
+        node.supervisor.request()
+        await running
+    await pool.close()
+    assert (row["status"], row["owner"]) == ("pending", None)
