@@ -399,15 +399,30 @@ async def test_progress_is_fenced(database_url: str) -> None:
         ({"max_attempts": 0}, "scheduled_tasks_max_attempts"),
         ({"priority": 101}, "scheduled_tasks_priority"),
         ({"timeout_ms": 0}, "scheduled_tasks_timeout"),
+        ({"at": "'infinity'"}, "scheduled_tasks_execute_at"),
+        ({"task_type": "no spaces"}, "scheduled_tasks_task_type"),
+        ({"payload": {"big": "x" * 1_100_000}}, "scheduled_tasks_payload"),
     ],
 )
 async def test_plain_sql_cannot_break_a_job(database_url: str, columns: dict[str, Any], constraint: str) -> None:
     """What SQL may not set is refused by name, in the user's own transaction."""
     connection = await connect(database_url)
     with pytest.raises(asyncpg.CheckViolationError) as refused:
-        await insert(connection, "tick", **columns)
+        await insert(connection, **{"task_type": "tick", **columns})
     await connection.close()
     assert refused.value.constraint_name == constraint
+    assert refused.value.hint
+
+
+async def test_plain_sql_cannot_edit_a_job_into_a_broken_one(database_url: str) -> None:
+    """The same bounds hold for UPDATE."""
+    connection = await connect(database_url)
+    job_id = await insert(connection, "tick", at="now() + interval '1 hour'")
+    for assignment, constraint in (("priority = 101", "priority"), ("execute_at = 'infinity'", "execute_at")):
+        with pytest.raises(asyncpg.CheckViolationError) as refused:
+            await connection.execute(f"UPDATE tickwright.scheduled_tasks SET {assignment} WHERE id = $1", job_id)
+        assert refused.value.constraint_name == f"scheduled_tasks_{constraint}"
+    await connection.close()
 
 
 async def test_a_finished_job_cannot_be_set_back_by_sql(database_url: str) -> None:

@@ -49,7 +49,7 @@ class Engine:
     async def until(self, job_id: int, *states: str, within_s: float = 10.0) -> Mapping[str, Any]:
         """Wait until a job is in one of ``states``."""
 
-        async def there() -> Mapping[str, Any] | None:
+        async def there() -> Any:
             row = await self.job(job_id)
             return row if row["status"] in states else None
 
