@@ -14,13 +14,14 @@ The object decides nothing: it turns arguments into values, and capabilities do 
 no argument, and refuses what PostgreSQL would refuse before it reaches a statement that other callers share.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tickwright.app.borrowed import borrow, borrow_sync, finish
+from tickwright.app.bulk import copy_jobs
 from tickwright.app.declare import Duration, as_duration, declare_job
 from tickwright.app.payloads import to_json
 from tickwright.app.sync import schedule_through
@@ -126,20 +127,7 @@ class Tickwright:
         expires_at: datetime | None = None,
     ) -> NewJob:
         """Return a checked job for :meth:`schedule_many`; the arguments are those of :meth:`schedule`."""
-        if at is not None and delay is not None:
-            raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
-        job = NewJob(
-            name,
-            "{}" if payload is None else to_json(payload),
-            at,
-            key,
-            None,
-            priority,
-            max_attempts,
-            None if timeout is None else as_duration("timeout", timeout),
-            expires_at,
-            None if delay is None else as_duration("delay", delay),
-        )
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
         return check_new_job(job) if key is None else with_digest(check_new_job(job))
 
     async def schedule(
@@ -179,10 +167,9 @@ class Tickwright:
                 ``key_in_flight`` (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
         """
-        job = self.new_job(
-            name, payload, at=at, delay=delay, key=key, priority=priority, max_attempts=max_attempts, timeout=timeout,
-            expires_at=expires_at,
-        )  # fmt: skip
+        job = _job(name, payload, at, delay, key, priority, max_attempts, timeout, expires_at)
+        if key is not None or max_attempts is not None:  # the enqueuer checks all others itself
+            job = check_new_job(job) if key is None else with_digest(check_new_job(job))
         if connection is None:
             return await self._open.enqueuer.schedule(job)
         return await self._open.enqueuer.schedule(job, connection=borrow(connection))
@@ -195,9 +182,11 @@ class Tickwright:
     async def schedule_bulk(self, jobs: Iterable[NewJob]) -> int:
         """Schedule very many jobs without keys, all or none, by COPY; return how many.
 
-        The fastest way in: no ids come back. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
+        The fastest way in: no ids come back. ``jobs`` may be a generator; its rows are made while PostgreSQL stores
+        the ones before, and the event loop is busy with that for up to half a second at a time, so a program that
+        also runs handlers does this elsewhere. Errors as ``schedule``, and ``key_in_bulk`` for a job with a key.
         """
-        return await self._open.enqueuer.copy(_without_keys(jobs))
+        return await copy_jobs(self._open.pool, self._open.enqueuer.types, jobs)
 
     def schedule_sync(
         self,
@@ -370,6 +359,33 @@ class Tickwright:
         await run_node(self.settings, roles, database=self._open.database, handlers=self.handlers)
 
 
+def _job(  # noqa: PLR0917  the fast path of every call
+    name: str,
+    payload: Any,
+    at: datetime | None,
+    delay: Duration | None,
+    key: str | None,
+    priority: int,
+    max_attempts: int | None,
+    timeout: Duration | None,
+    expires_at: datetime | None,
+) -> NewJob:
+    if at is not None and delay is not None:
+        raise Rejected("execute_at_and_delay", "give at or delay, not both", field="delay")
+    return NewJob(
+        name,
+        "{}" if payload is None else to_json(payload),
+        at,
+        key,
+        None,
+        priority,
+        max_attempts,
+        None if timeout is None else as_duration("timeout", timeout),
+        expires_at,
+        None if delay is None else as_duration("delay", delay),
+    )
+
+
 def _message(
     destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str, str | None, str, str]:
@@ -381,10 +397,3 @@ def _message(
     named = dict(headers or {})
     check_headers(named)
     return destination, key, text, to_json(named)
-
-
-def _without_keys(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
-    for job in jobs:
-        if job.key is not None:
-            raise Rejected("key_in_bulk", "jobs with keys cannot go in by COPY; use schedule_many", field="key")
-        yield job
