@@ -98,12 +98,14 @@ def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as jobs, lateness, pickup, recovery.")],
 ) -> None:
     """Measure, on a server that the bench brings itself."""
+    wanted = f"tickwright.bench.{name.replace('-', '_')}"
     try:
-        module = importlib.import_module(f"tickwright.bench.{name.replace('-', '_')}")
-    except ModuleNotFoundError:
+        measure = importlib.import_module(wanted).main
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name not in {wanted, "tickwright.bench"}:
+            raise
         raise typer.BadParameter(f"there is no bench {name!r} in this installation") from None
-    code = module.main(context.args)
-    raise typer.Exit(code or 0)
+    raise typer.Exit(measure(context.args) or 0)
 
 
 def top(

@@ -13,21 +13,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from tickwright import __version__
 from tickwright.api.app import create_app
-from tickwright.api.context import Readiness
-from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
-from tickwright.observe.metrics import MetricsPage, TickwrightCollector
 from tickwright.ports.broker import Broker
 from tickwright.runtime import alerting, upkeep
-from tickwright.runtime.health import DatabaseCheck, HealthServer
-from tickwright.runtime.leases import Leases
+from tickwright.runtime.health import HealthServer
+from tickwright.runtime.leases import LeasedService, Leases
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.signals import stop_on_signals
@@ -39,6 +34,7 @@ from tickwright.wiring.database import Database
 from tickwright.wiring.link import Link, close_pool, open_link
 from tickwright.wiring.serving import ApiService, listen
 from tickwright.wiring.settings import Settings
+from tickwright.wiring.watching import Watch
 
 ROLES = ("worker", "scheduler", "relay", "api")
 LATER = ("poll-consumer", "fanout-consumer", "report-listener", "campaign-consumer")
@@ -160,43 +156,34 @@ def _build(
 ) -> Node:
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
+    direct = link.database.direct_url
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
-    direct = link.database.direct_url if settings.notifications else None
     leases = Leases(pool, owner=name, terms=terms)
-    services: list[Supervised] = [Supervised(session)]
-    worker = None
+    worker = relay = api = None
     if "worker" in roles:
         limits = WorkerLimits(settings.concurrency, settings.threads)
         worker = JobWorker(pool, session, handlers, brokers, direct_url=direct, limits=limits)
-        services.append(Supervised(worker))
     if "relay" in roles:
-        services.append(Supervised(OutboxRelay(leases, brokers, direct_url=direct, terms=terms)))
-    if "scheduler" in roles:
-        services.append(Supervised(upkeep.Upkeep(leases), upkeep.TERMS.ttl.total_seconds()))
-    services.append(Supervised(alerting.Alerting(leases), alerting.TERMS.ttl.total_seconds()))
-    check = DatabaseCheck(link.pool)
-    collector = TickwrightCollector(worker=worker, lateness_buckets_s=LATENESS_BUCKETS_S)
-    page = MetricsPage(collector)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    supervisors: list[Supervisor] = []
-    api = None
+        relay = OutboxRelay(leases, brokers, direct_url=direct, terms=terms)
+    leased = [alerting.Alerting(leases), *([upkeep.Upkeep(leases)] if "scheduler" in roles else [])]
+    watch = Watch(pool, session, worker)
+    watch.add(relay, leased)
     if "api" in roles:
-        ready = _Ready(supervisors, check)
-        app = create_app(api_context(link, ready.ask, lambda: generate_latest(registry)))
+        app = create_app(api_context(link, watch.ready, watch.now))
         api = ApiService(app, listen(settings.api_bind, or_any=any_port))
-        services.append(Supervised(api))
     at = _health_bind(settings, any_port=any_port)
-    health = HealthServer(
-        at,
-        states=lambda: supervisors[0].states(),  # noqa: PLW0108  it is made below
-        database=check.answers,
-        metrics=page.render,
-    )
-    services.append(Supervised(health))
+    health = HealthServer(at, states=watch.states, database=watch.check.answers, metrics=watch.page.render)
+    services = [Supervised(one) for one in (session, worker, relay, api, health) if one is not None]
+    services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
     supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))
-    supervisors.append(supervisor)
+    watch.follow(supervisor)
     return Node(supervisor, link, session, worker, api, health, at)
+
+
+def _tick_within_s(service: LeasedService) -> float:
+    """A leased loop comes round at least three times in the length of its lease."""
+    terms = upkeep.TERMS if isinstance(service, upkeep.Upkeep) else alerting.TERMS
+    return terms.ttl.total_seconds()
 
 
 def _health_bind(settings: Settings, *, any_port: bool) -> str:
@@ -204,18 +191,3 @@ def _health_bind(settings: Settings, *, any_port: bool) -> str:
     with probe:
         host, port = probe.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class _Ready:
-    """``/readyz`` of the API: the database answers and every loop has come round."""
-
-    def __init__(self, supervisors: Sequence[Supervisor], check: DatabaseCheck) -> None:
-        self._supervisors, self._check = supervisors, check
-
-    async def ask(self) -> Readiness:
-        """Ask now."""
-        database = await self._check.answers()
-        states = {state.name: state for state in self._supervisors[0].states()}
-        checks = {name: "ok" if state.ready else "not ready" for name, state in states.items()}
-        checks["database"] = "ok" if database else "no answer"
-        return Readiness(database and all(state.ready for state in states.values()), checks)

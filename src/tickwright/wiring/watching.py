@@ -1,0 +1,64 @@
+"""What a process says of itself: its metrics from every source, and whether it is ready."""
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tickwright.api.context import Readiness
+from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S
+from tickwright.capabilities.jobs.worker import JobWorker
+from tickwright.observe.metrics import MetricsPage, TickwrightCollector
+from tickwright.runtime.health import DatabaseCheck
+from tickwright.runtime.leases import LeasedService
+from tickwright.runtime.readings import DatabaseReadings, leases_source, relay_source, services_source, session_source
+from tickwright.runtime.relay import OutboxRelay
+from tickwright.runtime.session import WorkerSession
+from tickwright.runtime.supervisor import ServiceState, Supervisor
+from tickwright.store.pool import Pool
+
+
+class Watch:
+    """The supervisor's states, the metrics page and the readiness of one process.
+
+    Built before the supervisor, because services that it supervises serve these answers; ``follow`` joins them.
+    """
+
+    def __init__(self, pool: Pool, session: WorkerSession, worker: JobWorker | None) -> None:
+        self._supervisor: Supervisor | None = None
+        readings = DatabaseReadings(pool)
+        self._collector = TickwrightCollector(
+            [readings, session_source(session), services_source(self.states)],
+            worker=worker,
+            lateness_buckets_s=LATENESS_BUCKETS_S,
+        )
+        self.check = DatabaseCheck(pool)
+        self.page = MetricsPage(self._collector, readings.refresh)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self._collector)
+
+    def follow(self, supervisor: Supervisor) -> None:
+        """Answer from ``supervisor`` from now on."""
+        self._supervisor = supervisor
+
+    def add(self, relay: OutboxRelay | None, leased: Sequence[LeasedService]) -> None:
+        """Read the counters of these, too."""
+        if relay is not None:
+            self._collector.add(relay_source(relay))
+        self._collector.add(leases_source([*leased, *([relay] if relay is not None else [])]))
+
+    def states(self) -> list[ServiceState]:
+        """Return how every service is."""
+        return [] if self._supervisor is None else self._supervisor.states()
+
+    @property
+    def now(self) -> Callable[[], bytes]:
+        """Render the page at once, with what the database said last."""
+        return lambda: generate_latest(self._registry)
+
+    async def ready(self) -> Readiness:
+        """Say whether the database answers and every loop has come round."""
+        database = await self.check.answers()
+        states = self.states()
+        checks = {state.name: "ok" if state.ready else "not ready" for state in states}
+        checks["database"] = "ok" if database else "no answer"
+        return Readiness(database and all(state.ready for state in states), checks)
