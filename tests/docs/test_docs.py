@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import importlib
 import os
 import re
 import subprocess
@@ -130,6 +131,18 @@ def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
     """The page of the jobs capability draws ``domain/states.py``, edge by edge."""
     drawn = set(re.findall(r"^ +(\w+) --> (\w+)(?: :|$)", JOBS.read_text(), re.MULTILINE))
     assert drawn == {(str(old), str(new)) for old, news in TRANSITIONS.items() for new in news}
+
+
+def test_every_limit_on_the_page_of_jobs_is_a_constant() -> None:
+    """A limit that was renamed or removed is found by whoever does it."""
+    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Za-z_]+)`", JOBS.read_text().partition("**Limits.**")[2])
+    missing = [
+        f"{module}.{name}"
+        for module, name in named
+        if not hasattr(importlib.import_module(f"tickwright.capabilities.jobs.{module}"), name)
+    ]
+    assert len(named) >= 15
+    assert missing == []
 
 
 def test_every_variable_is_on_the_page_of_operations() -> None:
