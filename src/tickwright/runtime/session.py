@@ -154,7 +154,13 @@ class WorkerSession:
         self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
 
     async def _reclaim_expired(self) -> None:
-        """Declare expired sessions lost and give back what they held, in one transaction."""
+        """Declare expired sessions lost and give back what they held, in one transaction.
+
+        Who has nothing to give back with declares nothing: the jobs would be nobody's.
+        """
+        if not self._reclaims:
+            self._expiry_s = None
+            return
         async with self._pool.acquire() as connection, connection.transaction():
             rows = await connection.fetch(_SQL["declare_lost"])
             tokens = [row["id"] for row in rows]

@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from tickwright import __version__
 from tickwright.api.app import create_app
+from tickwright.capabilities.jobs.claims_store import ClaimStore
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.domain.errors import Rejected
@@ -163,6 +164,8 @@ def _build(
     if "worker" in roles:
         limits = WorkerLimits(settings.concurrency, settings.threads)
         worker = JobWorker(pool, session, handlers, brokers, direct_url=direct, limits=limits)
+    else:  # whoever finds a worker lost gives its jobs back, whatever its own role is
+        session.on_reclaim(ClaimStore(pool).give_back)
     if "relay" in roles:
         relay = OutboxRelay(leases, brokers, direct_url=direct, terms=terms)
     leased = [alerting.Alerting(leases), *([upkeep.Upkeep(leases)] if "scheduler" in roles else [])]

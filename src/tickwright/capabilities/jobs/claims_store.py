@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import asyncpg
+import structlog
 
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.store.pool import Connection, Pool
@@ -18,9 +19,13 @@ _RESULTS = load(_PACKAGE, "results.sql")
 _FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
 
+_COUNTS_ITSELF = frozenset({"retry", "release", "snooze"})
+
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 
 Row = Sequence[Any]
+
+_log = structlog.get_logger("tickwright.jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +84,18 @@ class ClaimStore:
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
-        sql = self._sql.get(name) or await self._prepare(name)
         try:
-            return _affected(await self._pool.execute(sql, token, ids, *columns))
-        except asyncpg.UndefinedTableError:
-            return _affected(await self._pool.execute(await self._prepare(name), token, ids, *columns))
+            return await self._write(name, token, ids, *columns)
+        except asyncpg.UndefinedTableError:  # the day's history table was dropped by retention: a new day
+            self._sql.clear()
+            self._history = ""
+            return await self._write(name, token, ids, *columns)
+
+    async def _write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
+        sql = self._sql.get(name) or await self._prepare(name)
+        if name in _COUNTS_ITSELF:
+            return int(await self._pool.fetchval(sql, token, ids, *columns))
+        return _affected(await self._pool.execute(sql, token, ids, *columns))
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> tuple[int, int]:
         """Return the jobs of lost sessions; ``(given back, ended)``."""
@@ -91,6 +103,11 @@ class ClaimStore:
         sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
         row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED)
         return row["returned"], row["ended"]
+
+    async def give_back(self, connection: Connection, tokens: Sequence[int]) -> None:
+        """Do the same for a process that runs no jobs itself."""
+        returned, ended = await self.reclaim(connection, tokens)
+        _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
     async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return ``(id, lost)`` of the held jobs that have to stop."""

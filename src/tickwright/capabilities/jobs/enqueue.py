@@ -168,7 +168,7 @@ class Enqueuer:
             Rejected: The job is not within the bounds, or its type is unknown. Do not retry.
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
         """
-        attempts = job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts
+        attempts = await self._attempts(job)
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
@@ -208,11 +208,14 @@ class Enqueuer:
                 return [error]
             return [(await self._try(connection, [pair]))[0] for pair in pairs]
 
+    async def _attempts(self, job: NewJob) -> int:
+        """Check a job and its type; return how many attempts it has."""
+        kind = await self.types.get(check_new_job(job).task_type)
+        return job.max_attempts or kind.max_attempts
+
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; one answer per job, in order."""
-        pairs = [
-            (job, job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts) for job in jobs
-        ]
+        pairs = [(job, await self._attempts(job)) for job in jobs]
         if connection is not None:
             return await self._insert_parts(connection, pairs)
         async with self._pool.acquire() as own, own.transaction():
@@ -222,10 +225,7 @@ class Enqueuer:
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
         """Schedule at most ``COLLECT_MAX`` jobs in one statement a kind; each has an answer or an error of its own."""
-        pairs = [
-            (job, job.max_attempts or (await self.types.get(check_new_job(job).task_type)).max_attempts)
-            for job in jobs[:COLLECT_MAX]
-        ]
+        pairs = [(job, await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Scheduled]:
@@ -239,10 +239,10 @@ class Enqueuer:
         known: dict[str, int] = {}
         records = []
         for job in jobs:
-            attempts = job.max_attempts or known.get(job.task_type)
+            attempts = known.get(job.task_type)
             if attempts is None:
                 attempts = known[job.task_type] = (await self.types.get(job.task_type)).max_attempts
-            records.append(_record(check_new_job(job), attempts))
+            records.append(_record(check_new_job(job), job.max_attempts or attempts))
         if connection is not None:
             return await self._copy(connection, records)
         async with self._pool.acquire() as own, own.transaction():

@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -144,6 +145,17 @@ class Runner:
             if not slot.done():
                 slot.set_result(None)
                 self._waking = True
+
+    def pull(self, job_id: int) -> Job | None:
+        """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
+        for job in [*self._ready, *(entry[2] for entry in self._upcoming)]:
+            if job.id == job_id:
+                with suppress(ValueError):
+                    self._ready.remove(job)
+                self._upcoming[:] = [entry for entry in self._upcoming if entry[2] is not job]
+                heapq.heapify(self._upcoming)
+                return job
+        return None
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""

@@ -40,6 +40,9 @@ AWAY = (
 )
 """What passes: the database is away, full or locked. Nothing was decided, so the same write is tried again."""
 
+GIVEN_BACK = frozenset({"retry", "snooze"})
+"""Results after which the job is pending again and may be due before anybody would look."""
+
 _log = structlog.get_logger("tickwright.jobs")
 
 
@@ -55,11 +58,18 @@ class Settler:
     """Collects results and writes them; see the module's text."""
 
     def __init__(
-        self, store: ClaimStore, session: Session, *, lost: Callable[[int], None], probe: Probe = NO_PROBE
+        self,
+        store: ClaimStore,
+        session: Session,
+        *,
+        lost: Callable[[int], None],
+        given_back: Callable[[], None],
+        probe: Probe = NO_PROBE,
     ) -> None:
         self._store = store
         self._session = session
         self._lost = lost
+        self._given_back = given_back
         self._probe = probe
         self._waiting: dict[str, _Batch] = defaultdict(_Batch)
         self.kept: list[int] = []
@@ -166,6 +176,8 @@ class Settler:
             else:
                 if found < len(batch.ids) and not tried:  # a second try may find its first one done
                     self._lost(len(batch.ids) - found)
+                if kind in GIVEN_BACK:
+                    self._given_back()
                 return
         self._lost(len(batch.ids))
 

@@ -75,7 +75,7 @@ class JobWorker:
         self._waiting_types: tuple[str, ...] = ()
         self.lost_results = 0
         self.reclaimed = 0
-        self.settler = Settler(self._store, session, lost=self._count_lost, probe=probe)
+        self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
         self.runner = Runner(self, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = Doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
@@ -176,6 +176,8 @@ class JobWorker:
         for row in rows:
             entry = self._entries[row[1]]
             entry.held += 1
+            if row[6] > 1:
+                self._supersede(row[0])
             job = Job(row, entry, self, fire_s.pop(row[0], row[9]) if fire_s else row[9])
             job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
             if row[10] is not None and row[10] <= claimed.now_s:
@@ -252,6 +254,9 @@ class JobWorker:
             self._ended(job, "released")
             self.settler.add("release", job.id)
 
+    def _look_again(self) -> None:
+        self.claimer.wake()
+
     def _count_lost(self, count: int) -> None:
         self.lost_results += count
         _log.warning("jobs.results_not_ours", jobs=count)
@@ -274,9 +279,20 @@ class JobWorker:
                 self.runner.stop_job(running[job_id], "lost" if lost else "cancel")
 
     def _cancel_heard(self, job_id: int) -> None:
-        for job in self.runner.running():
-            if job.id == job_id:
-                self.runner.stop_job(job, "cancel")
+        if (job := self.runner.pull(job_id)) is not None:
+            self.stopped(job, "cancel")
+            return
+        for running in self.runner.running():
+            if running.id == job_id:
+                self.runner.stop_job(running, "cancel")
+
+    def _supersede(self, job_id: int) -> None:
+        """Somebody gave a job back that we hold, and it came to us again: the older attempt no longer counts."""
+        if (job := self.runner.pull(job_id)) is not None:
+            self.stopped(job, "lost")
+        for running in self.runner.running():
+            if running.id == job_id:
+                self.runner.stop_job(running, "lost")
 
     async def _reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
         returned, ended = await self._store.reclaim(connection, tokens)

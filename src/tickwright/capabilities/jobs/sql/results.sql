@@ -62,22 +62,42 @@ INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_with_error} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: release
--- Work that was not started, or that a shutdown interrupted, goes back and costs no attempt. Fenced.
--- Index: scheduled_tasks_pkey.
-UPDATE ONLY tickwright.scheduled_tasks t
-   SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
- WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1;
+-- Work that was not started, or that a shutdown interrupted, goes back and costs no attempt; a job whose user asked to
+-- cancel it ends instead. Fenced. Index: scheduled_tasks_pkey.
+WITH back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
+   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+), kept AS (
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: snooze
--- The handler asked to be called again later; costs no attempt. Fenced. Index: scheduled_tasks_pkey.
+-- The handler asked to be called again later; costs no attempt; a job whose user asked to cancel it ends instead.
+-- Fenced. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::float8[]) AS u (id, wait_s)
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(),
+         retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
+    FROM outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+), kept AS (
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
 )
-UPDATE ONLY tickwright.scheduled_tasks t
-   SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(),
-       retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
-  FROM outcome o
- WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1;
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: report_progress
 -- What a running handler says of itself. Fenced. Index: scheduled_tasks_pkey.
