@@ -33,6 +33,7 @@ from tickwright.capabilities.jobs.views import Explanation, JobAction, JobDetail
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import PythonTarget, parse_target
+from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.pool import Pool
@@ -288,6 +289,7 @@ class Tickwright:
     async def __aenter__(self) -> Self:
         if self._link is not None:
             raise Rejected("app_already_open", "this app object is open already; use it, or make another one")
+        log_like_a_library()
         stack = AsyncExitStack()
         try:
             self._link = await stack.enter_async_context(open_link(self.settings, self.handlers))

@@ -81,9 +81,7 @@ def _works(command: tuple[str, ...]) -> bool:
     if shutil.which(command[0]) is None:
         return False
     try:
-        return (
-            subprocess.run(command, check=False, capture_output=True, timeout=_TRY_TIMEOUT_S).returncode == 0
-        )
+        return subprocess.run(command, check=False, capture_output=True, timeout=_TRY_TIMEOUT_S).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 

@@ -28,9 +28,7 @@ def ensure_database(server_url: str, name: str = "tickwright") -> str:
         with psycopg.connect(server_url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
             _create_if_missing(connection, name)
     except psycopg.Error as error:
-        raise Unavailable(
-            "embedded_database_failed", f"Database {name!r} could not be made: {error}"
-        ) from error
+        raise Unavailable("embedded_database_failed", f"Database {name!r} could not be made: {error}") from error
     parts = urlsplit(server_url)
     return urlunsplit(parts._replace(path="/" + quote(name, safe="")))
 

@@ -36,9 +36,7 @@ from tickwright.embedded.waiting import wait_until
 
 _LAUNCHES_MAX = 3
 _PROBE_TIMEOUT_S = 3
-_DETACH = (
-    '"$@" </dev/null >&2 & echo $!'  # the server outlives us, and init reaps it: no zombie stays with us
-)
+_DETACH = '"$@" </dev/null >&2 & echo $!'  # the server outlives us, and init reaps it: no zombie stays with us
 
 
 class Launch:
@@ -78,9 +76,7 @@ class Launch:
         if accepts_connections(self._binaries, self._home.sockets, postmaster.port):
             return True
         if postmaster.ready and not _socket_file(self._home.sockets, postmaster.port).exists():
-            stop_postmaster(
-                self._home, postmaster
-            )  # somebody cleaned up its socket: nobody can reach it any more
+            stop_postmaster(self._home, postmaster)  # somebody cleaned up its socket: nobody can reach it any more
         return False
 
     def _launch_unless_pending(self) -> None:

@@ -39,9 +39,7 @@ def start_lock(home: Home, within: timedelta) -> Iterator[None]:
 def join_users(home: Home) -> int:
     """Count as a user of the server; the caller holds the start lock. Close the descriptor to leave."""
     descriptor = home.open_private(home.users_lock)
-    fcntl.flock(
-        descriptor, fcntl.LOCK_SH
-    )  # cannot block: the exclusive lock is only held under the start lock
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # cannot block: the exclusive lock is only held under the start lock
     return descriptor
 
 

@@ -72,9 +72,7 @@ def stop_postmaster(home: Home, postmaster: Postmaster) -> None:
         _send(postmaster.pid, signal_number)
         if wait_until(lambda: not is_running(postmaster.pid), within):
             return
-    raise Unavailable(
-        "embedded_stop_timeout", f"The server in {home.path} (process {postmaster.pid}) will not stop."
-    )
+    raise Unavailable("embedded_stop_timeout", f"The server in {home.path} (process {postmaster.pid}) will not stop.")
 
 
 def clear_leftovers(home: Home) -> None:

@@ -145,9 +145,7 @@ class EmbeddedServer:
                 ``embedded_not_started``.
         """
         if not self._running.tcp:
-            raise Unavailable(
-                "embedded_no_tcp", "The running server was launched without TCP; stop all its clients."
-            )
+            raise Unavailable("embedded_no_tcp", "The running server was launched without TCP; stop all its clients.")
         password = quote(self._started.password.read_text().strip(), safe="")
         address = f"127.0.0.1:{self._running.port}"
         return f"postgresql://postgres:{password}@{address}/{quote(database, safe='')}"

@@ -46,16 +46,12 @@ def check_settings(settings: Mapping[str, str]) -> None:
     """
     for name, value in settings.items():
         if name in RESERVED:
-            raise Rejected(
-                "embedded_setting_reserved", f"The embedded server decides {name} itself: leave it out."
-            )
+            raise Rejected("embedded_setting_reserved", f"The embedded server decides {name} itself: leave it out.")
         if _NAME.fullmatch(name) is None or "\0" in value:
             raise Rejected("embedded_setting_invalid", f"{name!r} is not the name of a PostgreSQL setting.")
 
 
-def command_line(
-    settings: Mapping[str, str], sockets: Path, *, tcp_port: int | None, statistics: bool
-) -> list[str]:
+def command_line(settings: Mapping[str, str], sockets: Path, *, tcp_port: int | None, statistics: bool) -> list[str]:
     """Return the arguments that start a server with ``settings`` on top of ours.
 
     Args:

@@ -132,3 +132,15 @@ def configure_logging(*, json: bool, level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+def log_like_a_library() -> None:
+    """Say warnings and errors on standard error, where the program has not set up structlog itself.
+
+    A program that imports us owns its standard output; structlog's own default would print there.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        )

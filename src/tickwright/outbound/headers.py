@@ -17,9 +17,7 @@ HEADER_VALUE_CHARS_MAX = 4096
 
 _ALLOWED = frozenset({"traceparent", "tracestate", "baggage", "idempotency-key", "accept", "accept-language"})
 _ALLOWED_PREFIX = re.compile(r"(?:tickwright|x|ce)-[a-z0-9!#$%&'*+.^_`|~-]+")
-_FORBIDDEN_PREFIX = re.compile(
-    r"x-(?:forwarded|real-ip|original|rewrite|http-method|method-override|host|accel).*"
-)
+_FORBIDDEN_PREFIX = re.compile(r"x-(?:forwarded|real-ip|original|rewrite|http-method|method-override|host|accel).*")
 _ID = re.compile(r"[A-Za-z0-9_:@-]{1,200}")
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_+.-]+/[A-Za-z0-9!#$&^_+.-]+(?:; ?[a-z]+=[A-Za-z0-9_-]+)?")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -43,14 +41,10 @@ def check_headers(headers: Mapping[str, str]) -> None:
         raise Rejected("invalid_header", f"A message carries at most {HEADERS_MAX} headers.")
     for name, value in headers.items():
         if not _name_allowed(name.lower()):
-            message = (
-                f"The header {name[:80]!r} cannot be set; allowed are tickwright-*, x-*, ce-* and tracing."
-            )
+            message = f"The header {name[:80]!r} cannot be set; allowed are tickwright-*, x-*, ce-* and tracing."
             raise Rejected("header_not_allowed", message)
         if len(value) > HEADER_VALUE_CHARS_MAX or not _VALUE.fullmatch(value):
-            message = (
-                f"The header {name[:80]!r} has at most {HEADER_VALUE_CHARS_MAX} printable ASCII characters."
-            )
+            message = f"The header {name[:80]!r} has at most {HEADER_VALUE_CHARS_MAX} printable ASCII characters."
             raise Rejected("invalid_header", message)
 
 
@@ -61,9 +55,7 @@ def check_message(message: Message) -> None:
         Rejected: ``invalid_message``, or what ``check_headers`` raises. Permanent: do not retry.
     """
     if not _ID.fullmatch(message.id):
-        raise Rejected(
-            "invalid_message", "A message id has 1 to 200 letters, digits and _ : @ -, and no dot."
-        )
+        raise Rejected("invalid_message", "A message id has 1 to 200 letters, digits and _ : @ -, and no dot.")
     if not _CONTENT_TYPE.fullmatch(message.content_type):
         raise Rejected("invalid_message", "The content type is not of the form type/subtype.")
     if message.headers:

@@ -50,6 +50,4 @@ def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
 def excerpt(body: bytes) -> str:
     """Return the beginning of a body as printable text, at most 500 characters."""
     text = body[: EXCERPT_CHARS_MAX * 4].decode("utf-8", "backslashreplace")
-    return "".join(character if character.isprintable() else " " for character in text)[
-        :EXCERPT_CHARS_MAX
-    ].strip()
+    return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()

@@ -61,9 +61,7 @@ class HttpBroker:
     ) -> None:
         self._allow = allow
         self._connections_max = connections_max
-        self._sessions = GuardedSessions(
-            allow=allow, connections_max=connections_max, resolver=resolver, tls=tls
-        )
+        self._sessions = GuardedSessions(allow=allow, connections_max=connections_max, resolver=resolver, tls=tls)
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -152,9 +150,7 @@ async def _post(
         data=message.body,
         headers=headers,
         allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(
-            total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf
-        ),
+        timeout=aiohttp.ClientTimeout(total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf),
     )
     try:
         if response.connection is None and response.status // 100 == 2:

@@ -74,9 +74,7 @@ class PostgresConsumer:
         rows = await self._pool.fetch(
             _QUERIES["take_messages"], self._topic, min(count, TAKE_MAX), self._lease, self._deliveries_max
         )
-        return [
-            _delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"
-        ]
+        return [_delivery(row) for row in sorted(rows, key=lambda row: row["seq"]) if row["status"] == "ready"]
 
     async def ack(self, delivery: Delivery) -> bool:
         """Finish it; false when somebody else has it by now."""

@@ -110,10 +110,7 @@ def _target(destination: str) -> AmqpTarget:
 
 
 def _check(message: Message) -> None:
-    if (
-        not 1 <= len(message.id.encode("utf-8", "replace")) <= ID_BYTES_MAX
-        or len(message.body) > BODY_BYTES_MAX
-    ):
+    if not 1 <= len(message.id.encode("utf-8", "replace")) <= ID_BYTES_MAX or len(message.body) > BODY_BYTES_MAX:
         text = f"A message has an id of 1 to {ID_BYTES_MAX} bytes and at most {BODY_BYTES_MAX} bytes of body."
         raise Rejected("invalid_message", text)
     for name, value in message.headers.items():

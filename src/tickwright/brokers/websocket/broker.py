@@ -160,9 +160,7 @@ async def _refuse_redirects(
     if 300 <= response.status < 400:
         response.close()
         message = "redirects are never followed"
-        raise aiohttp.WSServerHandshakeError(
-            response.request_info, (), status=response.status, message=message
-        )
+        raise aiohttp.WSServerHandshakeError(response.request_info, (), status=response.status, message=message)
     return response
 
 

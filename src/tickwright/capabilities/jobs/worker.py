@@ -17,16 +17,17 @@ from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimStore
 from tickwright.capabilities.jobs.delivery import Delivery
 from tickwright.capabilities.jobs.doorbell import Doorbell
+from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed, TaskType
+from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.settler import Settler
 from tickwright.capabilities.jobs.types_store import load_types, mark_gone
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.broker import Broker
-from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
@@ -76,7 +77,8 @@ class JobWorker:
         self.lost_results = 0
         self.reclaimed = 0
         self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
-        self.runner = Runner(self, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again)
+        self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = Doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
         self.claimer = Claimer(self._store, session, self.runner, self._clock, self.doorbell, self, self._pacer)
@@ -181,78 +183,24 @@ class JobWorker:
             job = Job(row, entry, self, fire_s.pop(row[0], row[9]) if fire_s else row[9])
             job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
             if row[10] is not None and row[10] <= claimed.now_s:
-                self._expire(job)
+                self.endings.expired(job)
             else:
                 jobs.append(job)
         self.runner.put(jobs)
 
-    def _expire(self, job: Job) -> None:
-        self._ended(job, "expired")
-        self.settler.add("cancel_held", job.id, "expired: it could not start before expires_at")
-
     # ------------------------------------------------------------------ endings
 
-    def completed(self, job: Job) -> None:
-        """Note the common case."""
-        self._ended(job, "completed")
-        self.settler.add_completed(job.id, keep=job.entry.kind.keep_history)
-
-    def ended(self, job: Job, ending: Ending) -> None:
-        """Note what an attempt ended as."""
-        match ending:
-            case Completed(result=None):
-                self.completed(job)
-            case Completed(result=result):
-                self._ended(job, "completed")
-                self.settler.add("complete_with_result", job.id, result)
-            case Snoozed(wait=wait):
-                self._ended(job, "snoozed")
-                self.settler.add("snooze", job.id, wait.total_seconds())
-            case Errored():
-                self._errored(job, ending)
-
-    def _errored(self, job: Job, error: Errored) -> None:
-        if error.gone:
-            self._suspend(job)
-            return
-        if error.final or job.attempt >= job.max_attempts:
-            self._ended(job, "failed")
-            self.settler.add("fail", job.id, error.message)
-            return
-        self._ended(job, "retried")
-        wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
-        self.settler.add("retry", job.id, wait.total_seconds(), error.message)
-
-    def _suspend(self, job: Job) -> None:
-        """The endpoint is gone for good: the type waits for an operator, and this attempt does not count."""
-        self._ended(job, "gone")
-        self.settler.add("release", job.id)
-        task = asyncio.ensure_future(self._mark_gone(job.type))
+    def _suspend(self, name: str) -> None:
+        task = asyncio.ensure_future(self._mark_gone(name))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
     async def _mark_gone(self, name: str) -> None:
         await mark_gone(self._pool, name)
         await self._refresh_types()
 
-    def stopped(self, job: Job, reason: str) -> None:
-        """Note an attempt that was cut short."""
-        self._ended(job, reason)
-        if reason == "shutdown":
-            self.settler.add("release", job.id)
-        elif reason == "cancel":
-            self.settler.add("cancel_held", job.id, "cancelled while it ran")
-
-    def _ended(self, job: Job, outcome: str) -> None:
-        entry = job.entry
-        entry.held -= 1
-        entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
-        if entry.granted is not None:
-            self.claimer.wake()  # its place is free for the next one at once
-
     def _give_back(self) -> None:
         for job in self.runner.take_back():
-            self._ended(job, "released")
-            self.settler.add("release", job.id)
+            self.endings.given_back(job)
 
     def _look_again(self) -> None:
         self.claimer.wake()
@@ -280,7 +228,7 @@ class JobWorker:
 
     def _cancel_heard(self, job_id: int) -> None:
         if (job := self.runner.pull(job_id)) is not None:
-            self.stopped(job, "cancel")
+            self.endings.stopped(job, "cancel")
             return
         for running in self.runner.running():
             if running.id == job_id:
@@ -289,7 +237,7 @@ class JobWorker:
     def _supersede(self, job_id: int) -> None:
         """Somebody gave a job back that we hold, and it came to us again: the older attempt no longer counts."""
         if (job := self.runner.pull(job_id)) is not None:
-            self.stopped(job, "lost")
+            self.endings.stopped(job, "lost")
         for running in self.runner.running():
             if running.id == job_id:
                 self.runner.stop_job(running, "lost")
@@ -303,7 +251,7 @@ class JobWorker:
 
     def _session_lost(self) -> None:
         for job in self.runner.take_back():
-            self._ended(job, "lost")
+            self.endings.stopped(job, "lost")
         for job in self.runner.running():
             self.runner.stop_job(job, "lost")
         self.settler.drop_all()

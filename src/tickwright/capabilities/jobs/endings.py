@@ -1,0 +1,79 @@
+"""What attempts end as becomes what is written: done, again after a wait, given up, cancelled, given back."""
+
+from collections.abc import Callable
+
+from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed
+from tickwright.capabilities.jobs.settler import Settler
+from tickwright.ports.ids import random_unit
+
+
+class Endings:
+    """Judges endings for the runner, and queues what follows from them.
+
+    Args:
+        settler: Writes.
+        gone: Called with a type's name when its endpoint is gone for good.
+        freed: Called when a place of a limited type is free again.
+    """
+
+    def __init__(self, settler: Settler, *, gone: Callable[[str], None], freed: Callable[[], None]) -> None:
+        self._settler = settler
+        self._gone = gone
+        self._freed = freed
+
+    def completed(self, job: Job) -> None:
+        """Note the common case."""
+        self._ended(job, "completed")
+        self._settler.add_completed(job.id, keep=job.entry.kind.keep_history)
+
+    def ended(self, job: Job, ending: Ending) -> None:
+        """Note what an attempt ended as."""
+        match ending:
+            case Completed(result=None):
+                self.completed(job)
+            case Completed(result=result):
+                self._ended(job, "completed")
+                self._settler.add("complete_with_result", job.id, result)
+            case Snoozed(wait=wait):
+                self._ended(job, "snoozed")
+                self._settler.add("snooze", job.id, wait.total_seconds())
+            case Errored():
+                self._errored(job, ending)
+
+    def _errored(self, job: Job, error: Errored) -> None:
+        if error.gone:  # the type waits for an operator, and this attempt does not count
+            self._ended(job, "gone")
+            self._settler.add("release", job.id)
+            self._gone(job.type)
+        elif error.final or job.attempt >= job.max_attempts:
+            self._ended(job, "failed")
+            self._settler.add("fail", job.id, error.message)
+        else:
+            self._ended(job, "retried")
+            wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
+            self._settler.add("retry", job.id, wait.total_seconds(), error.message)
+
+    def stopped(self, job: Job, reason: str) -> None:
+        """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
+        self._ended(job, reason)
+        if reason == "shutdown":
+            self._settler.add("release", job.id)
+        elif reason == "cancel":
+            self._settler.add("cancel_held", job.id, "cancelled while it ran")
+
+    def given_back(self, job: Job) -> None:
+        """Note an attempt that never started."""
+        self._ended(job, "released")
+        self._settler.add("release", job.id)
+
+    def expired(self, job: Job) -> None:
+        """Note an attempt that came too late to be started."""
+        self._ended(job, "expired")
+        self._settler.add("cancel_held", job.id, "expired: it could not start before expires_at")
+
+    def _ended(self, job: Job, outcome: str) -> None:
+        entry = job.entry
+        entry.held -= 1
+        entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
+        if entry.granted is not None:
+            self._freed()
