@@ -50,9 +50,7 @@ async def test_both_drivers_accept_the_address(home: Path) -> None:
         url = ensure_database(server.dsn)
         assert ensure_database(server.dsn) == url
         connection = await asyncpg.connect(url)
-        shown = [
-            await connection.fetchval(f"SHOW {name}") for name in ("timezone", "fsync", "shared_buffers")
-        ]
+        shown = [await connection.fetchval(f"SHOW {name}") for name in ("timezone", "fsync", "shared_buffers")]
         await connection.close()
         assert shown == ["UTC", "on", "256MB"]
         with psycopg.connect(url) as again:
@@ -262,9 +260,7 @@ def test_root_runs_another_users_home_as_that_user(home: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs a namespace")
-def test_root_without_namespaces_gives_the_home_to_nobody(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_without_namespaces_gives_the_home_to_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel forbids user namespaces, root's server runs as nobody, with the old rows."""
     home.parent.chmod(0o755)
     with EmbeddedServer(home, SMALL) as server:

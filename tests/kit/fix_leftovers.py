@@ -39,7 +39,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Name the processes that were left behind."""
     left = config.stash.get(_LEFT, [])
     if left:
-        terminalreporter.section(
-            "processes left behind (the run fails; they were killed)", red=True, bold=True
-        )
+        terminalreporter.section("processes left behind (the run fails; they were killed)", red=True, bold=True)
         terminalreporter.write("".join(f"{line}\n" for line in left))

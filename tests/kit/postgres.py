@@ -96,9 +96,7 @@ class PostgresServer:
         if not (self.data / "PG_VERSION").exists():
             self._initdb()
         options = [word for name, value in self._all_settings().items() for word in ("-c", f"{name}={value}")]
-        self._child = spawn(
-            [*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options], self.log
-        )
+        self._child = spawn([*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options], self.log)
         eventually(self._accepts, 60, what=f"PostgreSQL accepts connections ({self.log})")
 
     def stop(self, mode: StopMode = "fast") -> None:

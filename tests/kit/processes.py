@@ -68,9 +68,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def spawn(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a child in a process group of its own; what it says goes to ``log``."""
     with log.open("ab") as sink:
         return subprocess.Popen(
@@ -112,9 +110,7 @@ def left_behind(mark: str) -> list[str]:
     return [_describe(pid) for pid in _all_pids() if pid not in ours and _carries(pid, needle)]
 
 
-def wait_for_port(
-    port: int, child: subprocess.Popen[bytes], log: Path, greeting: bytes, within_s: float
-) -> None:
+def wait_for_port(port: int, child: subprocess.Popen[bytes], log: Path, greeting: bytes, within_s: float) -> None:
     """Wait until the server at ``port`` answers ``greeting`` with anything; fail with its log if it ends."""
 
     def answers() -> bool:
