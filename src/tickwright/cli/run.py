@@ -1,6 +1,7 @@
 """Processes and their preparation: ``up migrate run worker scheduler relay api bench top doctor``."""
 
 import asyncio
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -83,7 +84,15 @@ def _run(roles: list[str], app: str | None) -> None:
     check_roles(roles)
     settings = load_settings(app=app)
     start_logging(settings)
-    uvloop.run(run_node(settings, roles, handlers=handlers_of(settings.app), signals=True))
+    handlers = handlers_of(settings.app)
+    _collect_seldom()
+    uvloop.run(run_node(settings, roles, handlers=handlers, signals=True))
+
+
+def _collect_seldom() -> None:
+    """Keep the collector from walking what lives as long as the process, and from running with every batch."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _role(role: str) -> Callable[..., None]:

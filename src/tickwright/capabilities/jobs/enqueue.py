@@ -174,26 +174,31 @@ class Enqueuer:
             return answers[0]
         future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, attempts, future))
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+        self._start_flush()
         return await future
 
+    def _start_flush(self) -> None:
+        if self._waiting and self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+
     async def _flush(self) -> None:
+        taken: list[_Waiting] = []
         try:
-            while self._waiting:
-                taken = self._take()
-                try:
-                    async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
-                        while taken and not connection.is_closed():
-                            answers = await self._try(connection, [(job, attempts) for job, attempts, _ in taken])
-                            _tell(taken, answers)
-                            taken = self._take()
-                except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
-                    _tell(taken, [error] * len(taken))
-                else:
-                    self._waiting = taken + self._waiting
+            async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                while not connection.is_closed() and (taken := await self._gather()):
+                    _tell(taken, await self._try(connection, [(job, attempts) for job, attempts, _ in taken]))
+                    taken = []
+        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+            taken = taken or self._take()
+            _tell(taken, [error] * len(taken))
         finally:
             self._flushing = None
+            self._start_flush()
+
+    async def _gather(self) -> "list[_Waiting]":
+        """Let those who were just answered call again, then take what is there."""
+        await asyncio.sleep(0)
+        return self._take()
 
     def _take(self) -> "list[_Waiting]":
         taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
