@@ -1,6 +1,8 @@
 """Run every bench and write ``docs/performance.md`` from what it measured; ``make bench`` calls it.
 
-    python bench/run.py [--quick]
+    python bench/run.py [--quick] [LABEL …]
+
+With labels only those benches run again; the page is written from the newest report of each.
 
 Raw reports go to ``bench/results/NAME.json``. Nothing is written by hand into the page.
 """
@@ -28,7 +30,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
 QUICK = {"jobs": ["--runs", "1"], "obstacles": ["--runs", "1", "--seconds", "15"], "idle": ["--seconds", "20"]}
 HEAD = """# Performance
 
-Written by `make bench`; every figure was measured in one run on the machine named below. Client, workers and
+Written by `make bench`; every figure was measured on the machine named below, each section in one run. Client, workers and
 PostgreSQL share its processors, so read the drains as shares of `limit_2p`: what pgbench gets out of a bare table
 (HOT claim and DELETE in batches of 1,000, two clients) in the same run. The benches are `src/tickwright/bench/`.
 """
@@ -36,18 +38,22 @@ PostgreSQL share its processors, so read the drains as shares of `limit_2p`: wha
 
 def main() -> int:
     """Run them all, one after the other."""
-    quick = "--quick" in sys.argv[1:]
-    (HERE / "results").mkdir(exist_ok=True)
-    reports = []
+    quick, wanted = "--quick" in sys.argv[1:], {word for word in sys.argv[1:] if not word.startswith("-")}
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
     for label, name, arguments in RUNS:
+        if wanted and label not in wanted:
+            continue
         extra = QUICK.get(name, []) if quick else []
         print(f"bench {name} {' '.join([*arguments, *extra])}", file=sys.stderr)
         command = [sys.executable, "-m", "tickwright", "bench", name, *arguments, *extra, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         report = json.loads(done.stdout)
-        (HERE / "results" / f"{label}.json").write_text(json.dumps(report, indent=1))
-        reports.append((label, name, report))
-    PAGE.write_text(page(reports))
+        (results / f"{label}.json").write_text(json.dumps(report, indent=1))
+    newest = [(label, name, results / f"{label}.json") for label, name, _ in RUNS]
+    PAGE.write_text(
+        page([(label, name, json.loads(path.read_text())) for label, name, path in newest if path.exists()])
+    )
     return 0
 
 

@@ -365,6 +365,7 @@ async def test_an_expired_job_is_not_started(database_url: str) -> None:
         job_id = await engine.insert("tick", at="now() - interval '1 minute'", expires_at=_past())
         row = await engine.until(job_id, "cancelled")
     assert row["error_message"].startswith("expired")
+    assert (row["attempts"], row["fence"]) == (0, 1)
 
 
 async def test_progress_is_fenced(database_url: str) -> None:
@@ -517,3 +518,41 @@ async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_
         await transaction.commit()
         await engine.until(held, "completed", within_s=1.5)
         await connection.close()
+
+
+async def test_a_job_cancelled_after_its_claim_and_before_its_start_costs_no_attempt(database_url: str) -> None:
+    """The answer is 'requested', and then the truth: it never started."""
+    started: list[int] = []
+
+    async def handler(job: Job) -> None:
+        started.append(job.id)
+
+    async with running_engine(database_url, {"tick": handler}) as engine:
+        await eventually_async(lambda: engine.worker.doorbell.armed)
+        job_id = await engine.insert("tick", at="clock_timestamp() + interval '190 milliseconds'")
+        await eventually_async(lambda: engine.worker.runner.queued == 1)
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
+        row = await engine.until(job_id, "cancelled", "completed")
+    assert (row["status"], row["attempts"], started) == ("cancelled", 0, [])
+
+
+async def test_deleting_a_pending_job_frees_its_key(database_url: str) -> None:
+    """A key whose job its user took away schedules a new one; the key of a job that has run does not."""
+    async with running_engine(database_url, {"tick": _nothing}) as engine:
+        first = await engine.insert("tick", at="now() + interval '1 hour'", idempotency_key="k")
+        await engine.pool.execute("DELETE FROM tickwright.scheduled_tasks WHERE id = $1", first)
+        second = await engine.insert("tick", idempotency_key="k")
+        await engine.until(second, "completed")
+        assert await engine.insert("tick", idempotency_key="k") is None
+
+
+async def test_a_running_row_whose_owner_nobody_knows_is_not_claimed_again(database_url: str) -> None:
+    """A hand-written owner is a mistake that upkeep repairs; until then the job is nobody's to claim."""
+    async with running_engine(database_url, {"tick": _nothing}) as engine:
+        job_id = await engine.insert("tick", at="now() + interval '1 hour'")
+        await engine.pool.execute(
+            "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 777 WHERE id = $1", job_id
+        )
+        other = await engine.insert("tick")
+        await engine.until(other, "completed")
+        assert (await engine.job(job_id))["status"] == "processing"

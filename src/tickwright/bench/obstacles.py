@@ -94,9 +94,9 @@ def _drain(ground: Ground, jobs: int, *, blocked: int, clear: bool = True) -> fl
 def _late(ground: Ground, seconds: int, *, blocked: int, clear: bool = True) -> tuple[float, float, float]:
     if clear:
         ground.clear()
+    ground.log().unlink(missing_ok=True)
     ground.start()
     _block(ground, blocked)
-    ground.log().unlink(missing_ok=True)
     jobs = seconds * RATE_PER_S
     ground.run(SQL["fill_spread"], 3.0, float(seconds), "late", jobs)
     wait_until(lambda: len(ground.events()) >= jobs, seconds + 60, "the good type's jobs")

@@ -16,13 +16,14 @@ from typing import TypeVar
 import asyncpg
 import structlog
 
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.embedded import EmbeddedServer, ensure_database
 from tickwright.store.dsn import shown_url
 from tickwright.store.pool import CONNECT_TIMEOUT_S
 from tickwright.wiring.settings import Settings
 
 T = TypeVar("T")
+LOOK_S = 1.0
 _log = structlog.get_logger("tickwright.wiring")
 
 
@@ -62,9 +63,27 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     try:
         # a thread that starts it cannot be interrupted: hear it out, so that whatever it started is stopped again
         url = await _finish(asyncio.ensure_future(asyncio.to_thread(_start, server)))
-        yield Database(url, url, embedded=True)
+        watching = asyncio.create_task(_keep_running(server))
+        try:
+            yield Database(url, url, embedded=True)
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
     finally:
         await _finish(asyncio.ensure_future(asyncio.to_thread(server.stop)))
+
+
+async def _keep_running(server: EmbeddedServer) -> None:
+    """Bring the server back when something killed it; whoever uses the home may be the one that does."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if await _finish(asyncio.ensure_future(asyncio.to_thread(lambda: server.is_running))):
+            continue
+        _log.warning("database.embedded_server_gone", advice="starting it again")
+        try:
+            await _finish(asyncio.ensure_future(asyncio.to_thread(server.start)))
+        except TickwrightError as error:
+            _log.error("database.embedded_server_not_back", code=error.code, reason=error.message)
 
 
 async def _finish(task: "asyncio.Future[T]") -> T:

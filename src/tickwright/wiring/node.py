@@ -157,7 +157,7 @@ def _build(
 ) -> Node:
     terms = LeaseTerms(settings.lease, settings.lease / 8)
     name = f"{platform.node() or 'host'}:{os.getpid()}"
-    direct = link.database.direct_url
+    direct = link.database.direct_url if settings.notifications else None
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
     leases = Leases(pool, owner=name, terms=terms)
     worker = relay = api = None

@@ -12,11 +12,11 @@ class Endings:
 
     Args:
         settler: Writes.
-        gone: Called with a type's name when its endpoint is gone for good.
+        gone: Called with a job whose endpoint is gone for good; gives it back when its type waits.
         freed: Called when a place of a limited type is free again.
     """
 
-    def __init__(self, settler: Settler, *, gone: Callable[[str], None], freed: Callable[[], None]) -> None:
+    def __init__(self, settler: Settler, *, gone: Callable[[Job], None], freed: Callable[[], None]) -> None:
         self._settler = settler
         self._gone = gone
         self._freed = freed
@@ -43,8 +43,7 @@ class Endings:
     def _errored(self, job: Job, error: Errored) -> None:
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._ended(job, "gone")
-            self._settler.add("release", job.id)
-            self._gone(job.type)
+            self._gone(job)
         elif error.final or job.attempt >= job.max_attempts:
             self._ended(job, "failed")
             self._settler.add("fail", job.id, error.message)
@@ -69,7 +68,12 @@ class Endings:
     def expired(self, job: Job) -> None:
         """Note an attempt that came too late to be started."""
         self._ended(job, "expired")
-        self._settler.add("cancel_held", job.id, "expired: it could not start before expires_at")
+        self._settler.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
+
+    def cancelled_unstarted(self, job: Job) -> None:
+        """Note an attempt whose user cancelled the job between its claim and its start."""
+        self._ended(job, "cancel")
+        self._settler.add("cancel_unstarted", job.id, "cancelled before it started")
 
     def _ended(self, job: Job, outcome: str) -> None:
         entry = job.entry

@@ -7,7 +7,7 @@ lost, every handler is cancelled, every result dropped, and the worker goes on u
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -190,12 +190,17 @@ class JobWorker:
 
     # ------------------------------------------------------------------ endings
 
-    def _suspend(self, name: str) -> None:
-        task = asyncio.ensure_future(self._mark_gone(name))
+    def _suspend(self, job: Job) -> None:
+        """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
+        job.entry.kind = replace(job.entry.kind, gone=True)
+        task = asyncio.ensure_future(self._mark_gone(job))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
-    async def _mark_gone(self, name: str) -> None:
-        await mark_gone(self._pool, name)
+    async def _mark_gone(self, job: Job) -> None:
+        try:
+            await mark_gone(self._pool, job.type)
+        finally:
+            self.settler.add("release", job.id)
         await self._refresh_types()
 
     def _give_back(self) -> None:
@@ -228,7 +233,7 @@ class JobWorker:
 
     def _cancel_heard(self, job_id: int) -> None:
         if (job := self.runner.pull(job_id)) is not None:
-            self.endings.stopped(job, "cancel")
+            self.endings.cancelled_unstarted(job)
             return
         for running in self.runner.running():
             if running.id == job_id:

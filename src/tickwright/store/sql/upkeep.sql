@@ -67,13 +67,14 @@ WITH RECURSIVE lane AS (
       SELECT t.id FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = lane.task_type AND t.priority = lane.priority
          AND coalesce(t.retry_at, t.execute_at) <= now()
-         AND t.status = 'processing' AND t.owner IS NULL AND t.updated_at < clock_timestamp() - $1::interval
+         AND t.status = 'processing' AND t.updated_at < clock_timestamp() - $1::interval
+         AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner AND w.lost_at IS NULL)
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $2 FOR UPDATE SKIP LOCKED) AS s
    LIMIT $2
 )
 UPDATE ONLY tickwright.scheduled_tasks t
    SET status = CASE WHEN t.attempts + 1 >= t.max_attempts THEN 'failed' ELSE 'pending' END,
-       attempts = t.attempts + 1, updated_at = clock_timestamp(),
+       attempts = t.attempts + 1, fence = greatest(t.fence, t.attempts + 1), owner = NULL, updated_at = clock_timestamp(),
        error_message = 'stuck: set to processing without an owner and not touched since'
- WHERE t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing' AND t.owner IS NULL
+ WHERE t.id = ANY (ARRAY (SELECT id FROM stuck)) AND t.status = 'processing'
 RETURNING t.id, t.status;

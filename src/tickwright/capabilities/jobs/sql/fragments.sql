@@ -39,3 +39,9 @@ t.cancel_requested_at, t.fence, NULL, t.request_digest;
 t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts, t.max_attempts, o.error, t.created_at, clock_timestamp(),
 clock_timestamp(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
 t.cancel_requested_at, t.fence, NULL, t.request_digest;
+
+-- name: cancelled_unstarted
+-- A job that was claimed and then never started: the attempt does not count.
+t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts - 1, t.max_attempts, o.error, t.created_at, clock_timestamp(),
+clock_timestamp(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, NULL,
+t.cancel_requested_at, t.fence, NULL, t.request_digest;

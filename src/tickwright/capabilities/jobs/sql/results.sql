@@ -51,7 +51,7 @@ INSERT INTO tickwright.scheduled_tasks_dead ({columns})
 SELECT {failed_with_error} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: cancel_held
--- The handler stopped because its user asked for it, or the job expired before it could start. Fenced.
+-- The handler stopped because its user asked for it. Fenced.
 -- Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
   SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
@@ -60,6 +60,17 @@ WITH outcome AS MATERIALIZED (
 )
 INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_with_error} FROM over t JOIN outcome o ON o.id = t.id;
+
+-- name: cancel_unstarted
+-- The job expired, or its user cancelled it, between its claim and its start: no attempt is counted. Fenced.
+-- Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+), over AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
+)
+INSERT INTO tickwright.{history} ({columns})
+SELECT {cancelled_unstarted} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: release
 -- Work that was not started, or that a shutdown interrupted, goes back and costs no attempt; a job whose user asked to

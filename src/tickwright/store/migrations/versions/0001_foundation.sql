@@ -293,6 +293,17 @@ END $$;
 CREATE TRIGGER scheduled_tasks_keyed BEFORE INSERT ON tickwright.scheduled_tasks FOR EACH ROW
   WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION tickwright.claim_job_key();
 
+-- A job that its user deletes before it ran takes its key along. Workers delete what they hold, and the triggers below
+-- what is finished: those keys stay.
+CREATE FUNCTION tickwright.free_job_key() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM tickwright.job_keys WHERE key = OLD.idempotency_key AND job_id = OLD.id;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER scheduled_tasks_deleted AFTER DELETE ON tickwright.scheduled_tasks FOR EACH ROW
+  WHEN (OLD.idempotency_key IS NOT NULL AND OLD.owner IS NULL AND pg_trigger_depth() = 0)
+  EXECUTE FUNCTION tickwright.free_job_key();
+
 -- What a user may change by plain SQL, and what it means. Rows that a worker holds carry an owner.
 CREATE FUNCTION tickwright.guard_held_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
