@@ -30,8 +30,8 @@ RUNS: list[tuple[str, str, list[str]]] = [
 QUICK = {"jobs": ["--runs", "1"], "obstacles": ["--runs", "1", "--seconds", "15"], "idle": ["--seconds", "20"]}
 HEAD = """# Performance
 
-Written by `make bench`; every figure was measured on the machine named below, each section in one run. Client, workers and
-PostgreSQL share its processors, so read the drains as shares of `limit_2p`: what pgbench gets out of a bare table
+Written by `make bench`; every figure was measured on the machine named below, each section in one run. Client, workers
+and PostgreSQL share its processors, so read the drains as shares of `limit_2p`: what pgbench gets out of a bare table
 (HOT claim and DELETE in batches of 1,000, two clients) in the same run. The benches are `src/tickwright/bench/`.
 """
 

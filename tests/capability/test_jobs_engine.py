@@ -336,11 +336,14 @@ async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -
 
 
 async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
-    """Starts of a rate-limited type keep their distance, whichever worker starts them."""
-    starts: list[float] = []
+    """Every job of a rate-limited type gets an instant of its own, whichever worker starts it."""
+    instants: list[float] = []
+    early: list[int] = []
 
-    async def handler(_job: Job) -> None:
-        starts.append(time.monotonic())
+    async def handler(job: Job) -> None:
+        instants.append(job._fire_s)
+        if time.time() < job._fire_s:
+            early.append(job.id)
 
     kinds = {"slow": TaskType("slow", "python:slow", rate_per_s=40)}
     async with (
@@ -352,11 +355,11 @@ async def test_a_types_rate_is_shared_by_all_workers(database_url: str) -> None:
             "SELECT now(), 'slow' FROM generate_series(1, 60)"
         )
         await eventually_async(lambda: _nothing_live(two.pool), 20)
-    starts.sort()
-    busiest = max(sum(1 for other in starts if start <= other < start + 0.5) for start in starts)
-    assert len(starts) == 60
-    assert busiest <= 0.5 * 40 + 3  # timers of two workers may be a few milliseconds apart
-    assert starts[-1] - starts[0] < 3.0
+    instants.sort()
+    assert len(instants) == 60
+    assert early == []
+    assert min(later - earlier for earlier, later in pairwise(instants)) >= 1 / 40 - 0.000_01
+    assert instants[-1] - instants[0] < 3.0
 
 
 async def test_an_expired_job_is_not_started(database_url: str) -> None:

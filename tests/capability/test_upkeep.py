@@ -102,6 +102,10 @@ async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
     pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep
 ) -> None:
     """Five minutes in processing without an owner: pending again, the attempt counted; failed at the last one."""
+    await pool.execute(
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "VALUES (5, 'alive', '{worker}', '0', now() + interval '1 hour')"
+    )
     ids = [
         row["id"]
         for row in await pool.fetch(

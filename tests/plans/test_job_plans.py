@@ -99,5 +99,5 @@ def test_a_reclaim_walks_the_lanes_of_the_due_index(crowded: Planner) -> None:
     plan = crowded.explain("reclaim", [TOKEN], "lost")
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
-    assert due == 1000
+    assert 1000 <= due < 1100  # the first pending ones fall due while the suite runs
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
