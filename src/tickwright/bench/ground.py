@@ -63,7 +63,7 @@ class Ground:
     def start(self, *, keep: bool = True, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start one worker with default settings; returns when it has registered."""
         self.started += 1
-        sessions = self.one("SELECT count(*) FROM tickwright.workers WHERE lost_at IS NULL")
+        newest = self.one("SELECT coalesce(max(id), 0) FROM tickwright.workers")
         variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TICKWRIGHT_")},
             "TICKWRIGHT_DATABASE_URL": self.url,
@@ -76,13 +76,13 @@ class Ground:
             command = [sys.executable, "-m", "tickwright", "worker", "--app", "tickwright.bench.program:app"]
             process = subprocess.Popen(command, env=variables, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         self.workers.append(process)
-        wait_until(lambda: self._registered(process, sessions), 30, "the worker to register")
+        wait_until(lambda: self._registered(process, newest), 30, "the worker to register")
         return process
 
-    def _registered(self, process: "subprocess.Popen[bytes]", before: int) -> bool:
+    def _registered(self, process: "subprocess.Popen[bytes]", newest: int) -> bool:
         if process.poll() is not None:
             raise RuntimeError((self.folder / f"worker{self.started}.out").read_text()[-2000:])
-        return bool(self.one("SELECT count(*) > %s FROM tickwright.workers WHERE lost_at IS NULL", before))
+        return bool(self.one("SELECT max(id) > %s FROM tickwright.workers", newest))
 
     def log(self) -> Path:
         """The file into which handlers write."""
