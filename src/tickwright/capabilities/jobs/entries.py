@@ -56,11 +56,11 @@ class Entry:
         self.late_sum_s = 0.0
         self.counts: dict[str, int] = {}
 
-    def carry_over(self, other: "Entry") -> None:
-        """Take the counters of the entry that this one replaces."""
-        self.held = other.held
-        self.late_counts, self.late_sum_s, self.counts = other.late_counts, other.late_sum_s, other.counts
-        if self.granted is not None and other.granted is not None:
+    def become(self, other: "Entry") -> None:
+        """Take over another setting of the same type in place: running attempts count down on this very object."""
+        self.kind, self.call, self.is_async = other.kind, other.call, other.is_async
+        self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
+        if other.granted is None or self.granted is None:
             self.granted = other.granted
 
     def free(self, held: int) -> int | None:

@@ -153,8 +153,8 @@ class JobWorker:
                 entries[kind.name] = old
             elif (entry := self._entry_of(kind)) is not None:
                 if old is not None:
-                    entry.carry_over(old)
-                entries[kind.name] = entry
+                    old.become(entry)
+                entries[kind.name] = old or entry
         changed = entries != self._entries
         self._entries = entries
         return changed
@@ -176,7 +176,10 @@ class JobWorker:
         fire_s = self._pacer.fire_s
         jobs = []
         for row in rows:
-            entry = self._entries[row[1]]
+            entry = self._entries.get(row[1])
+            if entry is None:  # the type was deleted while its jobs were on their way here
+                self.settler.add("release", row[0])
+                continue
             entry.held += 1
             if row[6] > 1:
                 self._supersede(row[0])
