@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import uvloop
 
 from tickwright.bench.ground import Ground
-from tickwright.bench.jobs import SQL, watch
+from tickwright.bench.jobs import SQL, let_drain
 from tickwright.bench.report import Figures, median, run_bench
 
 BARS = {"callbacks_per_s": "≥ 5,000"}
@@ -52,8 +52,7 @@ def _one_run(ground: Ground, jobs: int, port: int) -> float:
     ground.start(environment={"TICKWRIGHT_ALLOW_TARGETS": "127.0.0.1/32"})
     ground.run(SQL["fill_due"], "callback", jobs)
     ground.run(SQL["settle"])
-    ground.enable("callback")
-    rate = watch(ground, jobs)
+    rate = let_drain(ground, jobs, "callback")
     ground.stop()
     return rate
 

@@ -213,11 +213,11 @@ def _pgbench() -> Path:
     raise RuntimeError("pgbench is missing: it measures the limit that the figures are compared with")
 
 
-def wait_until(there: Callable[[], Any], within_s: float, what: str) -> Any:
+def wait_until(there: Callable[[], Any], within_s: float, what: str, *, look_s: float = LOOK_S) -> Any:
     """Return the first true value of ``there``."""
     deadline = time.monotonic() + within_s
     while not (value := there()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {within_s} s for {what}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
     return value

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import psycopg
 
 from tickwright.bench.ground import Ground, wait_until
-from tickwright.bench.jobs import SQL, watch
+from tickwright.bench.jobs import SQL, let_drain
 from tickwright.bench.lateness import lateness_figures
 from tickwright.bench.report import Figures, median, run_bench
 
@@ -84,8 +84,7 @@ def _drain(ground: Ground, jobs: int, *, blocked: int, clear: bool = True) -> fl
     ground.run(SQL["fill_due"], "noop", jobs)
     ground.run(SQL["settle"])
     ground.run("CHECKPOINT")
-    ground.enable("noop")
-    rate = watch(ground, jobs, task_type="noop")
+    rate = let_drain(ground, jobs)
     ground.kill9()
     ground.run("UPDATE tickwright.workers SET lease_until = '-infinity'")
     return rate

@@ -30,6 +30,24 @@ SELECT now() + make_interval(secs => %s) + %s * random() * interval '1 second', 
 -- Statistics and hint bits as a working system has them.
 VACUUM ANALYZE tickwright.scheduled_tasks;
 
+-- name: due_first
+-- The job that a drain takes first.
+SELECT id FROM ONLY tickwright.scheduled_tasks
+ WHERE task_type = %s AND priority = 0 ORDER BY coalesce(retry_at, execute_at) LIMIT 1;
+
+-- name: due_last
+-- The job that a drain takes last.
+SELECT id FROM ONLY tickwright.scheduled_tasks
+ WHERE task_type = %s AND priority = 0 ORDER BY coalesce(retry_at, execute_at) DESC LIMIT 1;
+
+-- name: is_pending
+-- Whether a job was not claimed yet.
+SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = %s AND status = 'pending');
+
+-- name: is_there
+-- Whether a job was not finished yet.
+SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = %s);
+
 -- name: transactions
 -- What the database has committed or rolled back.
 SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database();
