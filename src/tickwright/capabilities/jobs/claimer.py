@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -32,9 +33,9 @@ HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
 GAP_S = 0.02
 ROOM_S = 0.05
-BATCH_MAX = 1000
+BATCH_MAX = 2000
 PREFETCH_S = 0.2
-PREFETCH_MAX = 4000
+PREFETCH_MAX = 8000
 BACKLOG_MAX = 20_000
 AWAY_S = 0.5
 
@@ -57,6 +58,21 @@ class Takes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A claim that is under way.
+
+    Attributes:
+        plan: What it asks for.
+        hot: It follows others in a drain, so it did not look from the head.
+        answer: What it brings.
+    """
+
+    plan: ClaimPlan
+    hot: bool
+    answer: "asyncio.Task[Claimed]"
+
+
 class Claimer:
     """The claiming loop of one worker."""
 
@@ -75,7 +91,7 @@ class Claimer:
         self._lanes = LaneBook(self._limited)
         self.rest = Rest(doorbell)
         self._turn = 0
-        self._ahead: asyncio.Task[tuple[ClaimPlan, Claimed]] | None = None
+        self._ahead: Flight | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._crowded = False
         self._stopping = False
@@ -123,38 +139,45 @@ class Claimer:
         """Take over what claims that are under way still bring, so that it can be given back."""
         if self._ahead is not None:
             with suppress(*AWAY):
-                self._accept((await self._ahead)[1])
+                self._accept(await self._ahead.answer)
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
 
     async def _turn_once(self) -> None:
-        claim = self._ahead or self._start_claim()
+        flight = self._ahead or self._start_claim()
         self._ahead = None
-        if claim is None:
+        if flight is None:
             await self._nothing_to_claim()
             return
-        plan, claimed = await claim
-        full = self._lanes.note(plan, claimed)
+        claimed = await flight.answer
+        full = self._lanes.note(flight.plan, claimed)
         if full:  # the database works on the next batch while this one is taken over
             self._ahead = self._start_claim(arriving=claimed.rows)
         self._accept(claimed)
         await self._claim_paced(self._budget())
-        if not full:
+        if full or flight.hot:  # the last claim of a drain did not look from the head: one more does
+            return
+        if self._crowded:
+            await self._wait_for_room(GAP_S)
+        else:
             await self._rest(claimed)
 
-    def _start_claim(self, arriving: Sequence[Row] = ()) -> "asyncio.Task[tuple[ClaimPlan, Claimed]] | None":
+    def _start_claim(self, arriving: Sequence[Row] = ()) -> Flight | None:
+        """Send a claim for what there is room for beside ``arriving``."""
         budget = self._budget() - len(arriving)
         if budget <= 0 or not self._session.holds():
             return None
         self._turn += 1
         held = Counter(row[1] for row in arriving)
         plan = plan_claim(self._allowance(budget, held), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
-        return None if plan is None else asyncio.ensure_future(self._claim(plan))
+        if plan is None:
+            return None
+        return Flight(plan, bool(self._lanes.hot), asyncio.ensure_future(self._claim(plan)))
 
     async def _nothing_to_claim(self) -> None:
         self.ticked_s = monotonic()
         if self._budget() <= 0 or not self._session.holds():
-            await self._wait_for_room()
+            await self._wait_for_room(ROOM_S)
             return
         await self._claim_paced(self._budget())
         await self._rest(Claimed([], 0.0, None, []))
@@ -182,13 +205,13 @@ class Claimer:
             allowance[name] = rows if free is None else min(rows, free)
         return allowance
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, at_most_s: float) -> None:
         """Wait until half of what is queued has started; a little later at most, some slot may be free again."""
         self._changed.clear()
         self._runner.tell_when_below(self._prefetch() // 2)
         self.ticked_s = monotonic()
         try:
-            async with asyncio.timeout(ROOM_S):
+            async with asyncio.timeout(at_most_s):
                 await self._changed.wait()
         except TimeoutError:
             return
@@ -198,7 +221,7 @@ class Claimer:
     def _request(self, plan: ClaimPlan, *, bounded: bool = False) -> ClaimRequest:
         return ClaimRequest(self._session.token, plan, self._lanes.lanes_of(plan.types), HORIZON, bounded=bounded)
 
-    async def _claim(self, plan: ClaimPlan) -> tuple[ClaimPlan, Claimed]:
+    async def _claim(self, plan: ClaimPlan) -> Claimed:
         bounded = self._lanes.bounded
         if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
             self._sweep = asyncio.create_task(self._sweep_once(beside))
@@ -206,7 +229,7 @@ class Claimer:
         claimed = await self._store.claim(self._request(plan, bounded=bounded))
         if not bounded:
             self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows))
-        return plan, claimed
+        return claimed
 
     async def _sweep_once(self, plan: ClaimPlan) -> None:
         """Claim without the bound, beside the bounded claims, for what came in behind them."""
@@ -247,7 +270,7 @@ class Claimer:
     # ------------------------------------------------------------------ resting
 
     async def _rest(self, claimed: Claimed) -> None:
-        wait_s = GAP_S if self._crowded else POLL_S  # a type that had no room was not looked at
+        wait_s = POLL_S
         if claimed.next_due_s is not None:
             wait_s = min(wait_s, claimed.next_due_s - claimed.now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()

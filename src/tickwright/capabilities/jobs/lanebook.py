@@ -70,11 +70,12 @@ class LaneBook:
         counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = len(claimed.rows) >= plan.total_max
-        self.hot = frozenset(name for name, count in counts.items() if count >= asked[name] or all_full)
+        more = {name for name, count in counts.items() if count >= asked[name] or all_full}
+        self.hot = frozenset(self.hot.difference(plan.types) | more)
         if self.hot:
             self._advance(claimed.rows)
         self._settle(claimed.now_s)
-        return bool(self.hot or claimed.new_lanes)
+        return bool(more or claimed.new_lanes)
 
     def _advance(self, rows: Sequence[Row]) -> None:
         for key, due_s in _latest(rows).items():

@@ -153,7 +153,7 @@ class Job:
     @property
     def execute_at(self) -> datetime:
         """When the user wanted it to run."""
-        return datetime.fromtimestamp(self._row[8], UTC)
+        return datetime.fromtimestamp(self._row[9] if self._row[8] is None else self._row[8], UTC)
 
     @property
     def due_s(self) -> float:

@@ -36,7 +36,7 @@ from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
-RATE_WINDOW_S = 0.2
+RATE_WINDOW_S = 0.05
 CLOSE_WITHIN_S = 5.0
 
 _REPORTED = object()
@@ -97,7 +97,7 @@ class Runner:
         return len(self._ready)
 
     def measure_rate(self) -> float:
-        """Return how many attempts end per second, over the last fifth of a second."""
+        """Return how many attempts end per second, over the last twentieth of a second."""
         now, (then, finished) = monotonic(), self._rate_mark
         if now - then >= RATE_WINDOW_S:
             self.rate_per_s = (self.finished - finished) / (now - then)

@@ -3,6 +3,8 @@
 -- priorities that are in use between the known ones ($9 to $11: gaps; an empty one costs one index probe).
 -- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost:
 -- its row is locked against the reclaimer until this transaction ends. Index: scheduled_tasks_due, one range a lane.
+-- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
+-- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL FOR SHARE
 ), found AS MATERIALIZED (
@@ -26,6 +28,7 @@ WITH session AS MATERIALIZED (
           SELECT t.ctid AS at
             FROM ONLY tickwright.scheduled_tasks t
            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
+             AND (lane.due_from = 'epoch' OR t.xmax = '0')
              AND coalesce(t.retry_at, t.execute_at) >= lane.due_from
              AND coalesce(t.retry_at, t.execute_at) <= now() + $7::interval
            ORDER BY coalesce(t.retry_at, t.execute_at)
@@ -40,7 +43,7 @@ WITH session AS MATERIALIZED (
          started_at = now(), updated_at = now()
    WHERE t.ctid = ANY (ARRAY (SELECT at FROM picked))
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
-            date_part('epoch', t.execute_at) AS execute_s,
+            CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
             date_part('epoch', t.expires_at) AS expires_s
 )
