@@ -9,11 +9,11 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
@@ -30,15 +30,16 @@ KEY_LENGTH_MAX = 255
 PRIORITY_MAX = 100
 ATTEMPTS_MAX = 1000
 TIMEOUT_MAX = timedelta(days=1)
+FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_MAX = 9999
+END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
 COPY_COLUMNS = ("execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(msgspec.Struct, frozen=True):
     """A job that somebody wants, checked by :func:`check_new_job`.
 
     Attributes:
@@ -61,8 +62,7 @@ class NewJob:
     delay: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(msgspec.Struct, frozen=True):
     """The answer: the job's id, and whether this call created it."""
 
     id: int
@@ -101,7 +101,7 @@ def _check_instant(field: str, at: datetime | None) -> None:
         return
     if at.tzinfo is None:
         raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
-    if not datetime(1970, 1, 1, tzinfo=UTC) <= at < datetime(YEAR_MAX, 1, 1, tzinfo=UTC):
+    if not FIRST_INSTANT <= at < END_OF_TIME:
         raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
 
 
@@ -119,18 +119,22 @@ class TypeCatalog:
         self._read_s = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
+    def fresh(self, name: str) -> TaskType | None:
+        """Return the type if it is known, and was read a moment ago."""
+        return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
+
     async def get(self, name: str) -> TaskType:
         """Return the type.
 
         Raises:
             Rejected: ``unknown_task_type``. Permanent until somebody registers it.
         """
-        kind = self._types.get(name)
-        if kind is None or monotonic() - self._read_s > TYPES_FRESH_S:
-            if kind is None:
-                await self._read()
-            else:
+        kind = self.fresh(name)
+        if kind is None:
+            if name in self._types:
                 self._read_behind()
+            else:
+                await self._read()
             kind = self._types.get(name)
         if kind is None:
             known = ", ".join(sorted(self._types)[:20]) or "none yet"
@@ -215,7 +219,7 @@ class Enqueuer:
 
     async def _attempts(self, job: NewJob) -> int:
         """Check a job and its type; return how many attempts it has."""
-        kind = await self.types.get(check_new_job(job).task_type)
+        kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
         return job.max_attempts or kind.max_attempts
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:

@@ -10,7 +10,7 @@ upload, sent again after a cut, goes on where it was and makes no job twice.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import asyncpg
@@ -219,7 +219,7 @@ class _Run:
     async def _job(self, line: bytes, number: int) -> NewJob:
         job = read_job(line, now=self._now, bounds=self._bounds)
         if self._key is not None and job.key is None:
-            job = with_digest(replace(job, key=f"import:{self._key}:{number}"[:KEY_LENGTH_MAX]))
+            job = with_digest(msgspec.structs.replace(job, key=f"import:{self._key}:{number}"[:KEY_LENGTH_MAX]))
         if job.task_type not in self._types:
             try:
                 await self._enqueuer.types.get(job.task_type)

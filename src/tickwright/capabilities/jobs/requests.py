@@ -6,7 +6,7 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -144,7 +144,7 @@ def with_digest(job: NewJob) -> NewJob:
     digest = digest_of(
         job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
     )
-    return replace(job, digest=digest)
+    return msgspec.structs.replace(job, digest=digest)
 
 
 def _one_key(outside: str | None, inside: str | None) -> str | None:
