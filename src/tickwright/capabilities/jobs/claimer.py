@@ -64,12 +64,12 @@ class Flight:
 
     Attributes:
         plan: What it asks for.
-        hot: It follows others in a drain, so it did not look from the head.
+        follows: It goes on where others ended, so it does not look from the head.
         answer: What it brings.
     """
 
     plan: ClaimPlan
-    hot: bool
+    follows: bool
     answer: "asyncio.Task[Claimed]"
 
 
@@ -155,7 +155,7 @@ class Claimer:
             self._ahead = self._start_claim(arriving=claimed.rows)
         self._accept(claimed)
         await self._claim_paced(self._budget())
-        if full or flight.hot:  # the last claim of a drain did not look from the head: one more does
+        if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
             return
         if self._crowded:
             await self._wait_for_room(GAP_S)
@@ -172,7 +172,8 @@ class Claimer:
         plan = plan_claim(self._allowance(budget, held), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
         if plan is None:
             return None
-        return Flight(plan, bool(self._lanes.hot), asyncio.ensure_future(self._claim(plan)))
+        follows = self._lanes.follows(plan)
+        return Flight(plan, follows, asyncio.ensure_future(self._claim(plan, bounded=follows or self._lanes.dragging)))
 
     async def _nothing_to_claim(self) -> None:
         self.ticked_s = monotonic()
@@ -221,8 +222,7 @@ class Claimer:
     def _request(self, plan: ClaimPlan, *, bounded: bool = False) -> ClaimRequest:
         return ClaimRequest(self._session.token, plan, self._lanes.lanes_of(plan.types), HORIZON, bounded=bounded)
 
-    async def _claim(self, plan: ClaimPlan) -> Claimed:
-        bounded = self._lanes.bounded
+    async def _claim(self, plan: ClaimPlan, *, bounded: bool) -> Claimed:
         if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
             self._sweep = asyncio.create_task(self._sweep_once(beside))
         started = monotonic()

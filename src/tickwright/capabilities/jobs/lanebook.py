@@ -5,7 +5,7 @@ starts where the last one ended (``Lane.frontier_s``), so that rows which are cl
 still in the index are not walked again. What came in behind the frontier is found by a claim without
 the bound, a *sweep*, beside the others.
 
-Normally the frontier is only needed in a drain. An old snapshot in somebody's open transaction keeps
+Normally frontiers are only needed in a drain. An old snapshot in somebody's open transaction keeps
 every dead row at the head of the index: unbounded claims then get slow (*drag*), and the frontier is
 used all the time, a little behind now, with sweeps that take at most a twentieth of the time.
 """
@@ -25,7 +25,7 @@ SWEEP_SHARE = 20
 DRAG_CLAIM_S = 0.03
 DRAG_CLAIMS = 3
 DRAG_FOR_S = 10.0
-DRAG_LOOKBACK_S = 2.0
+LOOKBACK_S = 2.0
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -47,10 +47,9 @@ class LaneBook:
         """Whether somebody's old snapshot makes unbounded claims slow."""
         return monotonic() < self._drag_until_s
 
-    @property
-    def bounded(self) -> bool:
-        """Whether the next claim should start at the frontiers."""
-        return bool(self.hot) or self.dragging
+    def follows(self, plan: ClaimPlan) -> bool:
+        """Whether a claim goes on where others ended: some of its types had more to give."""
+        return not self.hot.isdisjoint(plan.types)
 
     def lanes_of(self, names: Iterable[str]) -> list[Lane]:
         """Return the known lanes of some task types; the default priority is always known."""
@@ -72,21 +71,24 @@ class LaneBook:
         all_full = len(claimed.rows) >= plan.total_max
         more = {name for name, count in counts.items() if count >= asked[name] or all_full}
         self.hot = frozenset(self.hot.difference(plan.types) | more)
-        if self.hot:
+        if more:
             self._advance(claimed.rows)
-        self._settle(claimed.now_s)
+        self._settle(plan, claimed.now_s)
         return bool(more or claimed.new_lanes)
 
     def _advance(self, rows: Sequence[Row]) -> None:
         for key, due_s in _latest(rows).items():
             if self.dragging or not self._limited(key[0]):
-                self._lanes[key].frontier_s = max(self._lanes[key].frontier_s, due_s)
+                self._lanes[key].frontier_s = due_s
 
-    def _settle(self, now_s: float) -> None:
-        """Types that are exhausted start from the head again, or under drag from a little behind now."""
-        frontier_s = now_s - DRAG_LOOKBACK_S if self.dragging else 0.0
+    def _settle(self, plan: ClaimPlan, now_s: float) -> None:
+        """Types that are exhausted start from the head again; while sweeps run, from a little behind now.
+
+        Beside a drain of another type they would walk their dead rows with each of its claims.
+        """
+        frontier_s = now_s - LOOKBACK_S if self.hot or self.dragging else 0.0
         for lane in self._lanes.values():
-            if lane.task_type not in self.hot:
+            if lane.task_type in plan.types and lane.task_type not in self.hot:
                 lane.frontier_s = frontier_s
 
     # ------------------------------------------------------------------ sweeps and drag
