@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest_asyncio
 from pydantic import SecretStr
 
 from kit.cli import Said, environment, tickwright
+from kit.processes import free_port
 from tickwright import Tickwright
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
@@ -162,6 +164,32 @@ def test_a_database_that_does_not_answer_is_one_line_without_a_password() -> Non
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
     assert SECRET not in said.err
     assert tickwright("jobs", "list", "--json", env=env).error["code"] == "database_unavailable"
+
+
+@pytest.mark.parametrize("role", ["api", "worker", "up"])
+@pytest.mark.parametrize("bind", ["10.255.255.1:8420", "no such host:8420", f"{'x' * 70}:8420"])
+def test_an_address_that_cannot_be_listened_at_is_one_line(env: dict[str, str], role: str, bind: str) -> None:
+    """Two and a code of its own, since waiting would not help; ``up`` does not look for another port either."""
+    said = tickwright(role, *(["--no-example"] if role == "up" else []), env={**env, "TICKWRIGHT_METRICS_BIND": bind})
+    assert said.code == 2
+    assert "cannot listen at" in said.err
+    assert said.err.endswith("(address_unusable)\n")
+    assert said.err.count("\n") == 1
+
+
+def test_a_port_that_somebody_has_is_one_line(env: dict[str, str]) -> None:
+    """Also where it is our own process that wants one port twice."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = tickwright("api", env={**env, "TICKWRIGHT_API_BIND": f"127.0.0.1:{port}"})
+        assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+        assert said.err.endswith("(address_in_use)\n")
+    here = f"127.0.0.1:{free_port()}"
+    said = tickwright("api", env={**env, "TICKWRIGHT_API_BIND": here, "TICKWRIGHT_METRICS_BIND": here})
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.endswith("(address_in_use)\n")
 
 
 def test_a_database_without_a_schema_says_what_to_run(empty_database_url: str) -> None:

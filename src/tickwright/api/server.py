@@ -115,9 +115,14 @@ def make_server(app: Any, host: str, port: int) -> uvicorn.Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that the port is known before the server runs."""
+    """Return a listening socket, so that the port is known, and nobody else's, before the server runs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((host, port))
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)  # only this keeps others away: two sockets that do not listen may share a port
+    except BaseException:
+        made.close()
+        raise
     return made

@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 WRONG_USE = frozenset(
     {
+        "address_unusable",
         "app_not_found",
         "config_unreadable",
         "file_unreadable",

@@ -112,7 +112,7 @@ async def open_node(
         any_port: Take free ports where the wanted ones are in use.
 
     Raises:
-        Rejected: ``unknown_role``, or the TOML file is wrong. Permanent.
+        Rejected: ``unknown_role``, ``address_unusable``, or the TOML file is wrong. Permanent.
         Unavailable: The database does not answer, or a port is in use. Retry.
     """
     wanted = check_roles(roles)

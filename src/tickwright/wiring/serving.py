@@ -1,6 +1,7 @@
 """The API as a service: its own socket, bounded requests, a graceful end."""
 
 import asyncio
+import errno
 import socket
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from tickwright.api.server import bind, make_server
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.wiring.settings import Bind
 
 if TYPE_CHECKING:
@@ -22,13 +23,24 @@ def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
 
     Raises:
         Unavailable: ``address_in_use``. Retry, or choose another port.
+        Rejected: ``address_unusable``: no such host here, or no right to the port. Permanent.
     """
     try:
+        return _bind(at)
+    except Unavailable:
+        if not or_any:
+            raise
+    return _bind(Bind(at.host, 0))
+
+
+def _bind(at: Bind) -> socket.socket:
+    try:
         return bind(at.host, at.port)
-    except OSError as error:
-        if or_any:
-            return bind(at.host, 0)
-        raise Unavailable("address_in_use", f"cannot listen at {at}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # the latter for a name that no resolver can be asked
+        reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
+        raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error
 
 
 class ApiService:
