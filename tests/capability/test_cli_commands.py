@@ -192,6 +192,19 @@ def test_a_port_that_somebody_has_is_one_line(env: dict[str, str]) -> None:
     assert said.err.endswith("(address_in_use)\n")
 
 
+def test_a_command_imports_nothing_that_it_does_not_use(mail: dict[str, str]) -> None:
+    """Drivers of other roads cost most of a command's time: help needs none, looking and scheduling one."""
+    program = (
+        "import sys; from tickwright.cli.program import run; run(sys.argv[1:]); "
+        "print(*(name for name in ('aiohttp', 'alembic', 'fastapi', 'psycopg', 'sqlalchemy') if name in sys.modules), "
+        "file=sys.stderr)"
+    )
+    for words, wanted in (["--help"], ""), (["jobs", "list"], "fastapi"), (["jobs", "schedule", "mail"], "fastapi"):
+        command = [sys.executable, "-c", program, *words]
+        said = subprocess.run(command, env=mail, cwd="/", capture_output=True, text=True, check=True)
+        assert said.stderr.splitlines()[-1:] == [wanted], words
+
+
 def test_a_database_without_a_schema_says_what_to_run(empty_database_url: str) -> None:
     """``migrate`` is the remedy, and it can be run twice."""
     env = environment(DATABASE_URL=empty_database_url)

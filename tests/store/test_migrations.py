@@ -19,7 +19,8 @@ from tickwright.domain.errors import Contended
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store import migrate as module
 from tickwright.store.dsn import sqlalchemy_url
-from tickwright.store.migrate import head_revision, migrate, migration_sql
+from tickwright.store.migrate import migrate, migration_sql
+from tickwright.store.revisions import head_revision
 
 FINGERPRINT = {
     "columns": """

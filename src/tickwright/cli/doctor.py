@@ -17,9 +17,9 @@ from rich.markup import escape
 from tickwright.cli.output import console, show_json
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import unix_seconds
-from tickwright.store.migrate import head_revision
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
+from tickwright.store.revisions import head_revision
 from tickwright.wiring.brokers import build_brokers, close_brokers
 from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database

@@ -14,7 +14,6 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from psycopg.errors import LockNotAvailable
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
@@ -52,12 +51,6 @@ def migration_sql() -> str:
     config = _config(output=out)
     command.upgrade(config, "head", sql=True)
     return out.getvalue()
-
-
-def head_revision() -> str:
-    """Return the revision that this release expects."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    return head or ""
 
 
 class _LockNotAvailable(Exception):

@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 import structlog
 
 from tickwright.domain.errors import TickwrightError, Unavailable
-from tickwright.embedded import EmbeddedServer, ensure_database
 from tickwright.store.dsn import shown_url
 from tickwright.store.pool import CONNECT_TIMEOUT_S
 from tickwright.wiring.settings import Settings
+
+if TYPE_CHECKING:
+    from tickwright.embedded import EmbeddedServer
 
 T = TypeVar("T")
 LOOK_S = 1.0
@@ -59,6 +61,8 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     if settings.database_url is not None:
         yield await _named_database(settings, settings.database_url.get_secret_value())
         return
+    from tickwright.embedded import EmbeddedServer
+
     server = EmbeddedServer(_server_home(settings.home_folder))
     try:
         # a thread that starts it cannot be interrupted: hear it out, so that whatever it started is stopped again
@@ -73,7 +77,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
         await _finish(asyncio.ensure_future(asyncio.to_thread(server.stop)))
 
 
-async def _keep_running(server: EmbeddedServer) -> None:
+async def _keep_running(server: "EmbeddedServer") -> None:
     """Bring the server back when something killed it; whoever uses the home may be the one that does."""
     while True:
         await asyncio.sleep(LOOK_S)
@@ -95,7 +99,9 @@ async def _finish(task: "asyncio.Future[T]") -> T:
         raise
 
 
-def _start(server: EmbeddedServer) -> str:
+def _start(server: "EmbeddedServer") -> str:
+    from tickwright.embedded import ensure_database
+
     server.start()
     return ensure_database(server.dsn)
 

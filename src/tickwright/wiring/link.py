@@ -20,6 +20,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
+from tickwright.store.revisions import head_revision
 from tickwright.wiring.brokers import target_check
 from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database
@@ -96,9 +97,9 @@ async def ensure_schema(database: Database) -> None:
     Raises:
         Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
     """
-    from tickwright.store.migrate import head_revision, migrate
-
     if database.embedded:
+        from tickwright.store.migrate import migrate
+
         await asyncio.to_thread(migrate, database.url)
         return
     found = await revision(database)

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.store.dsn import check_url
 
 PREFIX = "TICKWRIGHT_"
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
@@ -39,12 +40,6 @@ def _text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValida
         return value if keep else parsed
 
     return BeforeValidator(read)
-
-
-def _check_database_url(text: str) -> None:
-    from tickwright.store.dsn import sqlalchemy_url
-
-    sqlalchemy_url(text)
 
 
 def _check_web_url(text: str) -> None:
@@ -84,7 +79,7 @@ class Bind:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-DatabaseUrl = Annotated[SecretStr, _text(_check_database_url, keep=True)]
+DatabaseUrl = Annotated[SecretStr, _text(check_url, keep=True)]
 Duration = Annotated[timedelta, _text(parse_duration)]
 BindAddress = Annotated[Bind, NoDecode, _text(Bind.parse)]
 
