@@ -62,22 +62,37 @@ class Ground:
 
     def start(self, *, keep: bool = True, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start one worker with default settings; returns when it has registered."""
-        self.started += 1
         newest = self.one("SELECT coalesce(max(id), 0) FROM tickwright.workers")
-        variables = {
+        own = {"BENCH_KEEP": "1" if keep else "0", "BENCH_LOG": str(self.log()), **(environment or {})}
+        process = self.launch("worker", "--app", "tickwright.bench.program:app", environment=own)
+        wait_until(lambda: self._registered(process, newest), 30, "the worker to register")
+        return process
+
+    def launch(self, *words: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+        """Start one long-running ``tickwright`` command."""
+        self.started += 1
+        with (self.folder / f"worker{self.started}.out").open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tickwright", *words],
+                env=self._variables() | dict(environment or {}),
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+            )
+        self.workers.append(process)
+        return process
+
+    def command(self, *words: str) -> str:
+        """Run one short ``tickwright`` command; return what it printed."""
+        command = [sys.executable, "-m", "tickwright", *words]
+        return subprocess.run(command, env=self._variables(), capture_output=True, text=True, check=True).stdout
+
+    def _variables(self) -> dict[str, str]:
+        return {
             **{name: value for name, value in os.environ.items() if not name.startswith("TICKWRIGHT_")},
             "TICKWRIGHT_DATABASE_URL": self.url,
             "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
-            "BENCH_KEEP": "1" if keep else "0",
-            "BENCH_LOG": str(self.log()),
-            **(environment or {}),
         }
-        with (self.folder / f"worker{self.started}.out").open("wb") as out:
-            command = [sys.executable, "-m", "tickwright", "worker", "--app", "tickwright.bench.program:app"]
-            process = subprocess.Popen(command, env=variables, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        self.workers.append(process)
-        wait_until(lambda: self._registered(process, newest), 30, "the worker to register")
-        return process
 
     def _registered(self, process: "subprocess.Popen[bytes]", newest: int) -> bool:
         if process.poll() is not None:

@@ -12,6 +12,7 @@ import uvloop
 from tickwright import Tickwright
 from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.report import Figures, median, run_bench
+from tickwright.bench.rest import enqueue_rest
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.bench.sql", "jobs.sql")
@@ -22,6 +23,7 @@ BARS = {
     "drain_1p_history_per_s": "≥ 0.45 of limit_2p",
     "enqueue_bulk_per_s": "≥ 150,000",
     "enqueue_single_per_s": "≥ 30,000",
+    "enqueue_rest_per_s": "≥ 8,000",
 }
 CALLERS = 16
 LOOK_S = 0.01
@@ -48,6 +50,7 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
         "drain_2p_history_per_s": lambda: drain(ground, options.jobs, workers=2, keep=True),
         "enqueue_bulk_per_s": lambda: uvloop.run(enqueue_bulk(ground, options.jobs)),
         "enqueue_single_per_s": lambda: uvloop.run(enqueue_single(ground, options.jobs)),
+        "enqueue_rest_per_s": lambda: enqueue_rest(ground),
     }
     for number in range(options.runs):
         for name, case in cases.items():
