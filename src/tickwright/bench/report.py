@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ def run_bench(
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
     options(parser)
     parsed = parser.parse_args(list(arguments))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started must end with it
     with open_ground() as ground:
         figures = measure(ground, parsed, _say)
         report = {
