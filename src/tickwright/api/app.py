@@ -13,6 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
 from tickwright.api.auth import CALLER, Authenticator, caller_of
 from tickwright.api.bodies import ClientGone, Receive
@@ -24,7 +26,7 @@ from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate,
 from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
 from tickwright.capabilities.jobs.routes import STRUCTS as JOB_STRUCTS
 from tickwright.capabilities.jobs.routes import answer, job_routes
-from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -91,7 +93,9 @@ class _Guarded:
 
 async def _tell(error: Exception, scope: Scope, send: _Guarded) -> None:
     ours = translate(error)
-    if ours is None or ours.http_status >= 500:
+    if isinstance(ours, Unavailable):  # the world's: expected, and a stack says nothing about it
+        _log.warning("api.unavailable", code=ours.code, path=scope["path"][:100], error=repr(error)[:500])
+    elif ours is None or ours.http_status >= 500:
         _log.error("api.failed", path=scope["path"][:100], method=scope["method"], exc_info=error)
     if send.begun:
         raise error
@@ -109,8 +113,17 @@ def create_app(context: ApiContext) -> Api:
     return Api(context)
 
 
+class _Framework(FastAPI):
+    """FastAPI without its outermost layer, which would answer an error in plain text before ``Api`` hears of it."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return what is below that layer."""
+        whole = super().build_middleware_stack()
+        return whole.app if isinstance(whole, ServerErrorMiddleware) else whole
+
+
 def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
-    app = FastAPI(
+    app = _Framework(
         title="Tickwright",
         version=context.version,
         openapi_url=None,

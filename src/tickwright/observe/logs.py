@@ -13,6 +13,8 @@ from typing import Any
 
 import structlog
 
+from tickwright.observe.repeats import DriverRepeats, Repeats
+
 MASK = "***"
 VALUE_CHARS_MAX = 4000
 DEPTH_MAX = 6
@@ -117,13 +119,15 @@ def configure_logging(*, json: bool, level: str = "info") -> None:
         if json
         else [flatten_event, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
+    repeats = Repeats()
     structlog.configure(
-        processors=[*shared, *last],
+        processors=[repeats, *shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(DriverRepeats(repeats))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]

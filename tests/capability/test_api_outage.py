@@ -1,0 +1,47 @@
+"""Requests while the database is away: an answer that says so, and a log that can be read."""
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from kit.api import running_api
+
+
+@pytest.mark.parametrize("error", [asyncpg.ConnectionDoesNotExistError("gone"), ConnectionRefusedError(111, "refused")])
+async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """In the fast lane, in a route, and before the key is known."""
+
+    async def away(*_: object, **__: object) -> None:
+        raise error
+
+    async with running_api(database_url) as api:
+        monkeypatch.setattr(api.service, "schedule_text", away)
+        monkeypatch.setattr(api.service, "get", away)
+        with capture_logs() as logs:
+            lane = await api.admin.post("/v1/jobs", {"task_type": "noop"})
+            route = await api.admin.get("/v1/jobs/1")
+            api.app._auth._known.clear()
+            monkeypatch.setattr(api.app._auth, "_find", away)
+            stranger = await api.admin.get("/v1/jobs/1")
+    for answer in (lane, route, stranger):
+        answer.says(503, "database_unavailable")
+        assert answer.headers["retry-after"] == "1"
+    assert [log["event"] for log in logs] == ["api.unavailable"] * 3
+    assert all(log["log_level"] == "warning" and "exc_info" not in log for log in logs)
+
+
+async def test_an_error_of_ours_in_a_route_is_a_problem_too(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of its text leaves the process; the log has the stack, once."""
+
+    async def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a secret of ours")
+
+    async with running_api(database_url) as api:
+        monkeypatch.setattr(api.service, "get", broken)
+        with capture_logs() as logs:
+            answer = await api.admin.get("/v1/jobs/1")
+    answer.says(500, "internal_error")
+    assert b"secret" not in answer.body
+    assert [(log["event"], "exc_info" in log) for log in logs] == [("api.failed", True)]
