@@ -2,7 +2,8 @@
 
 ``/healthz`` says that the process answers, and nothing else. ``/readyz`` is honest: the database
 answered within a second *and* the loop of every service came round within its bound. It lists each
-service, so that an operator sees which one does not. Nothing here takes input.
+service, so that an operator sees which one does not; none of them can work without the database, so
+none is ready while that is away. Nothing here takes input.
 """
 
 import asyncio
@@ -128,7 +129,7 @@ class HealthServer:
             "services": [
                 {
                     "name": state.name,
-                    "ready": state.ready,
+                    "ready": database and state.ready,
                     "tick_age_s": None if state.tick_age_s is None else round(state.tick_age_s, 3),
                     "tick_within_s": state.tick_within_s,
                     "restarts": state.restarts,

@@ -8,7 +8,7 @@ from tickwright.api.context import Readiness
 from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S
 from tickwright.capabilities.jobs.worker import JobWorker
 from tickwright.observe.metrics import MetricsPage, TickwrightCollector
-from tickwright.runtime.health import DatabaseCheck
+from tickwright.runtime.health import DatabaseCheck, HealthServer
 from tickwright.runtime.leases import LeasedService
 from tickwright.runtime.readings import DatabaseReadings, leases_source, relay_source, services_source, session_source
 from tickwright.runtime.relay import OutboxRelay
@@ -57,8 +57,15 @@ class Watch:
 
     async def ready(self) -> Readiness:
         """Say whether the database answers and every loop has come round."""
-        database = await self.check.answers()
-        states = self.states()
-        checks = {state.name: "ok" if state.ready else "not ready" for state in states}
-        checks["database"] = "ok" if database else "no answer"
-        return Readiness(database and all(state.ready for state in states), checks)
+        return readiness(self.states(), database=await self.check.answers())
+
+
+def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
+    """Return the verdict; without the database no service can work but the one that says so."""
+    waits = "waits for the database"
+    checks = {
+        state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
+        for state in states
+    }
+    checks["database"] = "ok" if database else "no answer"
+    return Readiness(database and all(state.ready for state in states), checks)
