@@ -1,0 +1,195 @@
+"""Drains: much more due work than one claim takes. Nothing is lost, nothing runs twice, nobody waits for the end."""
+
+import asyncio
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from kit.engine import Engine, running_engine
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs import claimer, lanebook
+from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.store.pool import open_pool
+
+NEVER_S = 1e9
+
+
+async def fill(connection: Any, task_type: str, count: int, *, priorities: int = 1) -> set[int]:
+    """Insert due jobs, each a millisecond later than the one before, over so many priorities; return their ids."""
+    rows = await connection.fetch(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
+        "SELECT now() - interval '1 hour' + n * interval '1 millisecond', $2, 10 * (n % $3) "
+        "FROM generate_series(1, $1) AS n RETURNING id",
+        count,
+        task_type,
+        priorities,
+    )
+    return {row[0] for row in rows}
+
+
+async def fill_before_start(url: str, **counts: int) -> set[int]:
+    """Insert jobs of some types, three priorities each, while no worker is there yet."""
+    pool = await open_pool(url, min_size=1, max_size=1)
+    try:
+        return set().union(*[await fill(pool, name, count, priorities=3) for name, count in counts.items()])
+    finally:
+        await pool.close()
+
+
+class Ledger:
+    """What started, in order, and how much of a type ran at once."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[int] = Counter()
+        self.lanes: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def run(self, job: Job) -> None:
+        """Note a start, give others a chance to overlap, and end."""
+        self.runs[job.id] += 1
+        self.lanes[job.type, job._row[3]].append(job.due_s)
+        self.running[job.type] += 1
+        self.most[job.type] = max(self.most[job.type], self.running[job.type])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.running[job.type] -= 1
+
+
+async def test_a_drain_of_many_batches_runs_every_job_once_and_keeps_the_limits(database_url: str) -> None:
+    """Two types, three priorities, six thousand jobs: all of them once, the limited type never above its limit."""
+    ids, ledger = await fill_before_start(database_url, free=5300, few=700), Ledger()
+
+    async def free(job: Job) -> None:
+        await ledger.run(job)
+
+    async def few(job: Job) -> None:
+        await ledger.run(job)
+
+    kinds = {"few": TaskType("few", "python:few", concurrency=7)}
+    async with running_engine(database_url, {"free": free, "few": few}, kinds=kinds) as engine:
+        await eventually_async(lambda: _nothing_live(engine.pool), 30)
+        counts = await engine.pool.fetch(
+            "SELECT status, attempts, count(*) AS jobs FROM tickwright.scheduled_tasks GROUP BY status, attempts"
+        )
+    assert [tuple(row) for row in counts] == [("completed", 1, len(ids))]
+    assert ledger.runs == Counter(ids)
+    assert ledger.most["few"] == 7
+
+
+async def test_a_claim_that_goes_ahead_counts_what_is_still_arriving(database_url: str) -> None:
+    """The next claim is sent before the last one is taken over: together they keep the type's limit."""
+    ids = await fill_before_start(database_url, few=30)
+    started: list[int] = []
+    places = asyncio.Semaphore(0)
+
+    async def few(job: Job) -> None:
+        started.append(job.id)
+        await places.acquire()
+
+    async def tick(_job: Job) -> None:
+        return None
+
+    kinds = {"few": TaskType("few", "python:few", concurrency=3)}
+    async with running_engine(database_url, {"few": few, "tick": tick}, kinds=kinds) as engine:
+        for ended in range(0, 9, 3):
+            await eventually_async(lambda: len(started) >= ended + 3)  # noqa: B023  waited for right here
+            await engine.until(await engine.insert("tick"), "completed")
+            assert len(started) == ended + 3
+            for _ in range(3):
+                places.release()
+        for _ in ids:
+            places.release()
+        await eventually_async(lambda: _nothing_live(engine.pool))
+    assert sorted(started) == sorted(ids)
+
+
+async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one claim ended the next goes on: without a sweep beside them no job overtakes an earlier one."""
+    monkeypatch.setattr(lanebook, "SWEEP_S", NEVER_S)
+    ids, ledger = await fill_before_start(database_url, free=5000), Ledger()
+
+    async def free(job: Job) -> None:
+        await ledger.run(job)
+
+    async with running_engine(database_url, {"free": free}) as engine:
+        await eventually_async(lambda: _nothing_live(engine.pool), 30)
+    assert ledger.runs == Counter(ids)
+    assert len(ledger.lanes) == 3
+    for due_s in ledger.lanes.values():
+        assert due_s == sorted(due_s)
+
+
+@pytest.mark.parametrize("concurrency", [None, 8], ids=["free", "limited"])
+@pytest.mark.parametrize(("task_type", "priority"), [("work", 0), ("work", 7), ("beside", 0)])
+async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
+    database_url: str, task_type: str, priority: int, concurrency: int | None
+) -> None:
+    """Jobs due earlier than all that is being claimed start before the drain is over: same lane, new lane, other type.
+
+    A job of the drain inserts them when there are thousands of jobs left to start.
+    """
+    starts: list[int] = []
+    early: set[int] = set()
+
+    async def work(job: Job) -> None:
+        starts.append(job.id)
+        if len(starts) == 200:
+            early.update(await _insert_early(engine.pool, task_type, priority))
+        await asyncio.sleep(0.005)
+
+    handlers = {"work": work, "beside": work}
+    kinds = {"work": TaskType("work", "python:work", concurrency=concurrency)}
+    async with running_engine(database_url, handlers, kinds=kinds, limits=WorkerLimits(12)) as engine:
+        drain = await fill(engine.pool, "work", 4000)
+        await eventually_async(lambda: _nothing_live(engine.pool), 30)
+    assert Counter(starts) == Counter(drain | early)
+    last_early = max(place for place, job_id in enumerate(starts) if job_id in early)
+    assert last_early < len(starts) - 1000
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a worker whose places are crowded rests until the poll (Claimer._nothing_to_claim)"
+)
+async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A type may take three quarters of the places; when its jobs end the next are claimed, without a poll."""
+    monkeypatch.setattr(claimer, "POLL_S", NEVER_S)
+    await fill_before_start(database_url, work=12)
+    started: list[int] = []
+    looks: set[float | None] = set()
+    may_end = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        started.append(job.id)
+        await may_end.wait()
+
+    async with running_engine(database_url, {"work": work}, limits=WorkerLimits(4)) as engine:
+        await eventually_async(lambda: len(started) == 3)
+        await eventually_async(lambda: engine.worker.doorbell.armed or _looked(engine, looks) > 10)
+        may_end.set()
+        await eventually_async(lambda: len(started) == 12, within_s=5)
+
+
+def _looked(engine: Engine, looks: set[float | None]) -> int:
+    looks.add(engine.worker.claimer.ticked_s)
+    return len(looks)
+
+
+async def _insert_early(connection: Any, task_type: str, priority: int) -> set[int]:
+    rows = await connection.fetch(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
+        "SELECT now() - interval '1 day', $1, $2 FROM generate_series(1, 20) RETURNING id",
+        task_type,
+        priority,
+    )
+    return {row[0] for row in rows}
+
+
+async def _nothing_live(connection: Any) -> bool:
+    return not await connection.fetchval("SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks)")

@@ -1,0 +1,166 @@
+"""Rows that somebody else has locked, and the marks that locks leave behind: nobody waits, nothing is forgotten."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.engine import connect, running_engine
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.store.pool import Pool, open_pool
+
+LOCK = "SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = ANY ($1::bigint[]) FOR UPDATE"
+MARKS = {
+    "locked, rolled back": (LOCK, False),
+    "locked, committed": (LOCK, True),
+    "share-locked, committed": (LOCK.replace("UPDATE", "KEY SHARE"), True),
+    "updated, rolled back": (
+        "UPDATE ONLY tickwright.scheduled_tasks SET payload = '{}' WHERE id = ANY ($1::bigint[])",
+        False,
+    ),
+}
+WAIT_MAX_S = 5.0
+
+
+class Desk:
+    """A database with a registered session, and claims of type ``t`` under it."""
+
+    def __init__(self, pool: Pool, token: int) -> None:
+        self.pool, self._token = pool, token
+
+    async def claim(self, *, bounded: bool) -> list[int]:
+        """Return the ids that one claim takes; fail when it waits."""
+        plan, lanes = ClaimPlan(("t",), (1000,), 1000), [Lane("t", 0, frontier_s=1.0)]
+        request = ClaimRequest(self._token, plan, lanes, timedelta(seconds=1), bounded=bounded)
+        claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
+        return sorted(row[0] for row in claimed.rows)
+
+
+@asynccontextmanager
+async def open_desk(url: str) -> AsyncIterator[Desk]:
+    """Register a session that lives long enough."""
+    pool = await open_pool(url, min_size=1, max_size=2)
+    token = await pool.fetchval(
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "VALUES (nextval('tickwright.fence_seq'), 'desk', '{}', '0', now() + interval '1 hour') RETURNING id"
+    )
+    try:
+        yield Desk(pool, token)
+    finally:
+        await pool.close()
+
+
+async def fill(connection: Any, count: int, task_type: str = "t") -> list[int]:
+    """Insert due jobs, each a little later than the one before, and return their ids in this order."""
+    rows = await connection.fetch(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+        "SELECT now() - interval '1 hour' + n * interval '1 millisecond', $2 FROM generate_series(1, $1) AS n "
+        "RETURNING id",
+        count,
+        task_type,
+    )
+    return sorted(row[0] for row in rows)
+
+
+@asynccontextmanager
+async def marking(url: str, mark: str, ids: list[int]) -> AsyncIterator[None]:
+    """Hold rows in a user's open transaction; at the end only the mark is left on them."""
+    sql, commits = MARKS[mark]
+    connection: asyncpg.Connection = await connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.fetch(sql, ids)
+        yield
+        await (transaction.commit() if commits else transaction.rollback())
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["from the head", "bounded"])
+@pytest.mark.parametrize("mark", MARKS)
+async def test_a_claim_passes_over_rows_that_an_open_transaction_holds(
+    database_url: str, mark: str, bounded: bool
+) -> None:
+    """A user's lock delays the rows that it covers and no other, for as long as it is held."""
+    async with open_desk(database_url) as desk:
+        ids = await fill(desk.pool, 20)
+        async with marking(database_url, mark, ids[:10]):
+            assert await desk.claim(bounded=bounded) == ids[10:]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_a_claim_from_the_head_takes_rows_that_carry_an_old_mark(database_url: str, mark: str) -> None:
+    """PostgreSQL leaves the number of whoever locked a row on it; it is nobody's lock any more."""
+    async with open_desk(database_url) as desk:
+        ids = await fill(desk.pool, 20)
+        async with marking(database_url, mark, ids[::2]):
+            pass
+        assert await desk.claim(bounded=False) == ids
+
+
+async def test_what_a_bounded_claim_wrongly_passes_over_the_next_one_from_the_head_takes(database_url: str) -> None:
+    """A bounded claim does not try marked rows, whoever marked them: it only may leave them, never lose them."""
+    async with open_desk(database_url) as desk:
+        ids = await fill(desk.pool, 20)
+        async with marking(database_url, "locked, committed", ids[:10]):
+            pass
+        assert await desk.claim(bounded=True) == ids[10:]
+        assert await desk.claim(bounded=False) == ids[:10]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_a_drain_leaves_no_marked_row_behind(database_url: str, mark: str) -> None:
+    """Every tenth of several thousand jobs was locked once: each of them runs, once."""
+    runs: Counter[int] = Counter()
+
+    async def handler(job: Job) -> None:
+        runs[job.id] += 1
+
+    async with open_desk(database_url) as desk:
+        ids = await fill(desk.pool, 3000)
+        async with marking(database_url, mark, ids[::10]):
+            pass
+        async with running_engine(database_url, {"t": handler}):
+            await eventually_async(lambda: _nothing_live(desk.pool), 30)
+    assert runs == Counter(ids)
+
+
+@pytest.mark.parametrize("concurrency", [None, 50], ids=["free", "limited"])
+@pytest.mark.parametrize("dragging", [False, True], ids=["quick", "dragging"])
+async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_ends(
+    database_url: str, dragging: bool, concurrency: int | None
+) -> None:
+    """The drain goes on without the first hundred jobs, and the same worker does not forget them.
+
+    While dead rows drag, all its claims are bounded: then its sweeps find them.
+    """
+    runs: Counter[int] = Counter()
+
+    async def handler(job: Job) -> None:
+        runs[job.id] += 1
+
+    kinds = {"t": TaskType("t", "python:t", concurrency=concurrency)}
+    async with open_desk(database_url) as desk:
+        ids = await fill(desk.pool, 1500)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(marking(database_url, "locked, committed", ids[:100]))
+            async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
+                if dragging:
+                    engine.worker.claimer._lanes._drag_until_s = float("inf")
+                await eventually_async(lambda: runs.keys() >= set(ids[100:]), 30)
+                assert runs.keys().isdisjoint(ids[:100])
+                await held.aclose()
+                await eventually_async(lambda: _nothing_live(desk.pool), 30)
+    assert runs == Counter(ids)
+
+
+async def _nothing_live(connection: Any) -> bool:
+    return not await connection.fetchval("SELECT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks)")

@@ -1,0 +1,211 @@
+"""Where a worker looks next: what claims brought moves the lanes' bounds, and never over what nobody looked at."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from tickwright.capabilities.jobs.claims_store import Claimed
+from tickwright.capabilities.jobs.lanebook import DRAG_CLAIMS, LOOKBACK_S, LaneBook
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+
+NOW_S = 1_795_268_220.0
+HEAD = 0.0
+BEHIND_NOW_S = NOW_S - LOOKBACK_S
+
+
+def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[Lane] = ()) -> LaneBook:
+    """Return a book that knows the default lane of each type, and ``lanes``."""
+    book = LaneBook(limited=lambda name: name in limited)
+    book.know(list(lanes))
+    book.lanes_of(names)
+    return book
+
+
+def row(task_type: str, due_s: float, priority: int = 0) -> tuple[Any, ...]:
+    """Return a claimed row, as far as a book looks at it."""
+    return (1, task_type, "{}", priority, 1, 3, 1, None, None, due_s, None)
+
+
+def note(
+    book: LaneBook, asked: Mapping[str, int], *rows: tuple[Any, ...], total_max: int = 1000, new_lanes: Any = ()
+) -> bool:
+    """Note a claim that asked for so many rows of each type and brought ``rows``."""
+    plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)
+    return book.note(plan, Claimed(list(rows), NOW_S, None, list(new_lanes)))
+
+
+def frontiers(book: LaneBook, *names: str) -> dict[tuple[str, int], float]:
+    """Return the bound of every known lane of some types."""
+    return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.lanes_of(names)}
+
+
+def frontier(book: LaneBook, name: str) -> float:
+    """Return the bound of a type's default lane."""
+    return frontiers(book, name)[name, 0]
+
+
+def drag(book: LaneBook) -> None:
+    """Make unbounded claims look slow."""
+    for _ in range(DRAG_CLAIMS):
+        book.watch(took_s=1.0, rows=0)
+    assert book.dragging
+
+
+def plan_of(*names: str) -> ClaimPlan:
+    """Return a plan that asks for ten of each."""
+    return ClaimPlan(names, (10,) * len(names), 1000)
+
+
+def test_a_type_that_had_more_to_give_goes_on_at_the_last_claimed_instant() -> None:
+    """Its rows need not come in order: the bound is the latest of them."""
+    book = book_of("a")
+    assert note(book, {"a": 3}, row("a", 5.0), row("a", 9.0), row("a", 7.0))
+    assert book.hot == {"a"}
+    assert frontier(book, "a") == 9.0
+
+
+def test_a_bound_behind_now_goes_back_to_the_last_claimed_instant() -> None:
+    """A claim without the bound may fill up with old rows; what is due between them and the old bound was not seen."""
+    book = book_of("a", "b")
+    note(book, {"a": 1, "b": 5}, row("a", 10.0))
+    assert frontier(book, "b") == BEHIND_NOW_S
+    note(book, {"b": 2}, row("b", 50.0), row("b", 60.0))
+    assert frontier(book, "b") == 60.0
+
+
+def test_each_lane_has_a_bound_of_its_own() -> None:
+    """What is due in one priority says nothing of another, and a lane without rows was perhaps not looked at."""
+    book = book_of("a", lanes=[Lane("a", 10), Lane("a", 20)])
+    note(book, {"a": 3}, row("a", 9.0, 20), row("a", 5.0, 10), row("a", 4.0, 10))
+    assert frontiers(book, "a") == {("a", 20): 9.0, ("a", 10): 5.0, ("a", 0): HEAD}
+
+
+def test_types_that_were_not_asked_keep_what_is_known_of_them() -> None:
+    """Hot stays hot, no bound moves, and who was never asked gets none, whatever a claim of another type brings."""
+    book = book_of("hot", "cold", "fresh", "other")
+    note(book, {"hot": 1, "cold": 5}, row("hot", 10.0))
+    assert not note(book, {"other": 5})
+    assert note(book, {"other": 1}, row("other", 70.0))
+    assert not note(book, {"other": 5}, row("other", 80.0))
+    assert book.hot == {"hot"}
+    assert frontiers(book, "hot", "cold", "fresh") == {("hot", 0): 10.0, ("cold", 0): BEHIND_NOW_S, ("fresh", 0): HEAD}
+
+
+def test_beside_a_hot_type_an_exhausted_one_is_looked_at_from_a_little_behind_now() -> None:
+    """Its rows are claimed up to now; from the head each claim of the drain would walk their dead rows again."""
+    book = book_of("hot", "a", "b", lanes=[Lane("b", 10)])
+    assert note(book, {"hot": 1, "a": 5, "b": 5}, row("hot", 10.0), row("a", 90.0))
+    assert frontiers(book, "hot", "a", "b") == {
+        ("hot", 0): 10.0, ("a", 0): BEHIND_NOW_S, ("b", 0): BEHIND_NOW_S, ("b", 10): BEHIND_NOW_S,
+    }  # fmt: skip
+
+
+def test_without_a_drain_everybody_is_looked_at_from_the_head() -> None:
+    """When nobody has more to give, no bound is left of what the drain has set."""
+    book = book_of("a", "b")
+    note(book, {"a": 1, "b": 5}, row("a", 10.0))
+    assert not note(book, {"a": 5, "b": 5}, row("a", 11.0), row("b", 90.0))
+    assert book.hot == frozenset()
+    assert set(frontiers(book, "a", "b").values()) == {HEAD}
+
+
+def test_the_end_of_one_drain_leaves_the_bound_of_another() -> None:
+    """Two types drain; the one that is exhausted gets its bound behind now, the other keeps its own."""
+    book = book_of("a", "b")
+    note(book, {"a": 1, "b": 1}, row("a", 10.0), row("b", 20.0))
+    assert note(book, {"a": 5, "b": 1}, row("a", 11.0), row("b", 21.0))
+    assert book.hot == {"b"}
+    assert frontiers(book, "a", "b") == {("a", 0): BEHIND_NOW_S, ("b", 0): 21.0}
+
+
+def test_a_claim_that_is_full_in_all_leaves_no_type_with_rows_exhausted() -> None:
+    """The whole claim's bound cuts a type off below its own."""
+    book = book_of("a", "b")
+    assert note(book, {"a": 5, "b": 5}, row("a", 10.0), row("a", 11.0), total_max=2)
+    assert book.hot == {"a"}
+    assert frontier(book, "a") == 11.0
+
+
+def test_a_claim_goes_on_only_where_a_type_of_its_plan_had_more_to_give() -> None:
+    """A claim of cold types looks from the head, also during another type's drain."""
+    book = book_of("hot", "cold")
+    assert not book.follows(plan_of("hot", "cold"))
+    note(book, {"hot": 1, "cold": 5}, row("hot", 10.0))
+    assert book.follows(plan_of("hot"))
+    assert book.follows(plan_of("cold", "hot"))
+    assert not book.follows(plan_of("cold"))
+
+
+def test_the_next_claim_follows_at_once_when_a_priority_was_found() -> None:
+    """A new lane may have rows that this claim had no room for, though no type was full."""
+    book = book_of("a")
+    assert note(book, {"a": 5}, new_lanes=[Lane("a", 10)])
+    assert frontiers(book, "a") == {("a", 0): HEAD, ("a", 10): HEAD}
+    assert not note(book, {"a": 5})
+
+
+def test_a_lane_that_is_found_again_keeps_its_bound() -> None:
+    """A sweep and a claim may find the same priority; the second one to tell forgets nothing."""
+    book = book_of("a", lanes=[Lane("a", 10)])
+    note(book, {"a": 1}, row("a", 10.0, 10))
+    book.know([Lane("a", 10)])
+    assert frontiers(book, "a")["a", 10] == 10.0
+
+
+def test_a_limited_type_is_drained_from_the_head() -> None:
+    """No sweep may look behind its bound, so it has none."""
+    book = book_of("few", limited={"few"})
+    assert note(book, {"few": 1}, row("few", 10.0))
+    assert book.hot == {"few"}
+    assert frontier(book, "few") == HEAD
+
+
+@pytest.mark.parametrize("limited", [(), ("a",)], ids=["free", "limited"])
+def test_during_a_drag_every_type_is_bounded(limited: tuple[str, ...]) -> None:
+    """While dead rows crowd the head, nobody starts there: neither in a drain nor after it."""
+    book = book_of("a", limited=limited)
+    drag(book)
+    note(book, {"a": 1}, row("a", 10.0))
+    assert frontier(book, "a") == 10.0
+    note(book, {"a": 5})
+    assert frontier(book, "a") == BEHIND_NOW_S
+
+
+def test_quick_claims_are_no_drag() -> None:
+    """One slow claim happens, and a big one may take its time."""
+    book = book_of("a")
+    for _ in range(DRAG_CLAIMS):
+        book.watch(took_s=1.0, rows=0)
+        book.watch(took_s=0.001, rows=0)
+        book.watch(took_s=0.1, rows=2000)
+    assert not book.dragging
+
+
+def test_a_sweep_takes_the_free_types_and_sends_the_limited_ones_to_the_head() -> None:
+    """Two claims at once could exceed a limit: a limited type is looked at by the claim itself, without its bound."""
+    book = book_of("a", "few", limited={"few"})
+    drag(book)
+    note(book, {"a": 1, "few": 1}, row("a", 10.0), row("few", 20.0))
+    book._swept_s = float("-inf")
+    sweep = book.sweep_due(ClaimPlan(("few", "a"), (3, 7), 1000))
+    assert sweep == ClaimPlan(("a",), (7,), 1000)
+    assert frontiers(book, "a", "few") == {("a", 0): 10.0, ("few", 0): HEAD}
+
+
+def test_a_sweep_of_limited_types_only_is_none() -> None:
+    """Their bound is gone, that is all they need."""
+    book = book_of("few", limited={"few"})
+    book._swept_s = float("-inf")
+    assert book.sweep_due(plan_of("few")) is None
+
+
+def test_one_sweep_follows_another_after_a_while_only() -> None:
+    """A sweep that took long is not repeated at once: it takes at most a twentieth of the time."""
+    book = book_of("a")
+    book._swept_s = float("-inf")
+    assert book.sweep_due(plan_of("a")) is not None
+    assert book.sweep_due(plan_of("a")) is None
+    book.swept(took_s=3600.0)
+    book._swept_s -= 3600.0
+    assert book.sweep_due(plan_of("a")) is None
