@@ -51,7 +51,7 @@ def test_only_what_loops_repeat_is_held_back(capsys: pytest.CaptureFixture[str])
 def test_the_drivers_warnings_bring_no_stack(capsys: pytest.CaptureFixture[str]) -> None:
     """They are one line with the error, once in a while; its errors keep everything."""
     configure_logging(json=True)
-    log = logging.getLogger("asyncpg.pool")
+    log = logging.getLogger("asyncpg.of_this_test")
     for say in (log.warning, log.warning, log.error):
         say("cannot connect", exc_info=OSError("refused"))
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
