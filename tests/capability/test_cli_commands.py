@@ -85,6 +85,15 @@ def test_a_task_type_keeps_what_a_later_put_does_not_name(env: dict[str, str]) -
     assert ok("task-types", "delete", "hook", "--yes", "--json", env=env).json == {"deleted": "hook"}
 
 
+def test_requeueing_what_is_no_dead_letter_fails(mail: dict[str, str]) -> None:
+    """An id that was named and is none is a mistake; a subject without any is an empty answer."""
+    said = tickwright("dead-letters", "requeue", "999999", "--json", env=mail)
+    assert (said.code, said.json["requeued"]) == (1, 0)
+    assert (said.error["code"], said.error["ids"]) == ("no_dead_letter", [999999])
+    assert "999999" in tickwright("dead-letters", "requeue", "999999", env=mail).err
+    assert ok("dead-letters", "requeue", "--subject", "mail", env=mail).out == "0 requeued\n"
+
+
 def test_keys_are_shown_once(env: dict[str, str]) -> None:
     """Created, listed without the secret part, revoked."""
     key = ok("keys", "create", "bob", "--role", "viewer", env=env).out.strip()

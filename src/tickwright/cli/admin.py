@@ -7,10 +7,12 @@ import typer
 from tickwright.cli.gateway import ask
 from tickwright.cli.options import Cursor, Json, Limit
 from tickwright.cli.output import show_answer, show_page
+from tickwright.domain.errors import Rejected
 
 dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
+SHOWN_MAX = 10
 Kind = Annotated[str | None, typer.Option(help="job or outbox.")]
 
 
@@ -44,13 +46,16 @@ def requeue(
     subject: Annotated[str | None, typer.Option(help="All of a task type or a destination.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put dead letters back to work, the oldest first, at most 1,000 a call."""
+    """Put dead letters back to work, the oldest first, at most 1,000 a call; 1 where an id is none (any more)."""
     if not ids and subject is None:
         raise typer.BadParameter("give the ids, or --subject")
     body = {"kind": kind, "ids": ids or None, "subject": subject}
     done = ask("POST", "/dead-letters/requeue", body={name: value for name, value in body.items() if value is not None})
     more = " (there are more)" if done["more"] else ""
     show_answer(done, as_json=as_json, sentence=lambda d: f"{d['requeued']} requeued{more}")
+    if missing := sorted(set(ids or ()) - set(done["ids"])):
+        listed = ", ".join(map(str, missing[:SHOWN_MAX])) + (" …" if len(missing) > SHOWN_MAX else "")
+        raise Rejected("no_dead_letter", f"no dead letter of the kind {kind}, so not requeued: {listed}", ids=missing)
 
 
 def outbox(
