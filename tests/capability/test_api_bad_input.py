@@ -229,3 +229,4 @@ async def test_each_bad_task_type_has_its_own_answer(
     (await api.admin.send("PUT", "/v1/task-types/bad", body)).says(status, code)
     (await api.admin.send("PUT", "/v1/task-types/a%20b", {"target": "python:x"})).says(422, "invalid_task_type")
     assert [kind["name"] for kind in (await api.admin.get("/v1/task-types")).json["items"]] == ["noop"]
+        ({"target": "python:ok", "retry_base": "2m", "retry_cap": "1m"}, 422, "invalid_retry"),

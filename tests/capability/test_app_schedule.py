@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from kit.engine import job_row
-from tickwright import Contended, Job, Rejected, Scheduled, Tickwright, Unavailable
+from tickwright import Contended, Job, Rejected, RetryPolicy, Scheduled, Tickwright, Unavailable
 from tickwright.capabilities.jobs.service import ListQuery
 from tickwright.store.dsn import sqlalchemy_url
 
@@ -173,6 +173,16 @@ async def _alchemy(app: Tickwright, url: str, *, commit: bool, driver: str = "as
     async with engine.connect() as connection:
         ids = await _use(app, connection)
         await (connection.commit() if commit else connection.rollback())
+@pytest.mark.parametrize(
+    "retry", [{"base": "2m", "cap": "1m"}, RetryPolicy(timedelta(minutes=2), 2, timedelta(minutes=1))]
+)
+def test_a_first_wait_above_the_longest_is_refused(retry: Any) -> None:
+    """In whatever way the policy is written."""
+    with pytest.raises(Rejected, match="above cap") as refused:
+        Tickwright().job("a", retry=retry)(lambda _job: None)
+    assert refused.value.code == "invalid_task_type"
+
+
     await engine.dispose()
     return ids
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import parse_target
@@ -146,8 +146,13 @@ def read_rate(value: Any) -> float:
 
 def read_retry(value: Any) -> RetryPolicy:
     """Return a policy from ``{ base = "1s", factor = 2, cap = "1h" }``, each part optional."""
-    if isinstance(value, RetryPolicy):
-        return value
+    policy = value if isinstance(value, RetryPolicy) else _policy_of(value)
+    if policy.base > policy.cap:
+        raise _bad(f"base, {format_duration(policy.base)}, is above cap, {format_duration(policy.cap)}")
+    return policy
+
+
+def _policy_of(value: Any) -> RetryPolicy:
     if not isinstance(value, Mapping):
         raise _bad('write { base = "1s", factor = 2, cap = "1h" }')
     strange = sorted(set(value) - {"base", "factor", "cap"})

@@ -5,9 +5,10 @@ A handler takes the job first and then typed arguments, which are read from the 
     @app.job("invoice.remind")
     async def remind(job: Job, invoice_id: int) -> None: ...
 
-The payload is checked against the annotations before the handler starts; what does not fit is an
-error of the attempt with the code ``payload_invalid``, never a half-started handler. Fields that
-the handler does not name are ignored, so that a payload may grow before its handlers do.
+The payload is checked against the annotations before the handler starts; what does not fit fails the job
+at once with the code ``payload_invalid``, since it would not fit at the next attempt either, and never
+leaves a half-started handler. Fields that the handler does not name are ignored, so that a payload may
+grow before its handlers do.
 """
 
 import inspect
@@ -23,6 +24,10 @@ from tickwright.domain.errors import Rejected
 
 Function = Callable[..., Any]
 Call = Callable[[Job], Any]
+
+
+class PayloadInvalid(Exception):
+    """The payload does not fit the handler's arguments; what the handler itself raises is never this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,17 @@ def _spread(function: Function) -> Call:
         raise Rejected("invalid_handler", f"{function.__qualname__}: give each payload field a parameter of its own")
     fields = _struct_fields(function, named)
     decoder = msgspec.json.Decoder(msgspec.defstruct("Arguments", fields))
-    return _calls(function, [p.name for p in named], decoder.decode)
+    return _calls(function, [p.name for p in named], _fitting(decoder.decode))
+
+
+def _fitting(decode: Callable[[str], Any]) -> Callable[[str], Any]:
+    def fit(payload_json: str) -> Any:
+        try:
+            return decode(payload_json)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise PayloadInvalid(str(error)) from error
+
+    return fit
 
 
 def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[Any]:

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
     ERROR_MESSAGE_MAX,
     Completed,
@@ -324,8 +325,8 @@ def _ending_of(error: Exception) -> Ending:
             return Errored("handler_failed", _shorten(str(error)), final=True)
         case Retry():
             return Errored("handler_retry", _shorten(str(error)), retry_after=error.after)
-        case msgspec.ValidationError() | msgspec.DecodeError():
-            return Errored("payload_invalid", _shorten(f"payload_invalid: {error}"))
+        case PayloadInvalid():
+            return Errored("payload_invalid", _shorten(f"payload_invalid: {error}"), final=True)
         case _:
             text = "".join(traceback.format_exception_only(error)).strip()
             return Errored("handler_error", _shorten(text))

@@ -155,14 +155,19 @@ def _subject(name: str) -> str:
 def _columns(name: str, settings: TaskTypeRequest) -> tuple[Any, ...]:
     if not _NAME.fullmatch(name):
         raise Rejected("invalid_task_type", "task type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="name")
+    base_ms = _ms(settings.retry_base, "retry_base", timedelta(), _DAY)
+    cap_ms = _ms(settings.retry_cap, "retry_cap", timedelta(), 7 * _DAY)
+    if base_ms > cap_ms:
+        message = f"retry_base: {settings.retry_base} is above retry_cap, {settings.retry_cap}"
+        raise Rejected("invalid_retry", message, field="retry_base")
     return (
         name,
         settings.target,
         _ms(settings.timeout, "timeout", timedelta(milliseconds=1), _DAY),
         settings.max_attempts,
-        _ms(settings.retry_base, "retry_base", timedelta(), _DAY),
+        base_ms,
         settings.retry_factor,
-        _ms(settings.retry_cap, "retry_cap", timedelta(), 7 * _DAY),
+        cap_ms,
         settings.final_statuses,
         settings.concurrency,
         settings.rate_per_s,

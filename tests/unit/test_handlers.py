@@ -1,0 +1,42 @@
+"""Whose mistake an error is: the payload's, which no retry mends, or the handler's."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tickwright.capabilities.jobs.handlers import make_handler
+from tickwright.capabilities.jobs.model import Errored, TaskType
+from tickwright.capabilities.jobs.runner import _ending_of
+
+
+class Given:
+    """A job, as far as a handler's arguments go."""
+
+    def __init__(self, payload: Any) -> None:
+        self.payload_json = json.dumps(payload)
+
+
+def read(_job: object, number: int) -> Any:
+    """A handler that reads the answer of somebody else, which is no JSON."""
+    return msgspec.json.decode(b"<html>", type=int) + number
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "final"),
+    [
+        ({"number": "seven"}, "payload_invalid", True),
+        ([], "payload_invalid", True),
+        ({}, "payload_invalid", True),
+        ({"number": 7}, "handler_error", False),
+    ],
+)
+def test_only_a_payload_that_does_not_fit_is_final(payload: Any, code: str, final: bool) -> None:
+    """What the handler itself cannot read may be readable at the next attempt."""
+    handler = make_handler(TaskType("read", "python:read"), read)
+    with pytest.raises(Exception) as raised:
+        handler.call(Given(payload))  # type: ignore[arg-type]
+    ending = _ending_of(raised.value)
+    assert isinstance(ending, Errored)
+    assert (ending.code, ending.final) == (code, final)
