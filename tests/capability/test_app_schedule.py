@@ -114,6 +114,10 @@ async def test_bulk_takes_any_number_of_jobs_without_keys(app: Tickwright, db: A
         ("non_finite_number", {"payload": {"a": [1.0, math.nan]}}),
         ("unsupported_character", {"payload": {"a": "\0"}}),
         ("invalid_payload", {"payload": {"a": object()}}),
+        ("invalid_payload", {"payload": {"a": [2**63]}}),
+        ("invalid_payload", {"payload": {"a": -(2**70)}}),
+        ("invalid_payload", {"payload": {"a": [{"b": {1, 2}}]}}),
+        ("invalid_payload", {"payload": (frozenset(),)}),
         ("payload_too_large", {"payload": "x" * 70_000}),
         ("unknown_task_type", {"name": "nobody.knows"}),
     ],
@@ -169,10 +173,6 @@ async def _psycopg(app: Tickwright, url: str, *, commit: bool) -> list[int]:
 
 
 async def _alchemy(app: Tickwright, url: str, *, commit: bool, driver: str = "asyncpg") -> list[int]:
-    engine = create_async_engine(sqlalchemy_url(url).replace("+psycopg", f"+{driver}"))
-    async with engine.connect() as connection:
-        ids = await _use(app, connection)
-        await (connection.commit() if commit else connection.rollback())
 @pytest.mark.parametrize(
     "retry", [{"base": "2m", "cap": "1m"}, RetryPolicy(timedelta(minutes=2), 2, timedelta(minutes=1))]
 )
@@ -183,6 +183,10 @@ def test_a_first_wait_above_the_longest_is_refused(retry: Any) -> None:
     assert refused.value.code == "invalid_task_type"
 
 
+    engine = create_async_engine(sqlalchemy_url(url).replace("+psycopg", f"+{driver}"))
+    async with engine.connect() as connection:
+        ids = await _use(app, connection)
+        await (connection.commit() if commit else connection.rollback())
     await engine.dispose()
     return ids
 

@@ -4,7 +4,9 @@ One caller's payload travels in one statement with those of others, so what Post
 refused here, to the one who brought it.
 """
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +16,8 @@ from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 
 _encode = msgspec.json.Encoder().encode
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_INT64_CHARS = 20
 
 
 def to_json(payload: Any) -> str:
@@ -23,7 +27,8 @@ def to_json(payload: Any) -> str:
         payload: What JSON has, and dataclasses, msgspec structs, ``datetime``, ``UUID``, ``Decimal``, enums.
 
     Raises:
-        Rejected: ``invalid_payload``, ``non_finite_number``, ``too_deep``, ``unsupported_character``. Permanent.
+        Rejected: ``invalid_payload`` (also for a set, which has no order, and for a whole number beyond 64 bits, which
+            another reader would round), ``non_finite_number``, ``too_deep``, ``unsupported_character``. Permanent.
     """
     try:
         raw = _encode(payload)
@@ -33,9 +38,30 @@ def to_json(payload: Any) -> str:
         raise Rejected("invalid_payload", f"payload: {error}", field="payload") from error
     if b"null" in raw and any(not math.isfinite(number) for number in _floats(payload)):
         raise Rejected("non_finite_number", "payload: NaN and infinities are no JSON numbers", field="payload")
+    if b"[" in raw and _has_set(payload):
+        raise Rejected("invalid_payload", "payload: a set has no order and JSON no sets; give a list", field="payload")
+    if _LONG_NUMBER.search(raw):
+        json.loads(raw, parse_int=_int64)
     if b"\\u" in raw:
         strict_json.loads(raw)
     return raw.decode()
+
+
+def _has_set(value: Any) -> bool:
+    """Whether a set is among plain containers; a struct's field that is declared as one is read as one again."""
+    if isinstance(value, Mapping):
+        return any(map(_has_set, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_set, value))
+    return isinstance(value, set | frozenset)
+
+
+def _int64(text: str) -> int:
+    number = int(text) if len(text) <= _INT64_CHARS else None
+    if number is None or not strict_json.INT64_MIN <= number <= strict_json.INT64_MAX:
+        message = f"payload: {strict_json.shown(text)} does not fit into 64 bits; write it as a string"
+        raise Rejected("invalid_payload", message, field="payload")
+    return number
 
 
 def _floats(value: Any) -> Iterator[float]:
