@@ -132,6 +132,27 @@ async def test_what_is_out_of_bounds_is_refused_before_it_reaches_the_database(
     assert (await app.service.list(_ALL)).items == []
 
 
+@pytest.mark.parametrize(
+    ("destination", "code"),
+    [
+        ("https://169.254.169.254/latest", "ssrf_blocked"),
+        ("https://[::1]/", "ssrf_blocked"),
+        ("http://8.8.8.8/", "ssrf_blocked"),
+        ("ws://example.org/", "ssrf_blocked"),
+        ("ftp://example.org/", "invalid_target"),
+        ("python:mail", "invalid_target"),
+    ],
+)
+async def test_a_message_that_could_never_leave_is_refused_when_it_is_published(
+    app: Tickwright, db: Any, destination: str, code: str
+) -> None:
+    """By what the address itself says, with the code that a task type's target gets; nothing is stored."""
+    with pytest.raises(Rejected) as refused:
+        await app.publish(destination, {})
+    assert refused.value.code == code
+    assert await db.fetchval("SELECT count(*) FROM tickwright.outbox") == 0
+
+
 async def test_an_app_that_is_not_open_says_so(database_url: str) -> None:
     """The remedy is in the message."""
     with pytest.raises(Unavailable, match="async with app") as away:
@@ -150,6 +171,16 @@ def test_every_mistake_of_a_decorator_is_named_at_once() -> None:
         "@app.job('a b').retry",
         "@app.job('a b').rate",
     ]
+
+
+@pytest.mark.parametrize(
+    "retry", [{"base": "2m", "cap": "1m"}, RetryPolicy(timedelta(minutes=2), 2, timedelta(minutes=1))]
+)
+def test_a_first_wait_above_the_longest_is_refused(retry: Any) -> None:
+    """In whatever way the policy is written."""
+    with pytest.raises(Rejected, match="above cap") as refused:
+        Tickwright().job("a", retry=retry)(lambda _job: None)
+    assert refused.value.code == "invalid_task_type"
 
 
 # ---------------------------------------------------------------------- the caller's transaction
@@ -173,16 +204,6 @@ async def _psycopg(app: Tickwright, url: str, *, commit: bool) -> list[int]:
 
 
 async def _alchemy(app: Tickwright, url: str, *, commit: bool, driver: str = "asyncpg") -> list[int]:
-@pytest.mark.parametrize(
-    "retry", [{"base": "2m", "cap": "1m"}, RetryPolicy(timedelta(minutes=2), 2, timedelta(minutes=1))]
-)
-def test_a_first_wait_above_the_longest_is_refused(retry: Any) -> None:
-    """In whatever way the policy is written."""
-    with pytest.raises(Rejected, match="above cap") as refused:
-        Tickwright().job("a", retry=retry)(lambda _job: None)
-    assert refused.value.code == "invalid_task_type"
-
-
     engine = create_async_engine(sqlalchemy_url(url).replace("+psycopg", f"+{driver}"))
     async with engine.connect() as connection:
         ids = await _use(app, connection)

@@ -30,9 +30,10 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.requests import with_digest
 from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.jobs.views import Explanation, JobAction, JobDetail
+from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.retries import RetryPolicy
-from tickwright.domain.targets import PythonTarget, parse_target
+from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
 from tickwright.ports.caller import Caller, Role
@@ -235,10 +236,10 @@ class Tickwright:
             connection: Yours, in a transaction; the message leaves when it commits, or never.
 
         Raises:
-            Rejected: ``invalid_target`` or a payload as for ``schedule``. Permanent.
+            Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, a payload as for ``schedule``. Permanent.
             Unavailable: ``app_not_open``.
         """
-        values = _message(destination, payload, key, headers)
+        values = _message(destination, payload, key, headers, self.settings)
         if connection is not None:
             rows = await borrow(connection).fetch(_SQL["publish"], *values)
         else:
@@ -255,7 +256,8 @@ class Tickwright:
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """Do what :meth:`publish` does on a synchronous program's own connection; the app need not be open."""
-        rows = finish(borrow_sync(connection).fetch(_SQL["publish"], *_message(destination, payload, key, headers)))
+        values = _message(destination, payload, key, headers, self.settings)
+        rows = finish(borrow_sync(connection).fetch(_SQL["publish"], *values))
         return int(rows[0][0])
 
     # ------------------------------------------------------------------ opening
@@ -389,13 +391,26 @@ def _job(  # noqa: PLR0917  the fast path of every call
 
 
 def _message(
-    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None, settings: Settings
 ) -> tuple[str, str | None, str, str]:
-    if isinstance(parse_target(destination), PythonTarget):
-        raise Rejected("invalid_target", "a message goes outside; schedule a job for a handler", field="destination")
+    _check_destination(destination, settings)
     text = to_json(payload)
     if len(text.encode()) > MESSAGE_BYTES_MAX:
         raise Rejected("payload_too_large", f"payload: at most {MESSAGE_BYTES_MAX} bytes", status=413, field="payload")
     named = dict(headers or {})
     check_headers(named)
     return destination, key, text, to_json(named)
+
+
+def _check_destination(destination: str, settings: Settings) -> None:
+    """Refuse at once what the relay could never send."""
+    target = parse_target(destination)
+    if isinstance(target, PythonTarget):
+        raise Rejected("invalid_target", "a message goes outside; schedule a job for a handler", field="destination")
+    if isinstance(target, WebTarget):
+        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=settings.targets)
+        if reason is not None:
+            from tickwright.outbound.failures import blocked
+
+            said = blocked(reason)
+            raise Rejected(said.code, said.reason, reason=reason, field="destination")

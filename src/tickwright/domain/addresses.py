@@ -168,6 +168,13 @@ def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str 
     return None if tls else "plain_text"
 
 
+def refusal_unasked(literal: Address | None, port: int, *, tls: bool, allow: AllowList) -> str | None:
+    """Return what can be refused of a destination before any resolver is asked; ``literal`` where its host is one."""
+    if literal is not None:
+        return refusal(literal, port, tls=tls, allow=allow)
+    return None if tls or allow.entries else "plain_text"
+
+
 def refusal_of_all(addresses: Iterable[Address], port: int, *, tls: bool, allow: AllowList) -> str | None:
     """Return the first refusal among all addresses of a name.
 

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from tickwright.brokers.http.answers import refusal_of
-from tickwright.domain.addresses import AllowList, refusal
+from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget, parse_target
@@ -115,11 +115,7 @@ class HttpBroker:
         target = parse_target(destination)
         if not isinstance(target, WebTarget) or target.scheme not in _SCHEMES:
             raise Rejected("invalid_target", "A callback goes to https:// (or an allowed http://).")
-        reason: str | None = None
-        if target.literal is not None:
-            reason = refusal(target.literal, target.port, tls=target.tls, allow=self._allow)
-        elif not target.tls and not self._allow.entries:
-            reason = "plain_text"
+        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
         if reason is not None:
             raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
         return target

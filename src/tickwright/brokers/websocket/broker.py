@@ -16,7 +16,7 @@ from yarl import URL
 from tickwright.brokers.websocket.channel import Channel
 from tickwright.brokers.websocket.frames import ACK_BYTES_MAX, encode_push
 from tickwright.brokers.websocket.link import Link
-from tickwright.domain.addresses import AllowList, refusal
+from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import GuardedSessions, blocked, outcome_of
@@ -107,11 +107,7 @@ class WebSocketBroker:
         target = parse_target(destination)
         if not isinstance(target, WebTarget) or target.scheme not in _SCHEMES:
             raise Rejected("invalid_target", "A push goes to wss:// (or an allowed ws://).")
-        reason: str | None = None
-        if target.literal is not None:
-            reason = refusal(target.literal, target.port, tls=target.tls, allow=self._allow)
-        elif not target.tls and not self._allow.entries:
-            reason = "plain_text"
+        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
         if reason is not None:
             raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
         return target
