@@ -282,6 +282,9 @@ async def test_every_operator_action_leaves_one_line_of_audit(api: RunningApi) -
     for method, path in [("POST", f"/v1/jobs/{jobs[0]}/cancel"), ("POST", "/v1/task-types/hook/pause")]:
         assert (await api.admin.send(method, path)).status in {404, 409}
     assert await api.pool.fetchval("SELECT max(id) FROM tickwright.audit") == before
+    assert [
+        line["subject"] for line in (await api.viewer.get("/v1/audit?action=dead_letters.requeue")).json["items"]
+    ] == ["outbox"]
     shown = (await api.viewer.get("/v1/audit?action=jobs.cancel")).json["items"]
     assert [line["subject"] for line in shown] == [f"job:{jobs[0]}"]
 

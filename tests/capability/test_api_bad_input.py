@@ -208,12 +208,37 @@ async def test_each_bad_address_has_its_own_answer(
         assert answer.headers["allow"]
 
 
+async def test_a_wrong_method_is_told_all_the_right_ones(api: RunningApi) -> None:
+    """Also where several routes share a path."""
+    for path, allow in (("/v1/jobs", "GET, POST"), ("/v1/task-types/noop", "DELETE, GET, PUT"), ("/healthz", "GET")):
+        assert (await api.admin.send("PATCH", path)).says(405, "method_not_allowed").headers["allow"] == allow
+
+
+async def test_a_bad_value_of_a_list_names_the_parameter(api: RunningApi) -> None:
+    """And not its place in the list."""
+    answer = (await api.admin.get("/v1/jobs?status=pending&status=odd")).says(422, "invalid_parameter")
+    assert answer.json["field"] == "status"
+
+
+async def test_a_type_whose_endpoint_is_gone_waits_until_its_target_changes(api: RunningApi) -> None:
+    """A put of the same target leaves it waiting; another target, or ``enable``, resumes it."""
+    one, two = {"target": "https://example.org/1"}, {"target": "https://example.org/2"}
+    path = "/v1/task-types/hook"
+    await api.admin.send("PUT", path, one)
+    await api.pool.execute("UPDATE tickwright.task_types SET gone_at = now() WHERE name = 'hook'")
+    await api.admin.send("PUT", path, {**one, "timeout": "9s"})
+    assert (await api.admin.get(path)).json["gone_at"] is not None
+    await api.admin.send("PUT", path, two)
+    assert (await api.admin.get(path)).json["gone_at"] is None
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         ({"target": "https://user:pw@example.org/"}, 422, "invalid_target"),
         ({"target": "python:ok", "timeout": "2d"}, 422, "invalid_timeout"),
         ({"target": "python:ok", "retry_cap": "8d"}, 422, "invalid_retry"),
+        ({"target": "python:ok", "retry_base": "2m", "retry_cap": "1m"}, 422, "invalid_retry"),
         ({"target": "python:ok", "retry_base": "5"}, 422, "invalid_duration"),
         ({"target": "python:ok", "max_attempts": 0}, 422, "invalid_value"),
         ({"target": "python:ok", "rate_per_s": 0}, 422, "invalid_value"),
@@ -229,4 +254,3 @@ async def test_each_bad_task_type_has_its_own_answer(
     (await api.admin.send("PUT", "/v1/task-types/bad", body)).says(status, code)
     (await api.admin.send("PUT", "/v1/task-types/a%20b", {"target": "python:x"})).says(422, "invalid_task_type")
     assert [kind["name"] for kind in (await api.admin.get("/v1/task-types")).json["items"]] == ["noop"]
-        ({"target": "python:ok", "retry_base": "2m", "retry_cap": "1m"}, 422, "invalid_retry"),

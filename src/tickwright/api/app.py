@@ -5,7 +5,7 @@ routing, so that no route can be forgotten; and one place where an error becomes
 are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import structlog
@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from tickwright.api.auth import CALLER, Authenticator, caller_of
@@ -149,25 +150,40 @@ def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
     return app
 
 
-async def _as_problem(_: Request, error: Exception) -> Response:
-    status, headers, body = problem(_named(error))
+async def _as_problem(request: Request, error: Exception) -> Response:
+    status, headers, body = problem(_named(request, error))
     made = Response(body, status)
     made.raw_headers = headers
     return made
 
 
-def _named(error: Exception) -> TickwrightError:
+def _methods(request: Request) -> str:
+    """Every method that the path answers to; the framework's own answer knows the first route only."""
+    matching = (route for route in _routes(request.app) if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+
+
+def _routes(router: Any) -> Iterator[Route]:
+    """Every route, those of included routers too; the framework keeps these as they were."""
+    for route in router.routes:
+        if isinstance(route, Route):
+            yield route
+        elif (inner := getattr(route, "original_router", None)) is not None:
+            yield from _routes(inner)
+
+
+def _named(request: Request, error: Exception) -> TickwrightError:
     match error:
         case TickwrightError():
             return error
         case RequestValidationError():
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            return Rejected("invalid_parameter", f"{where}: {first['msg']}", field=str(first["loc"][-1]))
+            return Rejected("invalid_parameter", f"{where}: {first['msg']}", field=str(first["loc"][:2][-1]))
         case HTTPException(status_code=404):
             return of_status(404, "there is nothing at this path")
         case HTTPException(status_code=405):
-            allow = (error.headers or {}).get("Allow", "")
+            allow = _methods(request) or (error.headers or {}).get("Allow", "")
             return of_status(
                 405, f"this path answers to {allow or 'other methods'}", headers=[(b"allow", allow.encode())]
             )

@@ -72,8 +72,9 @@ class DeadLetters:
                 done = await self._revive_messages(connection, which, limit)
             if done:
                 before = {"kind": kind, "ids": ids, "subject": subject}
+                subjects = "jobs" if kind == "job" else "outbox"
                 await write_audit(
-                    connection, caller, "dead_letters.requeue", f"{kind}s", before=before, after={"ids": done}
+                    connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
                 )
         return Requeued(len(done), [*done], len(done) == limit)
 

@@ -88,10 +88,9 @@ def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if facts["cancel_requested_at"] is not None:
         yield Reason("cancel_requested", f"its worker was asked to stop it at {_instant(facts['cancel_requested_at'])}")
     holder, until = facts["worker_name"], facts["worker_lease_until"]
+    who = f"worker {holder}" if holder else "its worker" if facts["owner"] is None else f"session {facts['owner']}"
     if holder is None or facts["worker_lost_at"] is not None or until < facts["now"]:
-        yield Reason(
-            "lease_expired", f"worker {holder or facts['owner']} lost its lease; another one takes the job back"
-        )
+        yield Reason("lease_expired", f"{who} lost its lease; another one takes the job back")
         return
     yield Reason(
         "held",

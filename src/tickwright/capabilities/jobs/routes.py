@@ -262,7 +262,10 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         "/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType, 200, 201), **takes(TaskTypeRequest)
     )
     async def put_task_type(request: Request, name: TypeName, caller: admin) -> Response:
-        """Create a task type, or replace it whole. A first signing secret is shown this once."""
+        """Create a task type, or replace it whole. A first signing secret is shown this once.
+
+        A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
+        """
         stored = await service.types.put(name, await gate.read(request, TaskTypeRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
 
