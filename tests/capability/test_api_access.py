@@ -219,11 +219,11 @@ async def test_a_target_that_the_guard_forbids_is_not_stored(database_url: str) 
 
     def refuse(target: str) -> None:
         if "169.254" in target:
-            raise Rejected("callback_url_not_allowed", "this address is link-local", field="target")
+            raise Rejected("ssrf_blocked", "this address is link-local", field="target")
 
     async with running_api(database_url, allow_target=refuse) as api:
         body = {"target": "https://169.254.169.254/latest"}
-        (await api.admin.send("PUT", "/v1/task-types/meta", body)).says(422, "callback_url_not_allowed")
+        (await api.admin.send("PUT", "/v1/task-types/meta", body)).says(422, "ssrf_blocked")
         (await api.viewer.get("/v1/task-types/meta")).says(404, "task_type_not_found")
 
 

@@ -49,7 +49,7 @@ class TaskTypes:
 
         Raises:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
-                ``invalid_retry``, or what the broker says of the target (``callback_url_not_allowed``). Permanent.
+                ``invalid_retry``, or what the broker says of the target (``ssrf_blocked``). Permanent.
         """
         columns = _columns(name, settings)
         target = parse_target(settings.target)
