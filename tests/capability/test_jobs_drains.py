@@ -152,9 +152,6 @@ async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
     assert last_early < len(starts) - 1000
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a worker whose places are crowded rests until the poll (Claimer._nothing_to_claim)"
-)
 async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,14 +57,7 @@ async def look_once_more(engine: Engine) -> None:
     await engine.until(job_id, "completed")
 
 
-STUCK = pytest.mark.xfail(
-    strict=True, reason="a grant above the worker's share is filled again (share_out, Entry.free)"
-)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [(2, 5), (3, 3), pytest.param(5, 2, marks=STUCK), pytest.param(None, 3, marks=STUCK)]
-)
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 3), (5, 2), (None, 3)])
 async def test_a_type_whose_settings_change_keeps_count_of_its_places(
     database_url: str, before: int | None, after: int
 ) -> None:
@@ -106,7 +99,6 @@ async def test_a_type_whose_settings_change_keeps_count_of_its_places(
     assert set(new.timeouts_s) == {7.0}
 
 
-@STUCK
 async def test_a_worker_that_comes_later_gets_its_share_of_a_limited_type(database_url: str) -> None:
     """Who holds more than its share fills no place again that it should give back, however much work is waiting."""
     running: Counter[str] = Counter()
@@ -151,7 +143,6 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
     may_go_on.set()
 
 
-@pytest.mark.xfail(strict=True, reason="a heartbeat's grants do not count what a claim under way brings (share_out)")
 async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """J6: a worker that waits for its claim's answer gives nobody else the places that the answer will fill."""
     may_end = asyncio.Event()

@@ -209,3 +209,12 @@ def test_one_sweep_follows_another_after_a_while_only() -> None:
     book.swept(took_s=3600.0)
     book._swept_s -= 3600.0
     assert book.sweep_due(plan_of("a")) is None
+
+
+def test_a_lane_that_a_full_claim_did_not_reach_has_no_bound() -> None:
+    """The upper priority filled the claim: below it nobody has looked, whatever the lane's bound was before."""
+    book = book_of("a", "b", lanes=[Lane("a", 10)])
+    note(book, {"a": 3, "b": 1}, row("b", 7.0))  # beside a drain of the other type
+    assert frontiers(book, "a") == {("a", 10): BEHIND_NOW_S, ("a", 0): BEHIND_NOW_S}
+    note(book, {"a": 1}, row("a", 60.0, priority=10))
+    assert frontiers(book, "a") == {("a", 10): 60.0, ("a", 0): HEAD}

@@ -91,7 +91,8 @@ class Claimer:
         self._lanes = LaneBook(self._limited)
         self.rest = Rest(doorbell)
         self._turn = 0
-        self._ahead: Flight | None = None
+        self._flight: Flight | None = None
+        self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._crowded = False
         self._stopping = False
@@ -137,27 +138,40 @@ class Claimer:
 
     async def _finish_claims(self) -> None:
         """Take over what claims that are under way still bring, so that it can be given back."""
-        if self._ahead is not None:
+        if self._flight is not None:
             with suppress(*AWAY):
-                self._accept(await self._ahead.answer)
+                self._accept(await self._flight.answer)
+            self._flight = None
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
 
+    def asked(self) -> Counter[str]:
+        """Return how many jobs claims that are under way may still bring, by type."""
+        plans = [self._paced] if self._paced is not None else []
+        if self._flight is not None:
+            plans.append(self._flight.plan)
+        return Counter({name: rows for plan in plans for name, rows in zip(plan.types, plan.rows_max, strict=True)})
+
     async def _turn_once(self) -> None:
-        flight = self._ahead or self._start_claim()
-        self._ahead = None
+        self._flight = flight = self._flight or self._start_claim()
         if flight is None:
             await self._nothing_to_claim()
             return
-        claimed = await flight.answer
+        try:
+            claimed = await flight.answer
+        finally:
+            self._flight = None
         full = self._lanes.note(flight.plan, claimed)
         if full:  # the database works on the next batch while this one is taken over
-            self._ahead = self._start_claim(arriving=claimed.rows)
+            self._flight = self._start_claim(arriving=claimed.rows)
         self._accept(claimed)
         await self._claim_paced(self._budget())
         if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
             return
-        if self._crowded:
+        await self._rest_or_wait(claimed)
+
+    async def _rest_or_wait(self, claimed: Claimed) -> None:
+        if self._crowded:  # some type had no room and was not looked at
             await self._wait_for_room(GAP_S)
         else:
             await self._rest(claimed)
@@ -181,7 +195,7 @@ class Claimer:
             await self._wait_for_room(ROOM_S)
             return
         await self._claim_paced(self._budget())
-        await self._rest(Claimed([], 0.0, None, []))
+        await self._rest_or_wait(Claimed([], 0.0, None, []))
 
     # ------------------------------------------------------------------ how much
 
@@ -264,8 +278,14 @@ class Claimer:
                 continue
             rows, free = allot(budget, entry.held, all_free=budget), entry.free(entry.held)
             plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
-            if plan.rows_max[0] > 0 and (claimed := await self._pacer.claim(entry, self._request(plan))) is not None:
-                self._accept(claimed)
+            if plan.rows_max[0] <= 0:
+                continue
+            self._paced = plan
+            try:
+                if (claimed := await self._pacer.claim(entry, self._request(plan))) is not None:
+                    self._accept(claimed)
+            finally:
+                self._paced = None
 
     # ------------------------------------------------------------------ resting
 

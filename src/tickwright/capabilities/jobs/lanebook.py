@@ -12,6 +12,7 @@ used all the time, a little behind now, with sweeps that take at most a twentiet
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 import structlog
@@ -70,13 +71,19 @@ class LaneBook:
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = len(claimed.rows) >= plan.total_max
         more = {name for name, count in counts.items() if count >= asked[name] or all_full}
+        heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
         if more:
-            self._advance(claimed.rows)
+            self._advance(claimed.rows, heated)
         self._settle(plan, claimed.now_s)
         return bool(more or claimed.new_lanes)
 
-    def _advance(self, rows: Sequence[Row]) -> None:
+    def _advance(self, rows: Sequence[Row], heated: AbstractSet[str]) -> None:
+        """Set the frontiers; where a type that just turned hot was not reached, nothing is known and there is none."""
+        if not self.dragging:
+            for lane in self._lanes.values():
+                if lane.task_type in heated:
+                    lane.frontier_s = 0.0
         for key, due_s in _latest(rows).items():
             if self.dragging or not self._limited(key[0]):
                 self._lanes[key].frontier_s = due_s

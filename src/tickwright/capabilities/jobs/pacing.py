@@ -29,14 +29,22 @@ class Pacer:
         self._store = store
         self.fire_s: dict[int, float] = {}
 
-    async def share_out(self, connection: Connection, token: int, entries: Mapping[str, Entry]) -> None:
-        """Settle this worker's grants; part of the heartbeat's transaction."""
+    async def share_out(
+        self, connection: Connection, token: int, entries: Mapping[str, Entry], asked: Mapping[str, int]
+    ) -> None:
+        """Settle this worker's grants; part of the heartbeat's transaction.
+
+        What runs and what claims under way may still bring (``asked``) is in use; until the database has
+        answered not one place more.
+        """
         limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
         if not limited:
             return
         names = [entry.kind.name for entry in limited]
         await connection.fetch(_TYPES["lock_limited"], names)
-        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.held for entry in limited])
+        for entry in limited:
+            entry.granted = entry.held + asked.get(entry.kind.name, 0)
+        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited])
         for row in rows:
             entries[row["name"]].granted = row["granted"]
 

@@ -73,7 +73,7 @@ class JobWorker:
         self._clock = DbClock()
         self._probe = probe
         self._entries: dict[str, Entry] = {}
-        self._waiting_types: tuple[str, ...] = ()
+        self._suspending: set[str] = set()
         self.lost_results = 0
         self.reclaimed = 0
         self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
@@ -142,12 +142,16 @@ class JobWorker:
     async def _refresh_types(self) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
             self._adopt(await load_types(connection))
-            await self._pacer.share_out(connection, self._session.token, self._entries)
+            await self._share_out(connection)
         self.claimer.wake()
+
+    async def _share_out(self, connection: Connection) -> None:
+        await self._pacer.share_out(connection, self._session.token, self._entries, self.claimer.asked())
 
     def _adopt(self, kinds: Sequence[TaskType]) -> bool:
         entries: dict[str, Entry] = {}
-        for kind in kinds:
+        for read in kinds:
+            kind = replace(read, gone=True) if read.name in self._suspending else read
             old = self._entries.get(kind.name)
             if old is not None and old.kind == kind:
                 entries[kind.name] = old
@@ -196,6 +200,7 @@ class JobWorker:
     def _suspend(self, job: Job) -> None:
         """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
         job.entry.kind = replace(job.entry.kind, gone=True)
+        self._suspending.add(job.type)
         task = asyncio.ensure_future(self._mark_gone(job))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
@@ -203,6 +208,7 @@ class JobWorker:
         try:
             await mark_gone(self._pool, job.type)
         finally:
+            self._suspending.discard(job.type)
             self.settler.add("release", job.id)
         await self._refresh_types()
 
@@ -225,7 +231,7 @@ class JobWorker:
 
     async def _beat(self, connection: Connection) -> None:
         self._adopt(await load_types(connection))
-        await self._pacer.share_out(connection, self._session.token, self._entries)
+        await self._share_out(connection)
         await self._check_held(connection)
 
     async def _check_held(self, connection: Connection) -> None:

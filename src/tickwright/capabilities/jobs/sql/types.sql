@@ -13,8 +13,9 @@ SELECT t.*, coalesce(s.secrets, '{}') AS secrets
 SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
 
 -- name: share_out
--- Settle how much of each type's concurrency this worker may use: its even share, never less than it runs now, never
--- more than the others leave. The sum of all grants stays within the limit. Index: type_grants_pkey.
+-- Settle how much of each type's concurrency this worker may use: its even share, never more than the others leave.
+-- What it runs beyond that stays granted until it ends and is not filled again, so a lowered limit and a new worker
+-- get their due. The sum of all grants stays within the limit. Index: type_grants_pkey.
 WITH wish AS (
   SELECT t.name, t.concurrency, u.in_use
     FROM unnest($2::text[], $3::integer[]) AS u (name, in_use) JOIN tickwright.task_types t USING (name)
@@ -29,13 +30,13 @@ WITH wish AS (
     LEFT JOIN tickwright.workers live ON live.id = g.worker
    GROUP BY w.name, w.in_use, w.concurrency
 ), settled AS (
-  SELECT name, greatest(in_use, least(
+  SELECT name, in_use, greatest(0, least(
            concurrency / sharers + CASE WHEN rank < concurrency % sharers THEN 1 ELSE 0 END,
            concurrency - others))::integer AS granted
     FROM shared
 ), written AS (
   INSERT INTO tickwright.type_grants AS g (task_type, worker, granted)
-  SELECT name, $1, granted FROM settled
+  SELECT name, $1, greatest(in_use, granted) FROM settled
   ON CONFLICT (task_type, worker) DO UPDATE SET granted = excluded.granted WHERE g.granted <> excluded.granted
 )
 SELECT name, granted FROM settled;
