@@ -22,7 +22,7 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("lateness_at_once", "lateness", ["--jobs", "100000", "--span", "0s"]),
     ("pickup", "pickup", []),
     ("recovery", "recovery", []),
-    ("obstacles", "obstacles", []),
+    ("obstacles", "obstacles", ["--seconds", "600"]),
     ("idle", "idle", []),
     ("callbacks", "callbacks", []),
     ("memory", "memory", []),
