@@ -1,11 +1,12 @@
 # `make` alone lists the targets. CI calls the same ones.
-# ARGS is passed on:  make test ARGS="tests/unit -k lease"   make bench NAME=jobs ARGS=--json
+# ARGS is passed on:  make test ARGS="tests/unit -k lease -n 0"   make bench NAME=jobs ARGS=--json
 
 .DEFAULT_GOAL := help
 .PHONY: help up dev test check fmt docs bench lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 TYPED := src/tickwright tests
+IN_PROCESSES := -n 2 --dist loadfile # a module stays together: its servers are started once
 LOCK_OPTIONS := --group dev --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 
@@ -19,9 +20,9 @@ up: ## install what is needed and start everything on the embedded PostgreSQL
 dev: ## make .venv with everything that checks and tests need
 	@sh scripts/bootstrap.sh dev
 
-test: dev ## run all tests against real servers, which the run starts and stops itself
+test: dev ## run all tests against real servers, which the run starts and stops; ARGS="-n 0": in one process
 	@sh scripts/test-servers.sh
-	@$(PYTHON_IN_VENV) -m pytest $(ARGS)
+	@$(PYTHON_IN_VENV) -m pytest $(IN_PROCESSES) $(ARGS)
 
 check: dev ## format, lint, types and layers: everything that needs no server
 	.venv/bin/ruff format --check .

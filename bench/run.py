@@ -2,7 +2,8 @@
 
     python bench/run.py [--quick] [LABEL …]
 
-With labels only those benches run again; the page is written from the newest report of each.
+With labels only those benches run again; the page is written from the newest report of each. Those of ten million
+trackers, and that of growth over fifty intervals, run only where they are named.
 
 Raw reports go to ``bench/results/NAME.json``. Nothing is written by hand into the page.
 """
@@ -26,13 +27,34 @@ RUNS: list[tuple[str, str, list[str]]] = [
     ("idle", "idle", []),
     ("callbacks", "callbacks", []),
     ("memory", "memory", []),
+    ("polling", "polling", []),
+    ("polling_end_to_end", "polling", ["--end-to-end"]),
+    ("polling_kills", "polling", ["--end-to-end", "--kill-every", "30"]),
+    ("fanout", "fanout", []),
+    ("gather", "gather", []),
+    ("campaigns", "campaigns", []),
+    ("polling_turns_10M", "polling", ["--trackers", "10000000", "--only", "turns", "--intervals", "0"]),
+    ("polling_growth", "polling", ["--only", "turns", "--intervals", "50"]),
+    ("polling_end_to_end_10M", "polling", ["--trackers", "10000000", "--end-to-end"]),
 ]
-QUICK = {"jobs": ["--runs", "1"], "obstacles": ["--runs", "1", "--seconds", "15"], "idle": ["--seconds", "20"]}
+LARGE = {"polling_turns_10M", "polling_end_to_end_10M", "polling_growth"}  # a quarter of an hour each, or more
+QUICK = {  # by label
+    "jobs": ["--runs", "1"],
+    "obstacles": ["--runs", "1", "--seconds", "15"],
+    "idle": ["--seconds", "20"],
+    "fanout": ["--entities", "1000"],
+    "gather": ["--users", "100000", "--reports", "20"],
+    "campaigns": ["--clients", "100000", "--campaigns", "100", "--occurrences", "20"],
+    "polling": ["--trackers", "100000", "--intervals", "2", "--polls", "20000"],
+    "polling_end_to_end": ["--trackers", "100000", "--minutes", "1"],
+    "polling_kills": ["--trackers", "100000", "--minutes", "1"],
+}
 HEAD = """# Performance
 
 Written by `make bench`; every figure was measured on the machine named below, each section in one run. Client, workers
 and PostgreSQL share its processors, so read the drains as shares of `limit_2p`: what pgbench gets out of a bare table
 (HOT claim and DELETE in batches of 1,000, two clients) in the same run. The benches are `src/tickwright/bench/`.
+Polls went through Kafka where a section says `kafka True`, on this machine too, and otherwise through PostgreSQL alone.
 """
 
 
@@ -42,9 +64,9 @@ def main() -> int:
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     for label, name, arguments in RUNS:
-        if wanted and label not in wanted:
+        if label not in wanted and (wanted or label in LARGE):
             continue
-        extra = QUICK.get(name, []) if quick else []
+        extra = QUICK.get(label, []) if quick else []
         print(f"bench {name} {' '.join([*arguments, *extra])}", file=sys.stderr)
         command = [sys.executable, "-m", "tickwright", "bench", name, *arguments, *extra, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -82,7 +104,8 @@ def section(label: str, name: str, report: dict[str, Any]) -> str:
     rows = [f"| `{key}` | {value:,} | {bars.get(key, '')} |" for key, value in report["figures"].items()]
     title = f"## {label.replace('_', ' ')}"
     command = f"`tickwright bench {name}` ({parameters})"
-    return "\n".join([title, "", command, "", "| figure | measured | bar |", "|---|---:|---|", *rows, ""])
+    about = [command, "", *([report["note"], ""] if "note" in report else [])]  # of whoever measured it
+    return "\n".join([title, "", *about, "| figure | measured | bar |", "|---|---:|---|", *rows, ""])
 
 
 if __name__ == "__main__":

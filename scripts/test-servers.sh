@@ -1,9 +1,13 @@
 #!/bin/sh
-# Install the servers that the tests start themselves: PostgreSQL, RabbitMQ, Redis, PgBouncer.
+# Install the servers that the tests start themselves: PostgreSQL, RabbitMQ, Redis, PgBouncer, Kafka.
 #
 # On Debian and Ubuntu, as root or with a sudo that needs no password; elsewhere it says what is
 # missing and succeeds: those tests skip on a laptop (and fail in CI). Nothing is started as a service.
+# Kafka needs no package: Maven brings its jars into .kafka/, once, and Java runs them.
 set -eu
+
+cd "$(dirname "$0")/.."
+jars=.kafka/libs
 
 say() { printf '%s\n' "test-servers: $*" >&2; }
 
@@ -11,24 +15,55 @@ has_postgresql() {
     [ -n "${TICKWRIGHT_TEST_PG_BIN:-}" ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1
 }
 has_program() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]; }
+has_kafka() { ls "$jars"/kafka_2.13-*.jar >/dev/null 2>&1; }
+
+# Into a folder of its own first: a run that is broken off leaves no half of it behind.
+fetch_kafka() {
+    if has_kafka || [ -n "${TICKWRIGHT_TEST_ONLY_PACKAGES:-}" ]; then return; fi
+    if ! has_program mvn; then
+        say "there is no Maven, so there is no Kafka, and its tests skip (and fail in CI)"
+        return
+    fi
+    say "fetching Kafka's jars"
+    rm -rf .kafka/fetching
+    mkdir -p .kafka
+    if mvn -q -B -Dstyle.color=never -f tests/kit/kafka-pom.xml \
+        org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$(pwd)/.kafka/fetching" </dev/null >&2; then
+        rm -rf "$jars"
+        mv .kafka/fetching "$jars"
+    else
+        say "the jars could not be fetched; Kafka's tests skip (and fail in CI)"
+    fi
+}
 
 missing=''
 has_postgresql || missing="$missing postgresql"
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
 has_program redis-server || missing="$missing redis-server"
 has_program pgbouncer || missing="$missing pgbouncer"
-[ -n "$missing" ] || exit 0
+has_program cc || missing="$missing gcc libc6-dev" # a clock that jumps is a few lines of C
+has_program java || missing="$missing openjdk-17-jre-headless"
+has_kafka || has_program mvn || missing="$missing maven"
+if [ -z "$missing" ]; then
+    fetch_kafka
+    exit 0
+fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
     say "not installed, so their tests skip:$missing"
+    fetch_kafka
     exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
     if command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; then
-        exec sudo -n sh "$0"
+        sudo -n env TICKWRIGHT_TEST_ONLY_PACKAGES=1 sh scripts/test-servers.sh
+        fetch_kafka # as ourselves: the checkout is ours
+        exit 0
     fi
     say "not installed, so their tests skip; to run them: sudo sh scripts/test-servers.sh"
     say "missing:$missing"
+    fetch_kafka
     exit 0
 fi
 
@@ -47,7 +82,11 @@ apt-get update -qq </dev/null >&2
 if [ "${missing#* postgresql}" != "$missing" ] && apt-cache show postgresql-15 >/dev/null 2>&1; then
     missing=$(printf '%s' "$missing" | sed 's/ postgresql/ postgresql-15/')
 fi
+if [ "${missing#* openjdk}" != "$missing" ] && ! apt-cache show openjdk-17-jre-headless >/dev/null 2>&1; then
+    missing=$(printf '%s' "$missing" | sed 's/ openjdk-17-jre-headless/ default-jre-headless/')
+fi
 # shellcheck disable=SC2086  # a list of words
 if ! apt-get install -qq -y --no-install-recommends $missing </dev/null >&2; then
     say "some packages could not be installed; their tests skip (and fail in CI):$missing"
 fi
+fetch_kafka

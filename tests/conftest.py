@@ -1,9 +1,16 @@
 """What every test may ask for lives in ``kit/fix_<topic>.py``; this file only names the topics."""
 
 pytest_plugins = [
+    "kit.fix_batches",
+    "kit.fix_campaigns",
+    "kit.fix_fanout",
+    "kit.fix_kafka",
     "kit.fix_leftovers",
+    "kit.fix_objects",
     "kit.fix_pgbouncer",
     "kit.fix_postgres",
     "kit.fix_rabbit",
     "kit.fix_redis",
+    "kit.fix_reports",
+    "kit.fix_wheels",
 ]

@@ -9,44 +9,72 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
+    from tickwright.app.tracking import Tracked
+    from tickwright.batch.programs import BatchChunk, BatchRun, Member
+    from tickwright.capabilities.fanout.handlers import EntityTask
     from tickwright.capabilities.jobs.enqueue import NewJob, Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
+    from tickwright.capabilities.polling.courier import Answer, Poll, ScanEvent
+    from tickwright.capabilities.reports.handlers import ReportRequest, Row
     from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
     from tickwright.domain.retries import RetryPolicy
+    from tickwright.partners.outcomes import Throttled
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Answer": "tickwright.capabilities.polling.courier",
+    "BatchChunk": "tickwright.batch.programs",
+    "BatchRun": "tickwright.batch.programs",
     "Completed": "tickwright.capabilities.jobs.model",
     "Contended": "tickwright.domain.errors",
+    "EntityTask": "tickwright.capabilities.fanout.handlers",
     "Fail": "tickwright.capabilities.jobs.model",
     "InvariantBroken": "tickwright.domain.errors",
     "Job": "tickwright.capabilities.jobs.model",
+    "Member": "tickwright.batch.programs",
     "NewJob": "tickwright.capabilities.jobs.enqueue",
+    "Poll": "tickwright.capabilities.polling.courier",
     "Rejected": "tickwright.domain.errors",
+    "ReportRequest": "tickwright.capabilities.reports.handlers",
     "Retry": "tickwright.capabilities.jobs.model",
     "RetryPolicy": "tickwright.domain.retries",
+    "Row": "tickwright.capabilities.reports.handlers",
+    "ScanEvent": "tickwright.capabilities.polling.courier",
     "Scheduled": "tickwright.capabilities.jobs.enqueue",
     "Snooze": "tickwright.capabilities.jobs.model",
+    "Throttled": "tickwright.partners.outcomes",
     "Tickwright": "tickwright.app",
     "TickwrightError": "tickwright.domain.errors",
+    "Tracked": "tickwright.app.tracking",
     "Unavailable": "tickwright.domain.errors",
 }
 
 __all__ = [
+    "Answer",
+    "BatchChunk",
+    "BatchRun",
     "Completed",
     "Contended",
+    "EntityTask",
     "Fail",
     "InvariantBroken",
     "Job",
+    "Member",
     "NewJob",
+    "Poll",
     "Rejected",
+    "ReportRequest",
     "Retry",
     "RetryPolicy",
+    "Row",
+    "ScanEvent",
     "Scheduled",
     "Snooze",
+    "Throttled",
     "Tickwright",
     "TickwrightError",
+    "Tracked",
     "Unavailable",
     "__version__",
 ]

@@ -20,9 +20,6 @@ SQL = re.compile(r"\b(SELECT|INSERT\s+INTO|UPDATE\s+\w|DELETE\s+FROM)\b")
 SQL_ALLOWED = {
     ("brokers/postgres/broker.py", "SELECT 1"),
     ("capabilities/jobs/claims_store.py", "SELECT tickwright.ensure_history(clock_timestamp())"),
-    ("capabilities/jobs/doorbell.py", "SELECT pg_try_advisory_lock(7313, 1)"),
-    ("capabilities/jobs/doorbell.py", "SELECT NOT pg_try_advisory_xact_lock_shared(7313, 1)"),
-    ("capabilities/jobs/doorbell.py", "SELECT pg_advisory_unlock(7313, 1)"),
     ("cli/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
     ("store/migrate.py", "SELECT pg_advisory_xact_lock("),
     ("wiring/database.py", "SELECT pg_backend_pid()"),

@@ -1,7 +1,6 @@
 """Each alert fires in its fault and clears after it; the same trouble is one alert."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -11,12 +10,13 @@ import pytest
 
 from kit.leases import LONG
 from kit.waiting import eventually_async
+from tickwright.capabilities.polling import relay_store
 from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
+from tickwright.ports.log import Committed, Place
 from tickwright.runtime.alerting import Alerting, ClockWatch
 from tickwright.runtime.leases import Lease, Leases
-from tickwright.store.pool import open_pool
 
-WINDOWS = {"dead_letters", "session_lost"}
+WINDOWS = {"dead_letters", "freshness_budget", "missed_previous_poll", "partner_breaker_open", "session_lost"}
 
 
 def quick(rule: AlertRule) -> AlertRule:
@@ -33,6 +33,37 @@ DUE = JOB.format("known")
 WORKER = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts) "
     "VALUES (7, 'w', '{worker}', '1', clock_timestamp() + interval '1 hour', '{}')"
+)
+PARTNER = "INSERT INTO tickwright.partners (name) VALUES ('dhl')"
+WHEEL = (
+    "INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id) VALUES (1, 0); "
+    "INSERT INTO tickwright.poll_slots (slot_id, interval_minutes, next_due_at) VALUES (0, 1, now())"
+)
+SLOT = "UPDATE tickwright.poll_slots SET next_due_at = now() + interval '{}'"
+MISSED = (
+    "UPDATE tickwright.partners SET promised_since = now() - interval '1 day'; "
+    "INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id) VALUES (2, 7); "
+    "INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected, polled) "
+    "SELECT at, 7 + date_part('epoch', at)::bigint / 60 % 2, 1, 2, 10, 8 "
+    "FROM date_trunc('minute', now() - interval '5 minutes') AS at"
+)
+ACCOUNT = "INSERT INTO tickwright.polling_schedule_config (account_id) VALUES ('a')"
+LAGGING = (
+    "INSERT INTO tickwright.account_lags (account_no, interval_minutes, due_at, polls, fresh, lag, stale_since) "
+    "SELECT account_no, 120, now(), 100, 90, 2.1, now() FROM tickwright.polling_schedule_config"
+)
+MONTH = (
+    "INSERT INTO tickwright.account_freshness (account_no, minutes, from_at, keep_until, polls, fresh, lag) "
+    "SELECT account_no, 1440, now() - interval '3 days', now() + interval '1 day', 1000, 900, 2 "
+    "FROM tickwright.polling_schedule_config"
+)
+SELECTING = (
+    "INSERT INTO tickwright.job_config (job_name, running, owner, version, lease_until) "
+    "VALUES ('selector', true, 'w', 1, now() + interval '1 minute')"
+)
+POLLER = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "VALUES (8, 'c', '{poll-consumer}', '0', now() + interval '1 hour')"
 )
 NO_JOBS = "DELETE FROM ONLY tickwright.scheduled_tasks"
 
@@ -93,15 +124,91 @@ FAULTS = [
         f"""{WORKER}; UPDATE tickwright.workers SET facts = '{{"threads_stuck": 2}}'""",
         "UPDATE tickwright.workers SET facts = '{}'",
     ),
+    Fault(
+        "report_calls_stuck",
+        "w #7",
+        f"""{WORKER}; UPDATE tickwright.workers SET facts = '{{"report_calls_stuck": 2}}'""",
+        "UPDATE tickwright.workers SET facts = '{}'",
+    ),
+    Fault(
+        "scheduler_stopped",
+        "selector",
+        f"{WHEEL}; {SLOT.format('30 seconds')}",
+        f"{SLOT.format('2 minutes')}; {SELECTING}",
+    ),
+    Fault(
+        "scheduler_stopped",
+        "registrar",
+        "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner) VALUES ('a', 'dhl')",
+        SELECTING.replace("selector", "registrar"),
+    ),
+    Fault(
+        "partner_not_callable",
+        "dhl",
+        f"{PARTNER}; {POLLER}; "
+        "INSERT INTO tickwright.poll_places (partner_no, interval_minutes, taken) VALUES (1, 2, 1); "
+        "INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected) "
+        "VALUES (now() - interval '1 minute', 0, 1, 2, 1)",
+        'UPDATE tickwright.workers SET facts = \'{"partners": ["dhl"]}\'',
+    ),
+    Fault(
+        "config_time_miss",
+        "registrar",
+        "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner) VALUES ('a', 'dhl')",
+        "DELETE FROM tickwright.tracker_intake",
+    ),
+    Fault(
+        "missed_previous_poll",
+        "dhl",
+        f"{PARTNER}; {MISSED}",
+        "UPDATE tickwright.poll_slices SET polled = 10",
+    ),
+    Fault(
+        "account_lag",
+        "a",
+        f"{ACCOUNT}; {LAGGING}",
+        "UPDATE tickwright.account_lags SET stale_since = NULL",
+    ),
+    Fault(
+        "poll_relay_stalled",
+        "0",
+        "INSERT INTO tickwright.scheduler_outbox "
+        "(release_at, due_at, slot_id, partner_no, ids, account_nos, external_ids) "
+        "VALUES (now(), now(), 0, 1, '{1}', '{1}', '{x}')",
+        "DELETE FROM tickwright.scheduler_outbox",
+    ),
+    Fault(
+        "polls_wait",
+        "dhl",
+        f"{PARTNER}; INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) "
+        "VALUES (now(), 0, 1, '{1}', '{1}', '{x}')",
+        "UPDATE tickwright.poll_queue SET owner = 1",
+    ),
+    Fault(
+        "poll_group_lag",
+        "polls",
+        "INSERT INTO tickwright.poll_ends VALUES ('polls', 0, 0, 9, now(), '{9}', ARRAY[now()])",
+        "INSERT INTO tickwright.poll_reads VALUES ('polls', 0, 9, 9, now())",
+    ),
+    Fault(
+        "partner_breaker_open",
+        "dhl",
+        f"{PARTNER}; INSERT INTO tickwright.partner_states (partner_no, breaker) VALUES (1, 'open')",
+        "UPDATE tickwright.partner_states SET breaker = 'closed'",
+    ),
+    Fault(
+        "freshness_budget",
+        "a",
+        f"{ACCOUNT}; {MONTH}; {LAGGING}",
+        "UPDATE tickwright.account_lags SET stale_since = NULL",
+    ),
+    Fault(
+        "freshness_unknown",
+        "judge",
+        f"{WHEEL}; UPDATE tickwright.poll_wheels SET judged_until = now() - interval '2 minutes'",
+        "UPDATE tickwright.poll_wheels SET judged_until = now()",
+    ),
 ]
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool as production opens it."""
-    pool = await open_pool(database_url, max_size=6)
-    yield pool
-    pool.terminate()
 
 
 @pytest.fixture
@@ -138,6 +245,149 @@ async def test_an_alert_fires_once_and_clears(pool: asyncpg.Pool, lease: Lease, 
     await pool.execute(fault.cure)
     await loop.round(lease)
     assert await states(pool, fault.rule) == [(fault.subject, "resolved")]
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """A fault that is none while something else is so."""
+
+    rule: str
+    cause: str
+    excuse: str
+    over: str
+
+
+SINCE_YESTERDAY = "UPDATE tickwright.partners SET promised_since = now() - interval '1 day'"
+DAY_LONG = f"""UPDATE tickwright.partners SET settings = '{{"quiet": ["00:00-24:00 UTC"]}}'; {SINCE_YESTERDAY}"""
+AWAKE = f"UPDATE tickwright.partners SET settings = '{{}}'; {SINCE_YESTERDAY}"
+PAUSED = f"UPDATE tickwright.partners SET paused_at = now(); {SINCE_YESTERDAY}"
+RESUMED = f"UPDATE tickwright.partners SET paused_at = NULL; {SINCE_YESTERDAY}"
+STATE = "UPDATE tickwright.partner_states SET changed_at = now() - interval '1 day'"
+WAITS = next(fault.cause for fault in FAULTS if fault.rule == "polls_wait")
+OPENED = next(fault.cause for fault in FAULTS if fault.rule == "partner_breaker_open")
+OVERDRAWN = next(fault.cause for fault in FAULTS if fault.rule == "freshness_budget")
+LAGS = next(fault.cause for fault in FAULTS if fault.rule == "account_lag")
+EXCUSES = {
+    "quiet": Excuse("polls_wait", WAITS, DAY_LONG, AWAKE),
+    "paused": Excuse("polls_wait", WAITS, PAUSED, RESUMED),
+    "silent": Excuse(
+        "polls_wait",
+        f"{WAITS}; INSERT INTO tickwright.partner_states (partner_no) VALUES (1)",
+        "UPDATE tickwright.partner_states SET blocked_until = now() + interval '1 hour'",
+        "UPDATE tickwright.partner_states SET blocked_until = now() - interval '1 hour'",
+    ),
+    "failing": Excuse(
+        "polls_wait",
+        f"{WAITS}; INSERT INTO tickwright.partner_states (partner_no) VALUES (1)",
+        "UPDATE tickwright.partner_states SET breaker = 'open', open_until = now() + interval '1 minute'",
+        "UPDATE tickwright.partner_states SET open_until = now() - interval '1 minute'",
+    ),
+    "missed in quiet hours": Excuse("missed_previous_poll", f"{PARTNER}; {MISSED}", DAY_LONG, AWAKE),
+    "missed by a paused one": Excuse("missed_previous_poll", f"{PARTNER}; {MISSED}", PAUSED, RESUMED),
+    "missed before it was changed": Excuse(
+        "missed_previous_poll",
+        f"{PARTNER}; {MISSED}",
+        "UPDATE tickwright.partners SET promised_since = now()",
+        SINCE_YESTERDAY,
+    ),
+    "a breaker that nobody needs": Excuse(
+        "partner_breaker_open", OPENED, STATE, "UPDATE tickwright.partner_states SET open_until = now()"
+    ),
+    "a budget within the objective of the month": Excuse(
+        "freshness_budget",
+        OVERDRAWN,
+        "UPDATE tickwright.account_freshness SET polls = 10000, fresh = 9990 WHERE minutes = 1440",
+        "UPDATE tickwright.account_freshness SET fresh = 9000 WHERE minutes = 1440",
+    ),
+    "a wheel without slots": Excuse(
+        "freshness_unknown",
+        "INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id, judged_until) "
+        "VALUES (1, 0, now() - interval '2 days')",
+        "SELECT",
+        "INSERT INTO tickwright.poll_slots (slot_id, interval_minutes, next_due_at) VALUES (0, 1, now())",
+    ),
+    "a wheel within its time": Excuse(
+        "freshness_unknown",
+        WHEEL,
+        "UPDATE tickwright.poll_wheels SET judged_until = now() - interval '68 seconds'",
+        "UPDATE tickwright.poll_wheels SET judged_until = now() - interval '73 seconds'",
+    ),
+    "an account that is judged no more": Excuse(
+        "account_lag",
+        LAGS,
+        "UPDATE tickwright.account_lags SET due_at = now() - interval '155 minutes'",
+        "UPDATE tickwright.account_lags SET due_at = now() - interval '150 minutes'",
+    ),
+}
+
+
+@pytest.mark.parametrize("excuse", EXCUSES.values(), ids=EXCUSES.keys())
+async def test_what_has_an_excuse_is_no_fault(pool: asyncpg.Pool, lease: Lease, excuse: Excuse) -> None:
+    """Nothing fires while it holds: what is as it was set wakes nobody at night. Without it the same does."""
+    await pool.execute(f"{excuse.cause}; {excuse.excuse}")
+    await alerting(pool).round(lease)
+    assert await states(pool, excuse.rule) == []
+    await pool.execute(excuse.over)
+    await alerting(pool).round(lease)
+    assert [state for _, state in await states(pool, excuse.rule)] == ["firing"]
+
+
+async def test_polls_that_waited_for_the_end_of_quiet_hours_have_the_bound_to_be_taken(
+    pool: asyncpg.Pool, lease: Lease
+) -> None:
+    """Quiet until a moment ago: their hours of waiting are nobody's fault, and the consumers have only just begun."""
+    rule = next(rule for rule in RULES if rule.name == "polls_wait")
+    clock = "to_char(now() AT TIME ZONE 'UTC' - interval '{}', 'HH24:MI')"
+    quiet_to = f"""UPDATE tickwright.partners
+      SET settings = jsonb_build_object('quiet', {clock.format("8 hours")} || '-' || {clock} || ' UTC');
+      {SINCE_YESTERDAY}"""
+    long_ago = WAITS.replace("VALUES (now(),", "VALUES (now() - interval '8 hours',")
+    await pool.execute(f"{long_ago}; {quiet_to.format('0')}")
+    loop = Alerting(Leases(pool, owner="test"), rules=[rule])
+    await loop.round(lease)
+    assert await states(pool, "polls_wait") == []
+    await pool.execute(quiet_to.format("3 minutes"))
+    await loop.round(lease)
+    assert await states(pool, "polls_wait") == [("dhl", "firing")]
+
+
+async def test_relays_are_looked_at_one_by_one(pool: asyncpg.Pool, lease: Lease) -> None:
+    """The shard that stands is named, whether its polls wait or are frozen into a batch, and no other."""
+    await pool.execute(
+        """INSERT INTO tickwright.scheduler_outbox
+                  (release_at, due_at, slot_id, partner_no, shard, ids, account_nos, external_ids, batch_no)
+           SELECT now() + late * interval '1 second', now(), 0, 1, shard, '{1}', '{1}', '{x}', batch_no
+             FROM (VALUES (0, 60, NULL), (1, -60, 7), (1, 60, NULL), (2, -60, NULL), (2, 60, NULL), (5, -1, NULL))
+                  AS rows (shard, late, batch_no)"""
+    )
+    await alerting(pool).round(lease)
+    assert {subject for subject, _ in await states(pool, "poll_relay_stalled")} == {"1", "2", "5"}
+
+
+async def published(pool: asyncpg.Pool, number: int, first_offset: int, last_offset: int) -> None:
+    """Mark a batch of shard 0 as a relay does, in one partition of the topic."""
+    places = Committed(partitions=1, places=[Place(0, first_offset, last_offset)])
+    async with pool.acquire() as connection:
+        await relay_store.mark_published(connection, 0, number, "polls", places)
+
+
+async def test_a_topic_made_anew_while_nobody_reads_has_a_lag(pool: asyncpg.Pool, lease: Lease) -> None:
+    """How far the group was in the old one counts no more; what a reader of the new one says stays."""
+    await pool.execute("INSERT INTO tickwright.poll_relays (shard, batch_no) VALUES (0, 9)")
+    await published(pool, 1, 900_000, 999_999)
+    await pool.execute("INSERT INTO tickwright.poll_reads VALUES ('polls', 0, 1000500, 1000500, now())")
+    await published(pool, 2, 1_000_000, 1_000_099)
+    assert await pool.fetchval("SELECT position FROM tickwright.poll_reads") == 1_000_500, "others' polls are read"
+    await alerting(pool).round(lease)
+    assert await states(pool, "poll_group_lag") == []
+    await published(pool, 3, 0, 999)
+    await published(pool, 4, 1000, 1999)
+    await alerting(pool).round(lease)
+    assert await states(pool, "poll_group_lag") == [("polls", "firing")]
+    assert await pool.fetchval("SELECT lag FROM tickwright.poll_lags") == 2000
+    await pool.execute("INSERT INTO tickwright.poll_reads VALUES ('polls', 0, 500, 500, now())")
+    await published(pool, 5, 0, 699)
+    assert await pool.fetchval("SELECT position FROM tickwright.poll_reads") == 500
 
 
 async def test_a_long_open_transaction_is_named_by_its_pid(pool: asyncpg.Pool, lease: Lease, database_url: str) -> None:

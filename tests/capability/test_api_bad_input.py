@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from kit.api import RunningApi, running_api
 from tickwright.api import ApiLimits
+from tickwright.api.server import bind, make_server
 
 JOB = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z"%s}'
 
@@ -174,6 +176,37 @@ async def test_a_head_that_drips_is_cut_off(api: RunningApi, monkeypatch: pytest
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /hea")
     assert (await reader.read()).count(b"HTTP/1.1 200") == 1
     writer.close()
+
+
+async def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is the head's alone: neither a slow answer, such as a file, nor a connection at rest is cut."""
+    monkeypatch.setattr("tickwright.api.server.HEAD_TIMEOUT_S", 0.05)
+    later = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await later.wait()
+        later.clear()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"o", "more_body": True})
+        await later.wait()
+        later.clear()
+        await send({"type": "http.response.body", "body": b"k"})
+
+    server, listening = make_server(slow, "127.0.0.1", 0), bind("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+    for next_head in (b"", b"GET /"):
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + next_head)
+        for delay_s in (0.3, 0.6):
+            asyncio.get_running_loop().call_later(delay_s, later.set)
+        assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+        if not next_head:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.3)
+    assert await reader.read() == b""  # the head that drips
+    writer.close()
+    server.should_exit = True
+    await serving
 
 
 @pytest.mark.parametrize(

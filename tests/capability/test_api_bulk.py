@@ -72,6 +72,22 @@ async def test_rejects_beyond_the_cap_are_counted(api: RunningApi) -> None:
     assert (said["rejected"], len(said["rejects"]), said["rejects_left_out"], said["created"]) == (1500, 1000, 500, 1)
 
 
+async def test_a_row_that_the_database_refuses_costs_no_other(api: RunningApi) -> None:
+    """The batch is halved until only such rows are left out, with or without keys; the audit trail counts them."""
+    await api.pool.execute("ALTER TABLE tickwright.scheduled_tasks ADD CHECK (payload->>'n' NOT IN ('3', '17'))")
+    body = b"".join(LINE % n for n in range(20))
+    for key in ({}, {"Idempotency-Key": "refused"}):
+        said = (await api.operator.bulk(body, **key)).json
+        assert (said["created"], said["committed_lines"]) == (18, 20)
+        assert [(r["line"], r["code"]) for r in said["rejects"]] == [
+            (4, "refused_by_database"),
+            (18, "refused_by_database"),
+        ]
+        line = (await api.viewer.get("/v1/audit?action=jobs.import")).json["items"][0]
+        assert line["after"] == {"committed_lines": 20, "created": 18, "existing": 0, "rejected": 2, "finished": True}
+    assert await count(api) == 36
+
+
 async def test_an_upload_with_a_key_can_be_sent_again(api: RunningApi) -> None:
     """The same key and lines make no job twice; the second answer says that they exist."""
     body = b"".join(LINE % n for n in range(2_500))

@@ -14,7 +14,7 @@ import pytest_asyncio
 from pydantic import SecretStr
 
 from kit.cli import Said, environment, tickwright
-from kit.processes import free_port
+from kit.ports import free_port
 from tickwright import Tickwright
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
@@ -127,8 +127,10 @@ def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str
         (["jobs", "schedule", "mail", "{"], "JSON"),
         (["jobs", "cancel"], "ID or --type"),
         (["jobs", "cancel", "--type", "mail"], "--yes"),
-        (["run", "nope"], "worker, scheduler, relay, api"),
-        (["run", "poll-consumer"], "later release"),
+        (
+            ["run", "nope"],
+            "worker, scheduler, relay, poll-consumer, fanout-consumer, report-listener, campaign-consumer, api",
+        ),
         (["task-types", "put", "x", "--target", "pg:x", "--timeout", "5"], '"30s"'),
         (["bench", "nothing"], "nothing"),
     ],
@@ -354,3 +356,11 @@ async def test_every_mistake_of_the_toml_file_is_named_with_its_key(database_url
     assert "did you mean target?" in refused.value.message
     async with Tickwright(database_url) as app:
         assert await app.service.types.list() == []
+
+
+def test_the_relays_of_polls_in_commands(env: dict[str, str]) -> None:
+    """Without Kafka there is nothing to reconcile, and the outbox itself is listed as ever."""
+    assert ok("outbox", "--json", env=env).json["items"] == []
+    assert ok("outbox", "polls", "--json", env=env).json["items"] == []
+    refused = tickwright("outbox", "reconcile", "--json", env=env)
+    assert (refused.code, refused.error["code"]) == (1, "no_kafka")

@@ -170,7 +170,7 @@ async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
         await eventually_async(lambda: len(started) == 3)
         await eventually_async(lambda: engine.worker.doorbell.armed or _looked(engine, looks) > 10)
         may_end.set()
-        await eventually_async(lambda: len(started) == 12, within_s=5)
+        await eventually_async(lambda: len(started) == 12)
 
 
 def _looked(engine: Engine, looks: set[float | None]) -> int:

@@ -13,7 +13,10 @@ import pytest
 from kit.engine import connect, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.pacing import Pacer
+from tickwright.capabilities.jobs.types_store import register_handler
 from tickwright.store.pool import Pool, open_pool
 
 LOCK = "SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = ANY ($1::bigint[]) FOR UPDATE"
@@ -33,12 +36,12 @@ class Desk:
     """A database with a registered session, and claims of type ``t`` under it."""
 
     def __init__(self, pool: Pool, token: int) -> None:
-        self.pool, self._token = pool, token
+        self.pool, self.token = pool, token
 
     async def claim(self, *, bounded: bool) -> list[int]:
         """Return the ids that one claim takes; fail when it waits."""
         plan, lanes = ClaimPlan(("t",), (1000,), 1000), [Lane("t", 0, frontier_s=1.0)]
-        request = ClaimRequest(self._token, plan, lanes, timedelta(seconds=1), bounded=bounded)
+        request = ClaimRequest(self.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
         claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
         return sorted(row[0] for row in claimed.rows)
 
@@ -160,6 +163,47 @@ async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_end
                 await held.aclose()
                 await eventually_async(lambda: _nothing_live(desk.pool), 30)
     assert runs == Counter(ids)
+
+
+async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_once(database_url: str) -> None:
+    """What came meanwhile is held; if it also still counted as asked for, the type's limit would be granted twice."""
+    kind = TaskType("few", "python:few", concurrency=3)
+    entry, coming = Entry(kind, lambda *_: None, is_async=False), {"few": 3}
+    async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
+        await register_handler(desk.pool, kind)
+        pacer, holder = Pacer(desk.pool, ClaimStore(desk.pool)), await connect(database_url)
+        transaction = holder.transaction()
+        await transaction.start()
+        await holder.execute("SELECT FROM tickwright.task_types WHERE name = 'few' FOR UPDATE")
+        settling = asyncio.create_task(pacer.share_out(connection, desk.token, {"few": entry}, lambda: coming))
+        blocked = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+        await eventually_async(lambda: holder.fetchval(blocked))
+        entry.held, coming = 3, {}
+        await transaction.rollback()
+        (await settling)()
+        assert await holder.fetchval("SELECT granted FROM tickwright.type_grants") == entry.granted == 3
+        await holder.close()
+
+
+async def test_a_grant_counts_when_it_is_committed(database_url: str) -> None:
+    """A renewal that is rolled back has granted nothing: what this worker had in use is all that it may have."""
+    kind = TaskType("few", "python:few", concurrency=3)
+    entry = Entry(kind, lambda *_: None, is_async=False)
+    async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
+        await register_handler(desk.pool, kind)
+        pacer, nothing = Pacer(desk.pool, ClaimStore(desk.pool)), dict[str, int]
+        transaction = connection.transaction()
+        await transaction.start()
+        overtaken = await pacer.share_out(connection, desk.token, {"few": entry}, nothing)
+        assert entry.granted == 0
+        await transaction.rollback()
+        async with connection.transaction():
+            committed = await pacer.share_out(connection, desk.token, {"few": entry}, nothing)
+            assert entry.granted == 0
+        overtaken()
+        assert entry.granted == 0
+        committed()
+        assert entry.granted == 3
 
 
 async def _nothing_live(connection: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tickwright.capabilities.jobs import jobs_store
-from tickwright.capabilities.jobs.paging import NEWEST
+from tickwright.store.paging import NEWEST
 from tickwright.store.pool import Connection, open_pool
 from tickwright.store.queries import load
 
@@ -42,7 +42,7 @@ LIST_ARGUMENTS = f"{NEWEST}, '{{pending}}', NULL, NULL, NULL, NULL, 51"
 async def test_a_page_of_jobs_walks_its_index(connection: Connection, source: str) -> None:
     """Fifty rows are read to show fifty."""
     async with connection.transaction():
-        await connection.execute(load("tickwright.capabilities.jobs.sql", "operations.sql")["plan_page"])
+        await connection.execute(load("tickwright.store.sql", "paging.sql")["plan_page"])
         told = await plan(connection, jobs_store._LISTS[source], LIST_TYPES, LIST_ARGUMENTS)
     assert f"rows={ROWS}" not in told, told
 

@@ -5,15 +5,39 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import asyncpg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
+from kit.batches import Numbers, batch_world
+from kit.consumers import all_done, running_consumer, seed
+from kit.fanout import MODULE, Hub, registry_of
 from kit.relays import RelayWorld, relay_world
+from kit.reports import ReportWorld, plan_of, report_world
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll, ReportRequest
+from tickwright.batch.metrics import consumer_source as batch_source
+from tickwright.brokers.kafka.poll_holding import SourceCounts, samples_of
+from tickwright.brokers.rabbitmq import FanoutNames, RabbitTasks
+from tickwright.capabilities.polling.consumer_metrics import consumer_source
+from tickwright.capabilities.reports.metrics import source_of as report_source
+from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.runtime.leases import Leases
-from tickwright.runtime.readings import DatabaseReadings, leases_source, relay_source, services_source
+from tickwright.runtime.poll_relay import PollRelay
+from tickwright.runtime.readings import (
+    DatabaseReadings,
+    leases_source,
+    poll_relays_source,
+    relay_source,
+    services_source,
+)
 from tickwright.runtime.supervisor import ServiceState
+from tickwright.wiring.brought import Brought
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import Bind, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +62,7 @@ class Entry:
 class Slots:
     """The worker's slots."""
 
-    slots, busy, queued = 8, 1, 5
+    slots, busy, queued, threads_stuck = 8, 1, 5, 0
 
 
 class Worker:
@@ -82,6 +106,10 @@ def test_prometheus_rules_use_metrics_that_exist() -> None:
     text = (ROOT / "deploy/prometheus/tickwright.rules.yml").read_text()
     used = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\btickwright_\w+", text)}
     assert used <= {spec.name for spec in METRICS}
+    named = set(re.findall(r"\w+", " ".join(re.findall(r'rule!?[=~]+"([^"]+)"', text))))
+    assert named <= {rule.name for rule in RULES}
+    firing = text[text.index("- alert: TickwrightFiring") :]
+    assert "labels:" not in firing  # it would overwrite the rule's own severity
 
 
 async def test_the_workers_counters_are_read_at_scrape_time() -> None:
@@ -97,34 +125,116 @@ async def test_the_workers_counters_are_read_at_scrape_time() -> None:
     assert found["tickwright_worker_result_backlog{}"] == 9
 
 
-async def test_every_metric_of_the_contract_appears_on_some_page(world: RelayWorld) -> None:
+async def _samples_of_a_consumer(url: str) -> list[Sample]:
+    """Return what a consumer counts that has carried out one poll."""
+
+    async def ask(_poll: Poll) -> Answer:
+        return Answer("moving")
+
+    async with running_consumer(url, functions={"acme": ask}) as side:
+        trackers = await seed(side.pool, 1)
+        await eventually_async(lambda: all_done(side.pool, trackers))
+        return list(consumer_source(side.consumer)())
+
+
+async def _page_of_fan_out(url: str) -> bytes:
+    """Return the page of a process that has polled one entity, served as Prometheus gets it."""
+    settings = Settings(database_url=SecretStr(url), metrics_bind=Bind("127.0.0.1", 0))
+    hub = Hub()
+    opened = open_node(
+        settings, ["scheduler", "fanout-consumer"], brought=Brought(modules=registry_of({MODULE: hub})), any_port=True
+    )
+    async with opened as node, aiohttp.ClientSession() as client:
+        running = asyncio.create_task(node.run(signals=False))
+        await eventually_async(lambda: hub.ended, what="it was polled")
+
+        async def page() -> bytes:
+            async with client.get(f"http://{node.health_bind}/metrics") as answer:
+                found = await answer.read()
+            return found if b'tasks_total{outcome="succeeded"}' in found else b""
+
+        found = await eventually_async(page, what="its end is counted")
+        node.supervisor.request()
+        await running
+    return found
+
+
+async def _samples_of_reports(world: ReportWorld) -> list[Sample]:
+    """Return what a process counts that has brought a part and made a file."""
+
+    async def one(_request: ReportRequest) -> AsyncIterator[dict[str, int]]:
+        yield {"id": 1}
+
+    async with world.process({"one": one}) as process:
+        await world.finished(await world.request(plan_of("one")))
+        counted = report_source(process.listener, process.supervisor)
+        names = {"tickwright_report_parts_total", "tickwright_report_steps_total"}
+
+        await eventually_async(lambda: names <= {sample.name for sample in counted()}, what="both are counted")
+        return list(counted())
+
+
+async def _samples_of_batches(url: str) -> list[Sample]:
+    """Return what a consumer counts that has worked on an execution."""
+    async with batch_world(url) as world:
+        process = await world.process(Numbers(members=10))
+        await world.over(await world.start(await world.put()))
+        counted = batch_source(process.consumer)
+        names = {"tickwright_batch_chunks_total", "tickwright_batch_running_chunks"}
+        await eventually_async(lambda: names <= {sample.name for sample in counted()}, what="both are counted")
+        return list(counted())
+
+
+async def test_every_metric_of_the_contract_appears_on_some_page(
+    world: RelayWorld, database_url: str, tmp_path: Path
+) -> None:
     """Nothing in the table is a promise without a value."""
     await world.pool.execute(
         "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now() - interval '5 s', 't'), "
         "(now() + interval '1 day', 't');"
         "INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:x', '{}'), ('evil_scheme:x', '{}');"
         "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
-        "VALUES ('r', 's', 'info', '', 'firing')"
+        "VALUES ('r', 's', 'info', '', 'firing');"
+        "INSERT INTO tickwright.poll_ends VALUES "
+        "('polls', 4, 0, 100, now(), '{90,100}', ARRAY[now() - interval '60 s', now()]);"
+        "INSERT INTO tickwright.poll_reads VALUES ('polls', 4, 95, 100, now());"
+        "INSERT INTO tickwright.polling_schedule_config (account_id) VALUES ('a');"
+        "INSERT INTO tickwright.account_lags (account_no, interval_minutes, due_at, polls, fresh, lag) "
+        "VALUES (1, 120, now(), 10, 9, 2);"
+        "INSERT INTO tickwright.entities (code, polling_enabled_modules) VALUES ('A', 'LOCATIONS')"
     )
+    fan_out = await _page_of_fan_out(database_url)
+    async with report_world(database_url, tmp_path) as reports:
+        counted = [*await _samples_of_reports(reports), *await _samples_of_batches(database_url)]
     relay = world.relay()
     relay._service.lease = await Leases(world.pool, owner="test").take("relay:outbox")
     readings = DatabaseReadings(world.pool)
     state = ServiceState("s", running=True, tick_age_s=1.0, tick_within_s=5, restarts=1, last_error="")
     session = [Sample("tickwright_session_token", 1), Sample("tickwright_session_held", 1)]
+    consumer = await _samples_of_a_consumer(database_url)
+    tasks = RabbitTasks("amqp://nowhere.invalid", FanoutNames(), slots=1)
+    tasks.queued = [0, 0]
     sources: list[Source] = [
+        lambda: consumer,
         readings,
         relay_source(relay),
+        poll_relays_source([PollRelay(Leases(world.pool, owner="test"), None)]),
+        lambda: samples_of(SourceCounts(), 0),
         leases_source([relay]),
         services_source(lambda: [state]),
         lambda: session,
+        lambda: counted,
+        tasks.samples,
     ]
     collector = TickwrightCollector(sources, worker=Worker(), lateness_buckets_s=(0.001, 1.0))
     page = await MetricsPage(collector, readings.refresh).render()
-    assert set(re.findall(rb"# TYPE (tickwright_\w+)", page)) == {spec.name.encode() for spec in METRICS}
+    assert set(re.findall(rb"# TYPE (tickwright_\w+)", page + fan_out)) == {spec.name.encode() for spec in METRICS}
     found = values(page)
     assert found["tickwright_jobs_due{task_type=t}"] == 1
     assert found["tickwright_jobs_upcoming{task_type=t}"] == 1
     assert found["tickwright_jobs_oldest_due_seconds{task_type=t}"] >= 5
+    assert found["tickwright_poll_lag_records{partition=4,topic=polls}"] == 5
+    assert 0 <= found["tickwright_poll_oldest_seconds{partition=4,topic=polls}"] < 60
     assert "tickwright_outbox_oldest_seconds{scheme=other}" in found, "labels are bounded, whatever users write"
 
 
@@ -136,7 +246,7 @@ async def test_without_the_database_the_page_is_still_there_and_says_so(world: R
     transaction = locked.transaction()
     await transaction.start()
     await locked.execute("LOCK TABLE tickwright.outbox")
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         found = values(await page.render())
     assert found["tickwright_readings_ok{}"] == 0
     await transaction.rollback()

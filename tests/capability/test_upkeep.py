@@ -1,7 +1,5 @@
 """Upkeep: tables ahead, old data away in bounded batches, stuck jobs back, never in the way of traffic."""
 
-from collections.abc import AsyncIterator
-
 import asyncpg
 import pytest
 
@@ -9,18 +7,9 @@ from kit.leases import LONG
 from tickwright.runtime import upkeep as module
 from tickwright.runtime.leases import Lease, Leases
 from tickwright.runtime.upkeep import Upkeep
-from tickwright.store.pool import open_pool
 
 DAYS = "SELECT count(*) FROM pg_class WHERE relname ~ '^scheduled_tasks_[0-9]{8}$'"
 OLD = "SELECT to_regclass('tickwright.scheduled_tasks_20200101') IS NOT NULL"
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool as production opens it."""
-    pool = await open_pool(database_url, max_size=6)
-    yield pool
-    pool.terminate()
 
 
 @pytest.fixture

@@ -1,23 +1,9 @@
 """The test kit's own servers: they start, die, come back and keep what they promised."""
 
-from collections.abc import Iterator
-
 import asyncpg
 import psycopg
-import pytest
 
-from kit.servers import PgBouncer, PostgresServer, RabbitServer, RedisServer
-
-
-@pytest.fixture(scope="module")
-def mortal_postgres() -> Iterator[PostgresServer]:
-    """A server that tests may kill."""
-    server = PostgresServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.destroy()
+from kit.servers import PgBouncer, PostgresServer, RabbitServer, RedisServer, started
 
 
 def test_a_killed_postgres_comes_back_with_its_rows(mortal_postgres: PostgresServer) -> None:
@@ -58,26 +44,19 @@ def test_the_pooler_shares_server_connections(pgbouncer: PgBouncer) -> None:
     assert backend() == backend()
 
 
-def test_a_killed_redis_comes_back_with_its_keys() -> None:
+def test_a_killed_redis_comes_back_with_its_keys(mortal_redis: RedisServer) -> None:
     """With ``appendfsync always`` a key survives ``kill -9``."""
-    server = RedisServer({"appendfsync": "always"})
-    try:
-        server.start()
-        assert redis_says(server, "SET kept 42") == "+OK"
-        server.kill9()
-        server.start()
-        assert redis_says(server, "GET kept") == "$2"
-    finally:
-        server.destroy()
+    assert redis_says(mortal_redis, "SET kept 42") == "+OK"
+    mortal_redis.kill9()
+    mortal_redis.start()
+    assert redis_says(mortal_redis, "GET kept") == "$2"
 
 
 async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
     """A durable queue survives ``kill -9``, and the disk alarm can be set and cleared."""
     import aio_pika
 
-    server = RabbitServer()
-    try:
-        server.start()
+    with started(RabbitServer()) as server:
         async with await aio_pika.connect(server.url) as connection, connection.channel() as channel:
             await channel.declare_queue("kept", durable=True)
         server.sync_definitions()
@@ -88,8 +67,6 @@ async def test_a_killed_rabbit_comes_back_with_its_queue() -> None:
         assert "disk" in server.control("eval", "rabbit_alarm:get_alarms().")
         server.set_disk_alarm(on=False)
         assert "disk" not in server.control("eval", "rabbit_alarm:get_alarms().")
-    finally:
-        server.destroy()
 
 
 def redis_says(server: RedisServer, command: str) -> str:

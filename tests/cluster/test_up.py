@@ -8,18 +8,26 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 from kit.cli import environment
-from kit.processes import free_port, is_running, kill_group, make_folder, processes_in
+from kit.ports import free_port
+from kit.processes import is_running, kill_group, make_folder, processes_in
+from kit.rabbit_reports import Reports
+from kit.rabbit_tasks import Fanout
+from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually
+from tickwright.brokers.rabbitmq import ReportExchanges
 from tickwright.cli.up import Receiver, open_receiver
+from tickwright.cli.world.providers import PROVIDERS
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
+_LINK = re.compile(r"^  report +(http://\S+)   \(5000 rows", re.MULTILINE)
+_LOANS = re.compile(r"^  loans +(\d+) of 50000 clients are selected, (\d+) applications are made$", re.MULTILINE)
 _KEY = re.compile(r"^  key +(tw_\S+)", re.MULTILINE)
 
 
@@ -99,6 +107,27 @@ def stop(up: Up, *, within_s: float = 20) -> None:
     assert [pid for pid in children if is_running(pid)] == []
 
 
+def withdrawals(up: Up) -> str:
+    """Return the file of the example's first report, fetched by the link that is shown, without a key."""
+    link = eventually(lambda: _LINK.search(up.text), 60, what=f"the first report's link: {up.log}")
+    with urlopen(link[1], timeout=10) as answer:  # type: ignore[index]  # a match, or the wait has failed
+        return str(answer.read().decode())
+
+
+def offered_once_each(up: Up) -> None:
+    """Wait until the example's campaign is over: of 50,000 clients the right ones have an application, one each."""
+    eventually(lambda: _LOANS.search(up.text), 100, what=f"the campaign's applications: {up.log}")
+    [(selected, applications)] = _LOANS.findall(up.text)
+    rich = [n for n in range(1, 50_001) if n % 8 == 0 and n * 7919 % 9000 > 3000]
+    wanted = sum(n % 100 > 0 and n * 7 % 60 > 7 for n in rich)
+    assert (int(selected), int(applications)) == (wanted, wanted)
+    assert re.search(
+        r"^batch example\.loan 1: IN_PROGRESS for .* chunks \d+/20, seen \d+/50000, ", up.text, re.MULTILINE
+    )
+    execution = up.ask("/v1/executions/1")
+    assert (execution["status"], execution["missing"]) == ("FINISHED", sum(n % 100 == 0 for n in rich))
+
+
 def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
     """The API answers with the printed key; handlers, callbacks and retries run; the key file is private."""
     with running() as up:
@@ -107,9 +136,15 @@ def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
         for task_type in ("example.greet", "example.callback", "example.flaky"):
             up.until_completed(task_type)
         assert up.ask("/readyz")["ready"] is True
+        assert "set TICKWRIGHT_AMQP_URL, and an OCPI hub comes" in up.text
+        assert up.ask("/v1/entities")["items"] == []
         file = up.home / "admin.key"
         assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (key, 0o600)
         eventually(lambda: "late: p50" in up.text, 15, what="a status line")
+        eventually(lambda: "trackers ≈20000" in up.text, 30, what="the example's trackers have their places")
+        assert withdrawals(up).startswith("name,withdrawal,amount,asked_at\r\nuser 1")
+        eventually(lambda: re.search(r"^reports \d+: .* finished [1-9].*, 5000 rows", up.text, re.MULTILINE), 15)
+        offered_once_each(up)
         stop(up)
         assert "Traceback" not in up.text
         assert "\x1b" not in up.text
@@ -167,5 +202,68 @@ def test_a_killed_up_leaves_work_that_the_next_one_finishes() -> None:
                 ),
                 60,
                 what=f"job {before} ends",
+            )
+            stop(again)
+
+
+@asynccontextmanager
+async def running_with_hub(rabbit: RabbitServer, redis: RedisServer) -> AsyncIterator[Up]:
+    """Run ``up`` beside a RabbitMQ and a Redis, under names of the test's own."""
+    queues, reports = Fanout(rabbit.url), Reports(rabbit.url)
+    prefix = queues.names.prefix
+    reports.shared = ReportExchanges(prefix)
+    for listener in ("users", "withdrawals"):
+        reports.names(listener)
+    try:
+        with running(AMQP_URL=rabbit.url, AMQP_PREFIX=prefix, REDIS_URL=redis.url, REDIS_PREFIX=prefix) as up:
+            yield up
+    finally:
+        await queues.remove()
+        await reports.remove()
+
+
+def hub_consumers(up: Up) -> list[int]:
+    """Return the pids of the sessions that work for the hub, once all three are there."""
+
+    def three() -> list[int]:
+        found = [one["name"] for one in up.ask("/v1/workers")["items"] if one["roles"] == ["fanout-consumer"]]
+        return [int(name.rpartition(":")[2]) for name in found] if len(found) == 3 else []
+
+    return eventually(three, 60, what=f"three consumers of the hub: {up.log}")
+
+
+def asked(up: Up, *, since: str = "") -> dict[str, str]:
+    """Return when each provider's last run that succeeded began, where that is after ``since``."""
+    found = {code: up.ask(f"/v1/entities/{code}")["modules"][0]["last_success_at"] for code in PROVIDERS}
+    return {code: at for code, at in found.items() if at is not None and at > since}
+
+
+async def test_with_rabbitmq_the_example_has_a_hub(rabbit_server: RabbitServer, redis_server: RedisServer) -> None:
+    """Three consumers of one slot ask four providers, again in the next window; all of it ends with ``up``."""
+    async with running_with_hub(rabbit_server, redis_server) as up:
+        consumers = hub_consumers(up)
+        eventually(lambda: len(asked(up)) == len(PROVIDERS), 60, what=f"each provider was asked: {up.log}")
+        first = max(asked(up).values())
+        eventually(lambda: len(asked(up, since=first)) == len(PROVIDERS), 60, what=f"and once more: {up.log}")
+        eventually(lambda: re.search(r"^hub: DE\.SLO (is )?asked .* · NL\.ONE ", up.text, re.MULTILINE), 15)
+        assert set(consumers) <= set(up.children())
+        stop(up)
+        assert "Traceback" not in up.text
+
+
+async def test_the_hubs_consumers_die_with_a_killed_up(rabbit_server: RabbitServer, redis_server: RedisServer) -> None:
+    """Kill -9 leaves none of them; without RabbitMQ the next start polls nobody of the hub."""
+    async with running_with_hub(rabbit_server, redis_server) as up:
+        consumers = hub_consumers(up)
+        eventually(lambda: asked(up), 60, what=f"a provider was asked: {up.log}")
+        os.kill(up.process.pid, signal.SIGKILL)
+        up.process.wait(timeout=10)
+        eventually(lambda: not any(is_running(pid) for pid in consumers), 30, what="the consumers are gone")
+        with running(home=up.home) as again:
+            again.ready()
+            eventually(
+                lambda: [one["is_polling_enabled"] for one in again.ask("/v1/entities")["items"]] == [False] * 4,
+                30,
+                what="the hub's entities are paused",
             )
             stop(again)

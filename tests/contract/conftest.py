@@ -14,6 +14,8 @@ def side_kind(request: pytest.FixtureRequest) -> str:
     """The name of a broker; a new folder under ``brokers/`` gets its line in ``SIDES``."""
     if request.param == "rabbitmq":
         request.getfixturevalue("rabbit_server")  # here, because a server starts outside the event loop
+    if request.param == "kafka":
+        request.getfixturevalue("kafka_server")
     if request.param == "postgres":
         request.getfixturevalue("database_url")
     kind: str = request.param

@@ -3,11 +3,17 @@
 import ast
 import asyncio
 import importlib
+import importlib.util
+import json
 import os
 import re
+import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +21,27 @@ import asyncpg
 import psycopg
 import pytest
 
+from kit.cli import environment as command_environment
+from kit.cli import tickwright
 from kit.waiting import eventually_async
+from tickwright import Tickwright
+from tickwright.brokers.rabbitmq import FanoutNames
+from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.states import TRANSITIONS
+from tickwright.domain.windows import Window
 from tickwright.observe.alerts import CLOCK_JUMP, RULES
+from tickwright.wiring.configfile import load_config
 from tickwright.wiring.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 JOBS = ROOT / "src/tickwright/capabilities/jobs/README.md"
-PAGES = [ROOT / "README.md", JOBS, *sorted(DOCS.rglob("*.md"))]
+POLLING = ROOT / "src/tickwright/capabilities/polling/README.md"
+FANOUT = ROOT / "src/tickwright/capabilities/fanout/README.md"
+REPORTS = ROOT / "src/tickwright/capabilities/reports/README.md"
+CAMPAIGNS = ROOT / "src/tickwright/capabilities/campaigns/README.md"
+BATCH = ROOT / "src/tickwright/batch/README.md"
+PAGES = [ROOT / "README.md", JOBS, POLLING, FANOUT, REPORTS, CAMPAIGNS, BATCH, *sorted(DOCS.rglob("*.md"))]
 MADE_LATER = {"performance.md"}  # by make bench
 ADR_LINES_MAX = 60
 
@@ -75,8 +93,11 @@ async def test_the_tour_runs_from_top_to_bottom(database_url: str, monkeypatch: 
 
 
 async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path) -> None:
-    """The Python example reminds of its invoice; the SQL example schedules and cancels."""
-    [(_, program)] = blocks(ROOT / "README.md", "python")
+    """The Python example reminds of its invoice, its report can be declared; the SQL examples do what they say."""
+    [(_, program), (_, report)] = blocks(ROOT / "README.md", "python")
+    app = Tickwright(database_url)
+    exec(report, {"app": app})
+    assert [one.name for one in app.brought.reports.all()] == ["withdrawals"]
     script = tmp_path / "first.py"
     script.write_text(program)
     process = await asyncio.create_subprocess_exec(
@@ -90,17 +111,21 @@ async def test_the_readmes_first_screen_works(database_url: str, tmp_path: Path)
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), 30)
-    [(_, statements)] = blocks(ROOT / "README.md", "sql")
-    run_sql(database_url, statements)
+    for _, statements in blocks(ROOT / "README.md", "sql"):
+        run_sql(database_url, statements)
     connection = await asyncpg.connect(database_url)
     sql = "SELECT status FROM tickwright.scheduled_tasks WHERE execute_at > now() + interval '1 day'"
     await eventually_async(lambda: connection.fetchval(sql), what="the SQL example's job")
     assert await connection.fetchval(sql) == "cancelled"
+    sql = "SELECT status FROM tickwright.shipment_polling_tracker WHERE external_id = 'AWB4711'"
+    assert await connection.fetchval(sql) == "registered"
+    sql = "SELECT polling_enabled_modules FROM tickwright.entities WHERE code = 'NL-TNM'"
+    assert await connection.fetchval(sql) == "LOCATIONS,TARIFFS"
     await connection.close()
 
 
 async def test_the_grants_for_sql_only_users_are_enough(database_url: str) -> None:
-    """A role with the page's rights schedules with a key, moves, cancels, reads and publishes, and no more."""
+    """A role with the page's rights schedules, moves, cancels, publishes, registers, adds entities, and no more."""
     [(_, grants)] = blocks(DOCS / "operations.md", "sql")
     role = f"shop_jobs_{database_url.rpartition('/')[2]}"
     run_sql(database_url, grants.replace("shop_jobs", role))
@@ -116,8 +141,21 @@ async def test_the_grants_for_sql_only_users_are_enough(database_url: str) -> No
         status = await connection.fetchval("SELECT status FROM tickwright.scheduled_tasks WHERE id = $1", job_id)
         assert status == "cancelled"
         await connection.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:t', '1')")
+        for statement in (
+            "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ('a', 'd', 'x')",
+            "UPDATE tickwright.shipment_polling_tracker SET status = 's' WHERE external_id = 'x'",
+            "DELETE FROM tickwright.shipment_polling_tracker WHERE status = 's'",
+            "INSERT INTO tickwright.entities (code, polling_enabled_modules) VALUES ('A', 'LOCATIONS')",
+            "UPDATE tickwright.entities SET is_polling_enabled = false, party = '{}', partner = NULL WHERE code = 'A'",
+            "DELETE FROM tickwright.entities WHERE code = 'A'",
+        ):
+            assert (await connection.execute(statement)).endswith(" 1"), statement
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("SELECT * FROM tickwright.trackers")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute("SELECT * FROM tickwright.api_keys")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("UPDATE tickwright.modules SET interval_seconds = 1")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute("UPDATE tickwright.scheduled_tasks SET attempts = 0")
     finally:
@@ -133,16 +171,152 @@ def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
     assert drawn == {(str(old), str(new)) for old, news in TRANSITIONS.items() for new in news}
 
 
-def test_every_limit_on_the_page_of_jobs_is_a_constant() -> None:
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [(JOBS, 15), (POLLING, 12), (FANOUT, 20), (REPORTS, 20)],
+    ids=["jobs", "polling", "fanout", "reports"],
+)
+def test_every_limit_on_the_page_of_a_capability_is_a_constant(page: Path, least: int) -> None:
     """A limit that was renamed or removed is found by whoever does it."""
-    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Za-z_]+)`", JOBS.read_text().partition("**Limits.**")[2])
+    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Za-z_]+)`", page.read_text().partition("**Limits.**")[2])
     missing = [
         f"{module}.{name}"
         for module, name in named
-        if not hasattr(importlib.import_module(f"tickwright.capabilities.jobs.{module}"), name)
+        if not hasattr(importlib.import_module(f"tickwright.capabilities.{page.parent.name}.{module}"), name)
     ]
-    assert len(named) >= 15
+    assert len(named) >= least
     assert missing == []
+
+
+@pytest.mark.parametrize("page", [POLLING, FANOUT, REPORTS], ids=["polling", "fanout", "reports"])
+def test_every_probe_on_the_page_of_a_capability_is_reached_somewhere(page: Path) -> None:
+    """A step that a test can wait at has the name that the page gives it."""
+    named = re.findall(r"\(`([a-z_]+\.[a-z_]+)`\)", page.read_text())
+    code = "".join(path.read_text() for path in page.parent.glob("*.py"))
+    assert len(named) >= 4
+    assert [name for name in named if f'"{name}"' not in code] == []
+
+
+def test_the_invariants_on_the_page_of_fan_out_are_those_of_the_code() -> None:
+    """Each one is stated where it is kept, and on the page."""
+    code = "".join(path.read_text() for path in FANOUT.parent.glob("*.py"))
+    stated = set(re.findall(r"^ +(FAN-\d+):", code, re.MULTILINE))
+    assert stated == set(re.findall(r"^\| (FAN-\d+) \|", FANOUT.read_text(), re.MULTILINE))
+
+
+def test_the_invariants_on_the_page_of_reports_are_those_of_the_code() -> None:
+    """Each one is stated where it is kept, or where both sides of a contract read it, and on the page."""
+    files = [*REPORTS.parent.glob("*.py"), ROOT / "src/tickwright/ports/reports.py"]
+    stated = set(re.findall(r"^ +(R[A-Z]{2}-\d+):", "".join(path.read_text() for path in files), re.MULTILINE))
+    table = REPORTS.read_text().partition("**Invariants.**")[2].partition("**Limits.**")[0]
+    assert stated == set(re.findall(r"R[A-Z]{2}-\d+", table))
+
+
+@pytest.mark.parametrize("page", [CAMPAIGNS, BATCH], ids=["campaigns", "batch"])
+def test_invariants_and_probes_of_batches_are_those_of_the_code(page: Path) -> None:
+    """Each invariant is stated where it is kept and on the page; each step that a test can kill at has its row."""
+    code = "".join(path.read_text() for path in page.parent.rglob("*.py"))
+    table = page.read_text().partition("**Invariants.**")[2].partition("**Limits.**")[0]
+    assert set(re.findall(r"^ +([A-Z]{3}-\d+):", code, re.MULTILINE)) == set(re.findall(r"[A-Z]{3}-\d+", table))
+    steps = set(re.findall(r'reached\(\s*"([a-z]+\.\w+)"', code))
+    assert steps == set(re.findall(r"\(`([a-z]+\.\w+)`\)", page.read_text()))
+
+
+def test_every_limit_on_the_page_of_batches_is_a_constant() -> None:
+    """As for capabilities: a limit that was renamed or removed is found by whoever does it."""
+    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Za-z_]+)`", BATCH.read_text().partition("**Limits.**")[2])
+    assert len(named) >= 15
+    for module, name in named:
+        assert hasattr(importlib.import_module(f"tickwright.batch.{module}"), name), (module, name)
+
+
+def test_every_probe_of_reports_is_on_their_page() -> None:
+    """A step between two effects that a test can kill at has its row of what is left."""
+    code = "".join(path.read_text() for path in REPORTS.parent.glob("*.py"))
+    reached = set(re.findall(r'reached\("(reports\.\w+)"', code))
+    assert reached == set(re.findall(r"`(reports\.\w+)`", REPORTS.read_text()))
+
+
+def test_the_task_on_the_page_of_messages_is_what_a_scheduler_writes() -> None:
+    """Member by member, in their order; and every member has its line."""
+    section = (DOCS / "messages.md").read_text().partition("\n## Tasks of entities\n")[2].partition("\n## ")[0]
+    [shown] = re.findall(r"```json\n(.*)\n```", section)
+    said = json.loads(shown)
+    window = Window(int(said["MessageId"].rpartition(":")[2]), 900)
+    party = json.dumps(said["EntityParty"], separators=(",", ":")).encode()
+    last_s = datetime.fromisoformat(said["LastExecutedAt"]).timestamp()
+    written = write_task("NL-TNM", "LOCATIONS", party, window, last_s, said["TimeoutMs"], None, said["ConfigVersion"])
+    assert written == (said["MessageId"], shown.encode())
+    named = [
+        word
+        for line in re.findall(r"^\| (`[A-Z].*?) \|", section, re.MULTILINE)
+        for word in re.findall(r"`(\w+)`", line)
+    ]
+    assert sorted(named) == sorted(said)
+
+
+def test_the_queues_on_the_page_of_messages_are_those_that_are_made() -> None:
+    """Names and arguments of the table, and of the line below it."""
+    section = (DOCS / "messages.md").read_text().partition("\n## Tasks of entities\n")[2].partition("\n## ")[0]
+    names = FanoutNames()
+    for queue, arguments in names.queues().items():
+        shown = queue.removeprefix(names.delay_queue(1)[: -len(".1s")])
+        assert f"`{shown}`" in section or f"`{queue}`" in section, queue
+        for argument, value in arguments.items():
+            said = f"{value:,}" if isinstance(value, int) else f"`{value}`"
+            assert argument == "x-queue-type" or (said in section and f"`{argument}`" in section) or (
+                argument == "x-dead-letter-exchange" and f"dead letters to `{value}`" in section
+            ), (queue, argument)  # fmt: skip
+
+
+def test_the_picture_of_fan_out_is_drawn_from_its_report() -> None:
+    """The report stands in the picture; drawn from it again, not one character differs."""
+    spec = importlib.util.spec_from_file_location("fanout_picture", ROOT / "bench/fanout_picture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    shown = (DOCS / "fanout-before-after.svg").read_text(encoding="utf-8")
+    [report] = re.findall(r"<metadata>(.*)</metadata>", shown)
+    assert shown == drawing.picture(json.loads(unescape(report)))
+
+
+@pytest.mark.parametrize("title", ["Trackers", "Entities", "Reports", "Campaigns"])
+def test_the_commands_of_the_tours_sections_work(database_url: str, tmp_path: Path, title: str) -> None:
+    """Every line of the section's shell block, in order, on one database."""
+    (tmp_path / "trackers.csv").write_text("account_id,partner,external_id\nshop,dhl,JD014600002\n")
+    (tmp_path / "scored.toml").write_text('listeners = ["scores"]\nparameters = { least = "integer" }\n')
+    (tmp_path / "entities.csv").write_text("code,polling_enabled_modules\nBE-BCA,LOCATIONS\n")
+    section = tmp_path / "section.md"
+    section.write_text(
+        (DOCS / "tour.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    )
+    [(_, block)] = blocks(section, "sh")
+    for _, text in blocks(section, "json"):
+        (tmp_path / "loans.json").write_text(text)
+    with sqlite3.connect(tmp_path / "crm.sqlite") as crm:
+        crm.execute("CREATE TABLE clients (id integer PRIMARY KEY, age integer, income real, country text)")
+    crm.close()
+    config = tmp_path / "tickwright.toml"
+    config.write_text(f'[sources.crm]\nurl = "sqlite://{tmp_path}/crm.sqlite"\n')
+    env = command_environment(DATABASE_URL=database_url, CONFIG=str(config))
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert len(lines) >= 8
+    for program, *words in lines:
+        assert program == "tickwright"
+        said = tickwright(*words, env=env, cwd=str(tmp_path))
+        assert said.code == 0, (words, said)
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "text"),
+    [(page.name, n, text) for page in PAGES for n, (_, text) in enumerate(blocks(page, "toml"), start=1)],
+)
+def test_a_toml_file_of_the_pages_is_one_that_is_read(tmp_path: Path, page: str, number: int, text: str) -> None:
+    """Whoever copies it starts; nothing of it is an unknown word."""
+    file = tmp_path / f"{page}-{number}.toml"
+    file.write_text(text, encoding="utf-8")
+    assert load_config(file).path == file
 
 
 def test_every_variable_is_on_the_page_of_operations() -> None:

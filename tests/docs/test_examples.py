@@ -16,6 +16,8 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from kit.cli import environment
+from kit.rabbit_tasks import Fanout
+from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
@@ -48,6 +50,120 @@ async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: st
     db = await asyncpg.connect(database_url)
     assert await db.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 1
     assert await db.fetchval("SELECT count(*) FROM shop_orders") == 1
+    await db.close()
+
+
+async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str) -> None:
+    """The one that was rolled back has neither; what the courier tells counts at once, and ends it."""
+    command = [sys.executable, str(EXAMPLES / "trackers/parcels.py")]
+    env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0")
+    said = await asyncio.to_thread(
+        subprocess.run, command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=60
+    )
+    assert said.returncode == 0, said.stderr
+    first, *rest = said.stdout.splitlines()
+    assert first.startswith("tracker 1: registered at ")
+    assert rest[:2] == ["out_for_delivery: applied, ended: False", "Delivered: applied, ended: True"]
+    assert rest[2].endswith("Delivered is a terminal status of swift")
+    db = await asyncpg.connect(database_url)
+    assert await db.fetchval("SELECT array_agg(number) FROM parcels") == ["P1"]
+    rows = await db.fetch("SELECT external_id, status FROM tickwright.shipment_polling_tracker")
+    assert [tuple(row) for row in rows] == [("P1", "Delivered")]
+    await db.close()
+
+
+async def test_the_hub_is_done_with_fast_providers_while_the_slow_one_is_asked(
+    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer
+) -> None:
+    """Four providers on three consumers of one slot: each asked and done once, the slow one last."""
+    queues = Fanout(rabbit_server.url)
+    prefix = queues.names.prefix
+    env = environment(
+        DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0", AMQP_URL=rabbit_server.url, AMQP_PREFIX=prefix,
+        REDIS_URL=redis_server.url, REDIS_PREFIX=prefix,
+    )  # fmt: skip
+    command = [sys.executable, str(EXAMPLES / "ocpi_hub/hub.py")]
+    try:
+        said = await asyncio.to_thread(
+            subprocess.run, command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=100
+        )
+        assert said.returncode == 0, said.stderr
+        done = re.findall(r"^ *([0-9.]+) s  consumer ([123]): (\S+) done, 5 locations$", said.stdout, re.MULTILINE)
+        assert sorted(code for _, _, code in done) == ["DE.SLO", "NL.ONE", "NL.TRE", "NL.TWO"]
+        assert done[-1][2] == "DE.SLO"
+        assert max(float(at) for at, _, code in done if code != "DE.SLO") < 4.5
+        assert len({consumer for _, consumer, _ in done}) > 1
+        db = await asyncpg.connect(database_url)
+        assert (
+            await db.fetchval("SELECT count(*) FROM tickwright.fanout_cursors WHERE last_success_at IS NOT NULL") == 4
+        )
+        parties = await db.fetchval("SELECT string_agg(party::text, '') FROM tickwright.entities")
+        assert "only-for-this-example" not in parties + said.stdout + said.stderr
+        await db.close()
+    finally:
+        await queues.remove()
+
+
+async def test_the_report_of_two_databases_is_one_file(database_url: str, tmp_path: Path) -> None:
+    """Only users of the country, exact amounts, no formula; an equal request is the same report."""
+    command = [sys.executable, str(EXAMPLES / "withdrawals_report/report.py")]
+    env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0", HOME=str(tmp_path))
+    said = await asyncio.to_thread(
+        subprocess.run, command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=100
+    )
+    assert said.returncode == 0, said.stderr
+    first, users, withdrawals, sizes, address, *file = said.stdout.splitlines()
+    assert re.fullmatch(r"report (\d+), and for an equal request report \1", first)
+    assert (users, withdrawals) == (
+        "stage 1: users is done, 2 rows",
+        "stage 2: withdrawals is done, 3 rows",
+    )
+    assert sizes.startswith("3 rows, ")
+    assert address.startswith(f"file://{tmp_path}/objects/reports/")
+    assert file == [
+        "name,amount,asked_at",
+        "'=cmd|' /C calc'!A0,5.00,2026-01-07T09:15:00.000000Z",
+        "ann,20.50,2026-01-05T10:00:00.000000Z",
+        "ann,1000.00,2026-01-06T12:30:00.000000Z",
+        "",
+    ]
+
+
+async def run_with_url(path: str, database_url: str, home: Path) -> list[str]:
+    """Run an example on a database and return what it says; it ends well."""
+    command = [sys.executable, str(EXAMPLES / path)]
+    env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0", HOME=str(home))
+    said = await asyncio.to_thread(
+        subprocess.run, command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=100
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout.splitlines()
+
+
+async def test_the_campaign_applies_once_for_each_right_client(database_url: str, tmp_path: Path) -> None:
+    """Whoever of 50,000 the expression selects has one application, and nobody else."""
+    said = await run_with_url("loan_campaign/campaign.py", database_url, tmp_path)
+    assert re.fullmatch(r"execution \d+: FINISHED, 50000 clients in 10 chunks", said[0])
+    assert said[1:] == ["selected 7222, applications 7222, twice 0"]
+    db = await asyncpg.connect(database_url)
+    wanted = "age > 25 AND income > 3000 AND country = 'UK'"
+    sql = (
+        f"SELECT count(*) FROM clients LEFT JOIN applications ON client_id = id WHERE ({wanted}) = (client_id IS NULL)"
+    )
+    assert await db.fetchval(sql) == 0
+    await db.close()
+
+
+async def test_the_ledger_says_what_the_bank_says_and_a_second_run_finds_nothing(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Missing entries and wrong ones are repaired."""
+    first, second = await run_with_url("reconciliation/ledger.py", database_url, tmp_path)
+    assert first.endswith(": FINISHED, 20000 entries compared, 46 repaired")
+    assert second.endswith(": FINISHED, 20000 entries compared, 0 repaired")
+    db = await asyncpg.connect(database_url)
+    sql = "SELECT count(*) FROM bank_entries FULL JOIN ledger_entries USING (id, cents)"
+    assert await db.fetchval(sql) == 20_000
     await db.close()
 
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from kit.engine import SHORT, WorkerProcess, connect, insert, job_row, read_events, running_engine
-from kit.servers import PostgresServer
+from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
@@ -103,9 +103,7 @@ async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url:
 @pytest.mark.parametrize("mode", ["immediate", "kill9"])
 async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
     """A crash of PostgreSQL under load: what was acknowledged is there, and every job ends."""
-    server = PostgresServer()
-    try:
-        server.start()
+    with started(PostgresServer()) as server:
         url = server.create_database("crash")
         await asyncio.to_thread(migrate, url)
         worker = WorkerProcess(url, tmp_path / "1.log", lease_s=3)
@@ -123,8 +121,6 @@ async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
         states = await connection.fetch("SELECT status, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1")
         await connection.close()
         worker.stop()
-    finally:
-        server.destroy()
     assert [(row["status"], row["n"]) for row in states] == [("completed", 1500)]
 
 
@@ -147,8 +143,8 @@ async def test_a_worker_that_cannot_renew_stops_starting_work(pg_server: Postgre
             token = engine.session.token
             proxy.refuse()
             proxy.reset()
-            await eventually_async(lambda: not engine.session.holds(), 5)
-            await asyncio.wait_for(stopped.wait(), 5)
+            await eventually_async(lambda: not engine.session.holds())
+            await asyncio.wait_for(stopped.wait(), 30)
             proxy.heal()
             await eventually_async(lambda: engine.session.holds() and engine.session.token > token, 15)
             await connection.close()

@@ -60,7 +60,7 @@ async def _zombie_reports_during_a_second_attempt(
         await _stop_heart(zombie)
         async with running_engine(url, {"h": second}, kinds={"h": kind}, terms=SHORT) as taker:
             try:
-                await asyncio.wait_for(second_started.wait(), 5)
+                await asyncio.wait_for(second_started.wait(), 20)
                 zombie_may_end.set()
                 await eventually_async(lambda: zombie.worker.runner.busy == 0)
                 await zombie.worker.settler.drained()
@@ -133,7 +133,7 @@ async def _a_second_worker_looks_while_the_first_works(url: str) -> Mapping[str,
         await eventually_async(lambda: first.worker.runner.busy == 1)
         token = first.session.token
         async with running_engine(url, {"h": thief}, terms=SHORT) as second:
-            await eventually_async(lambda: second.session.last_tick_age_s() is not None, 4)
+            await eventually_async(lambda: second.session.last_tick_age_s() is not None)
             renewed_s = first.session._renewed_s
             await eventually_async(lambda: first.session._renewed_s > renewed_s or first.session.token != token)
             may_end.set()
@@ -201,7 +201,11 @@ async def test_two_workers_never_start_the_same_attempt(database_url: str) -> No
 async def test_the_mutant_that_claims_in_two_steps_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J-a: SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice."""
+    """J-a: SELECT, then UPDATE in another transaction, as the source document has it, runs jobs twice.
+
+    Between the two steps of its first claim each worker waits for the other one's, so that nobody has to be lucky.
+    """
+    both_have_looked, looked = asyncio.Barrier(2), set[int]()
 
     async def two_steps(store: ClaimStore, request: ClaimRequest, _connection: Any = None) -> Claimed:
         pool = store._pool
@@ -209,7 +213,9 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
             "SELECT id FROM ONLY tickwright.scheduled_tasks WHERE status = 'pending' AND execute_at <= now() "
             "ORDER BY execute_at FOR UPDATE SKIP LOCKED LIMIT 200"
         )
-        await asyncio.sleep(0)
+        if picked and id(store) not in looked:
+            looked.add(id(store))
+            await both_have_looked.wait()
         rows = await pool.fetch(
             "UPDATE ONLY tickwright.scheduled_tasks t SET status = 'processing', owner = $1, attempts = attempts + 1 "
             "WHERE id = ANY($2) RETURNING id, task_type, payload, priority, attempts, max_attempts, fence, timeout_ms, "
@@ -217,7 +223,8 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
             request.token,
             [row["id"] for row in picked],
         )
-        return Claimed(rows, await pool.fetchval("SELECT date_part('epoch', clock_timestamp())"), None, [])
+        now_s = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())")
+        return Claimed(rows, now_s, None, now_s, [])
 
     monkeypatch.setattr(ClaimStore, "claim", two_steps)
     starts = await _two_workers_run_each_job(database_url, 3000)

@@ -1,7 +1,6 @@
 """Leases on job_config: rising fences, no effect of an old owner, no early takeover (L1 to L3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +15,9 @@ from kit.leases import (
     check_effect_order,
     check_fences_rise,
     check_no_early_takeover,
+    check_nobody_passes_by_a_transaction,
+    check_rests_for_its_least_time,
+    check_transaction_outlives_its_lease,
     check_zombie_cannot_disturb,
     check_zombie_changes_nothing,
     effect,
@@ -27,15 +29,7 @@ from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic
 from tickwright.runtime.leases import Lease, LeasedService, Leases
-from tickwright.store.pool import open_pool
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool as production opens it."""
-    pool = await open_pool(database_url, max_size=12)
-    yield pool
-    pool.terminate()
+from tickwright.store.pool import AWAY, open_pool
 
 
 async def test_every_take_has_a_higher_fence_also_when_many_ask_at_once(pool: asyncpg.Pool) -> None:
@@ -63,6 +57,11 @@ async def test_an_overtaken_owner_changes_nothing(pool: asyncpg.Pool) -> None:
 async def test_an_overtaken_owner_neither_renews_nor_releases(pool: asyncpg.Pool) -> None:
     """The version is in every write of the holder, also where the owner's name is the same."""
     await check_zombie_cannot_disturb(pool)
+
+
+async def test_a_lease_rests_for_its_least_time(pool: asyncpg.Pool) -> None:
+    """``lock_at_least_for``: who is done at once does not let the next one begin at once."""
+    await check_rests_for_its_least_time(pool)
 
 
 async def test_the_workers_clock_does_not_matter(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +97,23 @@ async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_w
     await eventually_async(takes_over, 10, what="the takeover")
     (heir,) = taken
     assert await effect(heir)
-    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+    with pytest.raises(AWAY):
         await plain.execute(EFFECT, lease.fence)
     plain.terminate()
     assert await fences_of_effects(pool) == [heir.fence]
+
+
+@pytest.mark.parametrize("renewal_due", [False, True], ids=["fresh", "renewal due"])
+async def test_a_transaction_longer_than_the_lease_commits_under_its_token(
+    pool: asyncpg.Pool, *, renewal_due: bool
+) -> None:
+    """The lease is renewed beside it, also when a renewal was due as it began: what it writes counts."""
+    await check_transaction_outlives_its_lease(pool, renewal_due=renewal_due)
+
+
+async def test_nobody_takes_over_while_a_transaction_of_the_old_token_can_still_commit(pool: asyncpg.Pool) -> None:
+    """L2: past its deadline the lease waits for the transaction, for takers and for an operator who breaks it."""
+    await check_nobody_passes_by_a_transaction(pool)
 
 
 async def run_out_beside(pool: asyncpg.Pool, lease: Lease) -> None:
@@ -147,13 +159,13 @@ async def test_a_kept_lease_outlives_its_length_and_a_cut_one_stops_in_time(
         renewed = (
             "SELECT lease_until > last_started_at + $1::interval * 2 FROM tickwright.job_config WHERE job_name = 'kept'"
         )
-        await eventually_async(lambda: pool.fetchval(renewed, SHORT.ttl), 5, what="two renewals beyond the first")
+        await eventually_async(lambda: pool.fetchval(renewed, SHORT.ttl), 20, what="two renewals beyond the first")
         assert lease.holds()
         proxy.blackhole()
-        await asyncio.wait_for(lease.lost.wait(), 3)
+        await asyncio.wait_for(lease.lost.wait(), 30)
         free = "SELECT lease_until < clock_timestamp() FROM tickwright.job_config WHERE job_name = 'kept'"
         assert not await pool.fetchval(free), "the holder stops before its deadline, not after it"
-        await asyncio.wait_for(keeper, 2)
+        await asyncio.wait_for(keeper, 20)
         mine.terminate()
 
 

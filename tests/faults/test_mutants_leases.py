@@ -1,6 +1,6 @@
 """Mutants of the leases' SQL: with a guard taken out, the check of its invariant has to fail."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from types import MappingProxyType
 
 import asyncpg
@@ -9,7 +9,6 @@ import pytest
 from kit import leases as checks
 from kit.relays import check_late_mark, relay_world
 from tickwright.runtime import leases
-from tickwright.store.pool import open_pool
 
 Check = Callable[[asyncpg.Pool], Awaitable[None]]
 
@@ -43,16 +42,43 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
         "",
         checks.check_zombie_changes_nothing,
     ),
-    ("the fence does not rise", "take_lease", "version = version + 1,", "", checks.check_zombie_changes_nothing),
+    (
+        "a lease does not rest",
+        "release_lease",
+        "coalesce(last_started_at + $4::interval > clock_timestamp(), false)",
+        "$4::interval IS NULL",
+        checks.check_rests_for_its_least_time,
+    ),
+    (
+        "a lease that rests keeps its fence",
+        "release_lease",
+        "version + rests::integer",
+        "version",
+        checks.check_rests_for_its_least_time,
+    ),
+    ("the fence does not rise", "take_lease", "version = j.version + 1,", "", checks.check_zombie_changes_nothing),
+    (
+        "a taker passes by a transaction",
+        "take_lease",
+        " FOR UPDATE",
+        "",
+        checks.check_nobody_passes_by_a_transaction,
+    ),
+    (
+        "an operator passes by a transaction",
+        "break_lease",
+        " FOR UPDATE",
+        "",
+        checks.check_nobody_passes_by_a_transaction,
+    ),
+    (
+        "renewals wait for transactions",
+        "lock_lease",
+        " FOR KEY SHARE",
+        " FOR SHARE",
+        checks.check_transaction_outlives_its_lease,
+    ),
 ]
-
-
-@pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
-    """A pool as production opens it."""
-    pool = await open_pool(database_url, max_size=8)
-    yield pool
-    pool.terminate()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])

@@ -1,7 +1,7 @@
 """RabbitMQ under kill -9, alarms and wrong destinations: accepted is there, refused is not, the rest is in doubt."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,21 +15,10 @@ from tickwright.brokers.rabbitmq import RabbitBroker
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 
 
-@pytest.fixture(scope="module")
-def mortal_server() -> Iterator[RabbitServer]:
-    """A node of this module's own, to be killed."""
-    server = RabbitServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.destroy()
-
-
 @pytest.fixture
-async def broker(mortal_server: RabbitServer) -> AsyncIterator[RabbitBroker]:
+async def broker(mortal_rabbit: RabbitServer) -> AsyncIterator[RabbitBroker]:
     """A broker connected to the mortal node."""
-    broker = RabbitBroker(mortal_server.url)
+    broker = RabbitBroker(mortal_rabbit.url)
     yield broker
     await broker.aclose()
 
@@ -57,10 +46,10 @@ async def ids_in(url: str, name: str) -> list[str]:
 
 
 async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
-    mortal_server: RabbitServer, broker: RabbitBroker
+    mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
     """Kill -9 in the middle of publishes: accepted ones are all there, the broker recovers by itself."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     outcomes: dict[int, Outcome] = {}
 
     async def publisher(first: int) -> None:
@@ -71,13 +60,13 @@ async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
 
     publishers = [asyncio.create_task(publisher(lane * 10_000)) for lane in range(20)]
     await eventually_async(lambda: len(outcomes) > 300, 30)
-    await asyncio.to_thread(mortal_server.kill9)
+    await asyncio.to_thread(mortal_rabbit.kill9)
     await asyncio.wait_for(asyncio.gather(*publishers), 20)
     down = await broker.publish(message(f"amqp:/{queue}", 999_999, 2))
     assert isinstance(down, Refused)
     assert down.code == "broker_unavailable"
 
-    await asyncio.to_thread(mortal_server.start)
+    await asyncio.to_thread(mortal_rabbit.start)
 
     async def recovered() -> bool:
         return isinstance(await broker.publish(message(f"amqp:/{queue}", 1_000_000)), Accepted)
@@ -85,58 +74,65 @@ async def test_what_was_confirmed_before_a_kill_is_queued_after_it(
     await eventually_async(recovered, 20)  # mypy cannot split the union
     accepted = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Accepted)}
     refused = {f"job_{number}" for number, outcome in outcomes.items() if isinstance(outcome, Refused)}
-    queued = set(await ids_in(mortal_server.url, queue))
+    queued = set(await ids_in(mortal_rabbit.url, queue))
     assert len(accepted) > 300
     assert accepted <= queued
     assert not refused & queued
 
 
-async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_server: RabbitServer, broker: RabbitBroker) -> None:
+async def test_an_alarm_refuses_at_once_and_ends_by_itself(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
     """While the disk is nearly full nothing is accepted and nothing piles up; afterwards all goes on."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     destination = f"amqp:/{queue}"
+
+    async def blocked() -> bool:
+        return not await broker.ready()
+
+    async def in_doubt() -> bool:
+        return isinstance(await broker.publish(message(destination, 1, 1)), Unknown)
+
     assert await broker.publish(message(destination, 0)) == Accepted()
-    await asyncio.to_thread(mortal_server.set_disk_alarm, on=True)
+    await asyncio.to_thread(mortal_rabbit.set_disk_alarm, on=True)
     try:
-        under_way = await broker.publish(message(destination, 1, 1))
-        assert isinstance(under_way, Unknown)
+        await eventually_async(in_doubt, 20, what="the alarm is in force, which takes the node a moment")
+        await eventually_async(blocked, 20, what="the broker has heard of the alarm")
         started = asyncio.get_running_loop().time()
         outcomes = await broker.publish_many([message(destination, number, 5) for number in range(2, 300)])
-        assert asyncio.get_running_loop().time() - started < 1
+        assert asyncio.get_running_loop().time() - started < 4, "one that is tried is waited for"
         assert {outcome.code for outcome in outcomes if isinstance(outcome, Refused)} == {"broker_blocked"}
         assert not await broker.ready()
     finally:
-        await asyncio.to_thread(mortal_server.set_disk_alarm, on=False)
+        await asyncio.to_thread(mortal_rabbit.set_disk_alarm, on=False)
 
     async def accepts() -> bool:
         return isinstance(await broker.publish(message(destination, 500, 1)), Accepted)
 
     await eventually_async(accepts, 20)  # mypy cannot split the union
-    queued = set(await ids_in(mortal_server.url, queue))
+    queued = set(await ids_in(mortal_rabbit.url, queue))
     assert queued >= {"job_0", "job_500"}
     assert not queued & {f"job_{number}" for number in range(2, 300)}
 
 
 async def test_a_missing_exchange_does_not_poison_the_other_publishes(
-    mortal_server: RabbitServer, broker: RabbitBroker
+    mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
     """The 404 that closes a channel concerns its own messages only."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     batch = [message(f"amqp:/{queue}" if number % 2 else "amqp:nowhere/x", number) for number in range(100)]
     outcomes = await broker.publish_many(batch)
     assert set(outcomes[1::2]) == {Accepted()}
     assert {outcome.code for outcome in outcomes[::2] if isinstance(outcome, Refused)} == {"exchange_missing"}
     assert not any(isinstance(outcome, Accepted | Unknown) for outcome in outcomes[::2])
-    assert len(await ids_in(mortal_server.url, queue)) == 50
+    assert len(await ids_in(mortal_rabbit.url, queue)) == 50
 
 
 async def test_an_exchange_that_is_deleted_is_noticed_and_one_that_returns_is_used(
-    mortal_server: RabbitServer, broker: RabbitBroker
+    mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
     """A route that worked and works no more is refused, and opened anew when the exchange is back."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     name = f"x-{uuid4().hex}"
-    async with await aio_pika.connect(mortal_server.url) as connection, connection.channel() as channel:
+    async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
         exchange = await channel.declare_exchange(name, durable=True)
         await (await channel.get_queue(queue)).bind(exchange, "go")
         assert await broker.publish(message(f"amqp:{name}/go")) == Accepted()
@@ -151,10 +147,10 @@ async def test_an_exchange_that_is_deleted_is_noticed_and_one_that_returns_is_us
 
 
 async def test_an_unroutable_message_and_a_full_queue_are_refused(
-    mortal_server: RabbitServer, broker: RabbitBroker
+    mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
     """A confirm alone is not enough: a return or a nack says that nothing was taken."""
-    full = await declare(mortal_server.url, {"x-max-length": 1, "x-overflow": "reject-publish"})
+    full = await declare(mortal_rabbit.url, {"x-max-length": 1, "x-overflow": "reject-publish"})
     assert await broker.publish(message(f"amqp:/{full}", 1)) == Accepted()
     nack = await broker.publish(message(f"amqp:/{full}", 2))
     assert isinstance(nack, Refused)
@@ -162,31 +158,31 @@ async def test_an_unroutable_message_and_a_full_queue_are_refused(
     returned = await broker.publish_many([message("amqp:/nobody-listens", number) for number in range(20)])
     assert {outcome.code for outcome in returned if isinstance(outcome, Refused)} == {"unroutable"}
     assert len(returned) == 20
-    assert await ids_in(mortal_server.url, full) == ["job_1"]
+    assert await ids_in(mortal_rabbit.url, full) == ["job_1"]
 
 
 async def test_one_id_to_a_good_and_a_bad_key_at_once_gets_both_answers_right(
-    mortal_server: RabbitServer, broker: RabbitBroker
+    mortal_rabbit: RabbitServer, broker: RabbitBroker
 ) -> None:
     """Returns are told apart by message id, so equal ids must not fly together on one channel."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     batch = [message("amqp:/nobody-listens"), message(f"amqp:/{queue}")] * 20
     outcomes = await broker.publish_many(batch)
     assert set(outcomes[1::2]) == {Accepted()}
     assert all(isinstance(outcome, Refused) and outcome.code == "unroutable" for outcome in outcomes[::2])
 
 
-async def test_messages_are_persistent_and_carry_their_id(mortal_server: RabbitServer, broker: RabbitBroker) -> None:
+async def test_messages_are_persistent_and_carry_their_id(mortal_rabbit: RabbitServer, broker: RabbitBroker) -> None:
     """What a consumer needs to recognise a resend survives a restart of the node."""
-    queue = await declare(mortal_server.url)
+    queue = await declare(mortal_rabbit.url)
     assert await broker.publish(message(f"amqp:/{queue}", 7)) == Accepted()
-    await asyncio.to_thread(mortal_server.restart)
-    assert await ids_in(mortal_server.url, queue) == ["job_7"]
+    await asyncio.to_thread(mortal_rabbit.restart)
+    assert await ids_in(mortal_rabbit.url, queue) == ["job_7"]
 
 
-async def test_a_wrong_password_is_a_refusal_with_a_pause(mortal_server: RabbitServer) -> None:
+async def test_a_wrong_password_is_a_refusal_with_a_pause(mortal_rabbit: RabbitServer) -> None:
     """Nothing was sent; the next attempt waits, so a wrong setting is no storm of log-ins."""
-    broker = RabbitBroker(mortal_server.url.replace("guest:guest", "guest:wrong"))
+    broker = RabbitBroker(mortal_rabbit.url.replace("guest:guest", "guest:wrong"))
     first = await broker.publish(message("amqp:/q"))
     second = await broker.publish(message("amqp:/q"))
     await broker.aclose()

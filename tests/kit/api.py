@@ -2,20 +2,35 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import aiohttp
 
+from tickwright.adapters.objectstore import open_store
 from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
 from tickwright.api.app import Api
 from tickwright.api.server import bind, make_server
+from tickwright.batch.audience import Audiences
+from tickwright.brokers.postgres import PostgresDeadTasks
+from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.reports.service import Keeping, ReportsService
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.fanout import DeadTasks
+from tickwright.runtime.alert_receivers import AlertReceivers
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.poll_desk import PollDesk
+from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
 
 ADMIN = Caller("test", Role.ADMIN)
@@ -94,6 +109,7 @@ class RunningApi:
     port: int
     pool: Pool
     service: JobService
+    polling: PollingService
     admin: Client
     operator: Client
     viewer: Client
@@ -104,6 +120,23 @@ def allow_all(_: str) -> None:
     """Allow every target."""
 
 
+def made(folder: Path) -> Path:
+    """Return ``folder``, which is there now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def in_a_folder() -> Iterator[Keeping]:
+    """Keep reports in a folder that is removed afterwards, without Redis and RabbitMQ."""
+    with TemporaryDirectory() as folder:
+        objects = open_store(f"file://{folder}/objects", {})
+        try:
+            yield Keeping(Routes(), None, objects, lambda: made(Path(folder, "spool")))
+        finally:
+            objects.close()
+
+
 @asynccontextmanager
 async def running_api(
     url: str,
@@ -111,11 +144,32 @@ async def running_api(
     limits: ApiLimits | None = None,
     allow_target: Callable[[str], None] = allow_all,
     ready: Callable[[], Readiness] = lambda: Readiness(ready=True, checks={"database": "ok"}),
+    dead_tasks: DeadTasks | None = None,
+    keeping: Keeping | None = None,
+    audiences: Audiences | None = None,
+    dead_calls: DeadTasks | None = None,
 ) -> AsyncIterator[RunningApi]:
-    """Run an API with a task type ``noop`` on the database ``url``."""
+    """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
+
+    Campaigns have the sources of ``audiences``, none by default.
+    """
+    if keeping is None:
+        with in_a_folder() as place:
+            async with running_api(
+                url,
+                limits=limits,
+                allow_target=allow_target,
+                ready=ready,
+                dead_tasks=dead_tasks,
+                keeping=replace(place, dead_calls=dead_calls),
+                audiences=audiences,
+            ) as api:
+                yield api
+        return
     pool = await open_pool(url, max_size=6)
     enqueuer = Enqueuer(pool)
     service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
+    polling = PollingService(pool)
 
     async def readiness() -> Readiness:
         return ready()
@@ -123,6 +177,12 @@ async def running_api(
     context = ApiContext(
         pool=pool,
         jobs=service,
+        polling=polling,
+        fanout=FanoutService(pool, dead_tasks or PostgresDeadTasks(pool, "tickwright.fanout")),
+        reports=ReportsService(pool, keeping),
+        campaigns=CampaignsService(pool, audiences or Audiences(Sources({}, lambda _: None), None), allow_target),
+        polls=PollDesk(pool, Leases(pool, owner="test"), lambda: None),
+        receivers=AlertReceivers(pool, allow_target),
         enqueuer=enqueuer,
         readiness=readiness,
         metrics=lambda: b"# nothing yet\n",
@@ -144,6 +204,7 @@ async def running_api(
                 port,
                 pool,
                 service,
+                polling,
                 nobody.with_key(keys[Role.ADMIN]),
                 nobody.with_key(keys[Role.OPERATOR]),
                 nobody.with_key(keys[Role.VIEWER]),

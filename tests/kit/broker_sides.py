@@ -1,5 +1,6 @@
 """The other side of each broker, with one set of switches, so that one suite can ask all of them."""
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from typing import Protocol
@@ -8,14 +9,18 @@ from uuid import uuid4
 import aio_pika
 import asyncpg
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from kit.kafka_polls import read_raw, set_topic
 from kit.receivers import TARGETS, Gateway, HttpReceiver, Received
 from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
+from tickwright.brokers.kafka import KafkaBroker, KafkaTerms
 from tickwright.brokers.postgres import PostgresBroker
 from tickwright.brokers.rabbitmq import RabbitBroker
 from tickwright.brokers.websocket import WebSocketBroker
-from tickwright.ports.broker import Broker
+from tickwright.ports.broker import Accepted, Broker, Message
 
 
 class Side(Protocol):
@@ -172,6 +177,69 @@ class PostgresSide:
         return [Received(row["message_id"], row["payload"], json_object(row["headers"])) for row in rows]
 
 
+class KafkaSide:
+    """A topic of a real Kafka, through a proxy that can be cut."""
+
+    def __init__(self, url: str, proxied_url: str, proxy: TcpProxy) -> None:
+        self._url = url
+        self._proxy = proxy
+        self._topic = f"contract-{uuid4().hex}"
+        self._admin = AdminClient({"bootstrap.servers": url, "log_level": 0})
+        self.broker: Broker = KafkaBroker(KafkaTerms(proxied_url))
+        self.destination = f"kafka:{self._topic}"
+
+    async def make(self) -> None:
+        """Make the topic."""
+        made = self._admin.create_topics([NewTopic(self._topic, 2, 1)])
+        await asyncio.to_thread(made[self._topic].result, 10)
+
+        async def known() -> bool:
+            found = await asyncio.to_thread(self._admin.list_topics, timeout=5)
+            return self._topic in found.topics and found.topics[self._topic].error is None
+
+        await eventually_async(known, what="the broker has heard of the topic")
+
+    async def remove(self) -> None:
+        """Remove it."""
+        gone = self._admin.delete_topics([self._topic])
+        await asyncio.to_thread(gone[self._topic].result, 10)
+
+    async def refuse(self) -> None:
+        await self._take_at_most("1")
+        await eventually_async(self._refuses)
+
+    async def be_silent(self) -> None:
+        self._proxy.drop_replies()
+
+    async def die(self) -> None:
+        self._proxy.refuse()
+        self._proxy.reset()
+
+    async def recover(self) -> None:
+        await self._take_at_most("1000000")
+
+        async def takes() -> bool:
+            return not await self._refuses()
+
+        await eventually_async(takes)
+
+    async def taken(self) -> list[Received]:
+        found = await asyncio.to_thread(read_raw, self._url, self._topic)
+        records = [(headers.pop("event_id").decode(), body, headers) for _, body, headers in found]
+        return [
+            Received(message_id, body, {name: value.decode() for name, value in headers.items()})
+            for message_id, body, headers in records
+            if message_id != "probe"
+        ]
+
+    async def _refuses(self) -> bool:
+        """A broker hears of a new setting a moment after it was made."""
+        return await self.broker.publish(Message("probe", self.destination, b"{}")) != Accepted()
+
+    async def _take_at_most(self, size_bytes: str) -> None:
+        await asyncio.to_thread(set_topic, self._url, self._topic, "max.message.bytes", size_bytes)
+
+
 def json_object(text: str) -> dict[str, str]:
     """Return a JSON object as a dict."""
     found: dict[str, str] = json.loads(text)
@@ -197,6 +265,17 @@ async def _rabbitmq(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Si
     return side
 
 
+async def _kafka(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Side:
+    server = request.getfixturevalue("kafka_server")
+    proxy = TcpProxy("127.0.0.1", server.direct_port)
+    proxy.port = server.proxy_port  # the address that the broker names itself
+    await stack.enter_async_context(proxy)
+    side = KafkaSide(server.url, server.proxied_url, proxy)
+    await side.make()
+    stack.push_async_callback(side.remove)
+    return side
+
+
 async def _postgres(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Side:
     url = request.getfixturevalue("database_url")
     port = int(url.rsplit(":", 1)[1].split("/")[0])
@@ -208,4 +287,4 @@ async def _postgres(stack: AsyncExitStack, request: pytest.FixtureRequest) -> Si
     return PostgresSide(pool, direct, proxy)
 
 
-SIDES = {"http": _http, "websocket": _websocket, "rabbitmq": _rabbitmq, "postgres": _postgres}
+SIDES = {"http": _http, "websocket": _websocket, "rabbitmq": _rabbitmq, "kafka": _kafka, "postgres": _postgres}

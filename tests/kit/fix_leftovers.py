@@ -1,9 +1,14 @@
-"""At the end of a run no process of ours may be alive; one that is fails the run and is killed."""
+"""At the end of a run no process of ours may be alive; one that is fails the run and is killed.
+
+With ``-n 2`` each of the two processes looks for its own when its servers are gone, and tells the process that
+directs them; that one looks again when both have ended, for what one left that was killed itself.
+"""
 
 import contextlib
 import os
 import secrets
 import signal
+from typing import Any
 
 import pytest
 
@@ -12,32 +17,53 @@ from kit.waiting import eventually
 
 _LEFT = pytest.StashKey[list[str]]()
 _MARK = pytest.StashKey[str]()
+_LEAVE_WITHIN_S = 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark this process, so that every descendant inherits the mark."""
-    config.stash[_MARK] = os.environ[RUN_MARK] = secrets.token_hex(8)
+    """Mark this process, so that every descendant inherits the mark; a worker's begins with the run's."""
+    told: dict[str, Any] | None = getattr(config, "workerinput", None)
+    mark = secrets.token_hex(8) if told is None else f"{told[RUN_MARK]}.{told['workerid']}."
+    config.stash[_MARK] = os.environ[RUN_MARK] = mark
+    config.stash[_LEFT] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker the run's mark."""
+    node.workerinput[RUN_MARK] = node.config.stash[_MARK]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear what a worker left behind; one that was killed says nothing."""
+    node.config.stash[_LEFT] += getattr(node, "workeroutput", {}).get(RUN_MARK, [])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a process that it started is still alive, and kill that process."""
-    mark = session.config.stash[_MARK]
-    with contextlib.suppress(AssertionError):
-        eventually(lambda: not left_behind(mark), 3)
-    left = left_behind(mark)
-    session.config.stash[_LEFT] = left
-    if not left:
-        return
-    session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    for line in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(line.split(":")[0]), signal.SIGKILL)
+    config = session.config
+    left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_what_is_left(config.stash[_MARK])]
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[RUN_MARK] = left
+    elif left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name the processes that were left behind."""
-    left = config.stash.get(_LEFT, [])
+    left = config.stash[_LEFT]
     if left:
         terminalreporter.section("processes left behind (the run fails; they were killed)", red=True, bold=True)
         terminalreporter.write("".join(f"{line}\n" for line in left))
+
+
+def _kill_what_is_left(mark: str) -> list[str]:
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not left_behind(mark), _LEAVE_WITHIN_S)
+    left = left_behind(mark)
+    for line in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line.split(":")[0]), signal.SIGKILL)
+    return left

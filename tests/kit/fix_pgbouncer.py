@@ -4,15 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.servers import PgBouncer, PostgresServer
+from kit.servers import PgBouncer, PostgresServer, started
 
 
 @pytest.fixture(scope="session")
 def pgbouncer(pg_server: PostgresServer) -> Iterator[PgBouncer]:
     """The pooler that all tests share, in transaction mode."""
-    pooler = PgBouncer(pg_server)
-    try:
-        pooler.start()
+    with started(PgBouncer(pg_server)) as pooler:
         yield pooler
-    finally:
-        pooler.destroy()

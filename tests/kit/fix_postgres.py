@@ -1,11 +1,12 @@
-"""Fixtures: one PostgreSQL for the run, one fresh database for each test that asks."""
+"""Fixtures: one PostgreSQL for the run, one fresh database for each test that asks; one for who kills it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kit.servers import PostgresServer
+from kit.servers import PostgresServer, started
+from tickwright.store.pool import Pool, open_pool
 
 _TEMPLATE = "tickwright_template"
 _numbers = itertools.count(1)
@@ -13,13 +14,16 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[PostgresServer]:
-    """The server that all tests share: nobody kills it; make a ``PostgresServer`` of your own for that."""
-    server = PostgresServer()
-    try:
-        server.start()
+    """The server that all tests share: nobody kills it."""
+    with started(PostgresServer()) as server:
         yield server
-    finally:
-        server.destroy()
+
+
+@pytest.fixture(scope="module")
+def mortal_postgres() -> Iterator[PostgresServer]:
+    """A server of the module's own, to be killed."""
+    with started(PostgresServer()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +41,14 @@ def database_url(pg_server: PostgresServer, template_database: str) -> Iterator[
     name = f"t{next(_numbers)}"
     yield pg_server.create_database(name, template=template_database)
     pg_server.drop_database(name)
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    """A pool on that database as production opens it."""
+    pool = await open_pool(database_url, max_size=12)
+    yield pool
+    pool.terminate()
 
 
 @pytest.fixture

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.servers import RabbitServer
+from kit.servers import RabbitServer, started
 
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
     """The node that all tests share: use names of your own, and do not kill it."""
-    server = RabbitServer()
-    try:
-        server.start()
+    with started(RabbitServer()) as server:
         yield server
-    finally:
-        server.destroy()
+
+
+@pytest.fixture(scope="module")
+def mortal_rabbit() -> Iterator[RabbitServer]:
+    """A node of the module's own, to be killed."""
+    with started(RabbitServer()) as server:
+        yield server

@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
 from tickwright.runtime.leases import Lease, Leases
 
@@ -72,6 +73,51 @@ async def check_zombie_changes_nothing(pool: asyncpg.Pool) -> None:
     check_effect_order(await fences_of_effects(pool))
 
 
+async def check_transaction_outlives_its_lease(pool: asyncpg.Pool, *, renewal_due: bool = False) -> None:
+    """A statement of three times the lease's length is committed under its token: renewals pass by its lock."""
+    await pool.execute(EFFECTS)
+    lease = await Leases(pool, owner="slow", terms=SHORT).take("slow")
+    assert lease is not None
+    soon_s = SHORT.renew_every.total_seconds() / 4
+    await eventually_async(lambda: lease.renewal_due_in_s() < soon_s or not renewal_due, what="a renewal is due")
+    keeper = asyncio.create_task(lease.keep())
+    async with lease.transaction() as connection:
+        assert connection is not None
+        await connection.execute(f"SELECT pg_sleep({3 * SHORT.ttl.total_seconds()})")
+        await connection.execute(EFFECT, lease.fence)
+    assert lease.holds(), "a long transaction lost its lease: its renewals waited for it"
+    await lease.release()
+    await keeper
+    assert await fences_of_effects(pool) == [lease.fence]
+
+
+async def check_nobody_passes_by_a_transaction(pool: asyncpg.Pool) -> None:
+    """L2: while a transaction of the old token can still commit nobody takes the lease, and no operator breaks it."""
+    await pool.execute(EFFECTS)
+    old = await Leases(pool, owner="old", terms=LONG).take("pass")
+    heirs = Leases(pool, owner="heir", terms=LONG)
+    assert old is not None
+    async with old.transaction() as connection:
+        assert connection is not None
+        await run_out(pool, "pass")
+        assert await heirs.take("pass") is None, "L2 broken: taken over beside a transaction of the old token"
+        breaking = asyncio.create_task(heirs.break_lease("pass"))
+        await eventually_async(lambda: True if breaking.done() else _somebody_waits(pool), what="the operator waits")
+        assert not breaking.done(), "L2 broken: the fence rose beside a transaction of the old token"
+        await connection.execute(EFFECT, old.fence)
+    assert await breaking
+    heir = await heirs.take("pass")
+    assert heir is not None
+    assert await effect(heir)
+    assert not await effect(old)
+    assert await fences_of_effects(pool) == [old.fence, heir.fence]
+
+
+async def _somebody_waits(pool: asyncpg.Pool) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await pool.fetchval(waiting))
+
+
 async def check_zombie_cannot_disturb(pool: asyncpg.Pool) -> None:
     """L2: a zombie of the same owner name neither renews nor releases its successor's lease."""
     leases = Leases(pool, owner="same", terms=LONG)
@@ -84,3 +130,23 @@ async def check_zombie_cannot_disturb(pool: asyncpg.Pool) -> None:
     zombie.lost.clear()
     assert not await zombie.renew(), "a zombie renewed its successor's lease"
     assert await heir.renew()
+
+
+async def check_rests_for_its_least_time(pool: asyncpg.Pool) -> None:
+    """A lease that is given back early is nobody's until its least time is over, and its old fence writes nothing."""
+    await pool.execute(EFFECTS)
+    terms = LeaseTerms(ttl=timedelta(seconds=30), at_least=timedelta(seconds=20))
+    early = await Leases(pool, owner="early", terms=terms).take("least")
+    assert early is not None
+    assert await early.release()
+    heirs = Leases(pool, owner="heir", terms=LONG)
+    assert await heirs.take("least") is None, "taken before lock_at_least_for was over"
+    early.lost.clear()
+    assert not await effect(early), "L2 broken: a lease that was given back still writes"
+    await run_out(pool, "least")
+    heir = await heirs.take("least")
+    assert heir is not None
+    assert heir.fence > early.fence
+    await pool.execute("UPDATE tickwright.job_config SET last_started_at = last_started_at - interval '1 minute'")
+    assert await heir.release()
+    assert await heirs.take("least") is not None, "a lease that was held long enough is free at once"

@@ -2,19 +2,18 @@
 
 import contextlib
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
 
 from kit.postgres import PostgresServer
-from kit.processes import free_port, is_running, kill_group, make_folder, missing, spawn, unprivileged
+from kit.processes import is_running, missing, spawn, unprivileged
+from kit.server_process import ServerProcess
 from kit.waiting import eventually
 
 
-class PgBouncer:
+class PgBouncer(ServerProcess):
     """One pooler on a free loopback port; passes every database of ``server`` on.
 
     Args:
@@ -26,13 +25,10 @@ class PgBouncer:
         program = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
         if program is None:
             missing("PgBouncer")
+        super().__init__("pgb")
         self._program = program
         self.server = server
-        self.folder = make_folder("pgb")
-        self.log = self.folder / "log"
-        self.port = free_port()
         self._pool_size = pool_size
-        self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -48,32 +44,6 @@ class PgBouncer:
         command = [*unprivileged(), self._program, str(self._write_configuration())]
         self._child = spawn(command, self.log)
         eventually(self._accepts, 20, what=f"PgBouncer accepts connections ({self.log})")
-
-    def stop(self) -> None:
-        """Stop the pooler; connections are cut. Twice is harmless."""
-        child, self._child = self._child, None
-        if child is not None and child.poll() is None:
-            child.send_signal(signal.SIGTERM)
-            try:
-                child.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                kill_group(child)
-
-    def kill9(self) -> None:
-        """``kill -9`` the pooler."""
-        child, self._child = self._child, None
-        if child is not None:
-            kill_group(child)
-
-    def restart(self) -> None:
-        """Stop and start on the same port."""
-        self.stop()
-        self.start()
-
-    def destroy(self) -> None:
-        """Kill the pooler and remove its folder."""
-        self.kill9()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_configuration(self) -> Path:
         users = self.folder / "users.txt"

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from kit.ports import free_port
 from kit.processes import (
-    free_port,
     is_running,
     kill_group,
     make_folder,

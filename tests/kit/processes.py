@@ -61,13 +61,6 @@ def make_folder(name: str) -> Path:
     return folder
 
 
-def free_port() -> int:
-    """Return a loopback port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a child in a process group of its own; what it says goes to ``log``."""
     with log.open("ab") as sink:
@@ -104,7 +97,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def left_behind(mark: str) -> list[str]:
-    """Return a line for every live process that carries the mark of the run."""
+    """Return a line for every live process whose mark of the run begins with ``mark``."""
     ours = {os.getpid(), *_ancestors(os.getpid())}
     needle = f"{RUN_MARK}={mark}".encode()
     return [_describe(pid) for pid in _all_pids() if pid not in ours and _carries(pid, needle)]
@@ -129,11 +122,12 @@ def _all_pids() -> list[int]:
     return [pid for pid in pids if is_running(pid)]
 
 
-def _carries(pid: int, needle: bytes) -> bool:
+def _carries(pid: int, beginning: bytes) -> bool:
     try:
-        return needle in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        words = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(word.startswith(beginning) for word in words)
 
 
 def _folder_of(pid: int) -> Path | None:

@@ -3,19 +3,21 @@
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from kit.processes import free_port, kill_group, make_folder, missing, spawn, wait_for_port
+from kit.ports import free_port
+from kit.processes import kill_group, missing, spawn, wait_for_port
+from kit.server_process import ServerProcess
+from kit.waiting import eventually
 
 _PROGRAMS = Path("/usr/lib/rabbitmq/bin")  # not the wrappers in /usr/sbin, which change the user
 _AMQP_GREETING = b"AMQP\x00\x00\x09\x01"
 _START_WITHIN_S = 60
 
 
-class RabbitServer:
+class RabbitServer(ServerProcess):
     """One node on a free loopback port; user ``guest``, virtual host ``/``.
 
     Args:
@@ -26,15 +28,12 @@ class RabbitServer:
     def __init__(self, configuration: Mapping[str, str] | None = None, plugins: tuple[str, ...] = ()) -> None:
         if not (_PROGRAMS / "rabbitmq-server").exists() or shutil.which("epmd") is None:
             missing("RabbitMQ")
-        self.folder = make_folder("mq")
-        self.log = self.folder / "log"
-        self.port = free_port()
+        super().__init__("mq", stop_s=30)
         self.node = f"tw{secrets.token_hex(4)}@localhost"
         self._distribution_port = free_port()
         self._epmd_port = free_port()
         self._configuration = {"vm_memory_high_watermark.absolute": "2GB", **(configuration or {})}
         self._plugins = plugins
-        self._child: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,31 +52,13 @@ class RabbitServer:
 
     def stop(self) -> None:
         """Stop the node as an operator would, and its port mapper. Twice is harmless."""
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
-            try:
-                self._child.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                kill_group(self._child)
-        self._child = None
+        super().stop()
         self._stop_epmd()
 
     def kill9(self) -> None:
         """``kill -9`` the node with everything that it started."""
-        if self._child is not None:
-            kill_group(self._child)
-        self._child = None
+        super().kill9()
         self._stop_epmd()  # it would go on naming the dead node
-
-    def restart(self) -> None:
-        """Stop and start on the same port with the same data."""
-        self.stop()
-        self.start()
-
-    def destroy(self) -> None:
-        """Kill the node and remove its folder."""
-        self.kill9()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def control(self, *words: str) -> str:
         """Run ``rabbitmqctl`` with these words and return what it said."""
@@ -98,8 +79,12 @@ class RabbitServer:
         self.control("eval", "mnesia:sync_log().")
 
     def set_disk_alarm(self, *, on: bool) -> None:
-        """Make the node believe that its disk is (not) nearly full; publishers are blocked meanwhile."""
+        """Make the node believe that its disk is (not) nearly full; publishers are blocked meanwhile.
+
+        Returns when the node says so itself: it looks at its disk some time after the limit is set.
+        """
         self.control("set_disk_free_limit", "999000GB" if on else "1MB")
+        eventually(lambda: ("disk" in self.control("eval", "rabbit_alarm:get_alarms().")) == on, 30, what="the alarm")
 
     @property
     def environment(self) -> Mapping[str, str]:

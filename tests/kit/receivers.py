@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from kit.ports import free_port
 from tickwright.domain.addresses import AllowList
 
 TARGETS = AllowList.parse("127.0.0.1")
@@ -174,7 +175,7 @@ class RawServer:
         return f"http://127.0.0.1:{self.port}/callback"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", free_port())
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -253,7 +254,7 @@ def _family(address: str) -> socket.AddressFamily:
 async def _serve(app: web.Application, tls: SSLContext | None) -> tuple[web.AppRunner, int]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    site = web.TCPSite(runner, "127.0.0.1", free_port(), ssl_context=tls)
     await site.start()
     port: int = runner.addresses[0][1]
     return runner, port

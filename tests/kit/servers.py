@@ -3,9 +3,37 @@
 All have ``start() stop() kill9() restart() destroy()`` and ``url``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from kit.kafka import KafkaServer
+from kit.object_store import ObjectServer
 from kit.pgbouncer import PgBouncer
 from kit.postgres import PostgresServer, StopMode, postgres_bin
 from kit.rabbit import RabbitServer
 from kit.redis import RedisServer
 
-__all__ = ["PgBouncer", "PostgresServer", "RabbitServer", "RedisServer", "StopMode", "postgres_bin"]
+__all__ = [
+    "KafkaServer",
+    "ObjectServer",
+    "PgBouncer",
+    "PostgresServer",
+    "RabbitServer",
+    "RedisServer",
+    "StopMode",
+    "postgres_bin",
+    "started",
+]
+
+Server = TypeVar("Server", KafkaServer, ObjectServer, PgBouncer, PostgresServer, RabbitServer, RedisServer)
+
+
+@contextmanager
+def started(server: Server) -> Iterator[Server]:
+    """Start a server for the length of the block; nothing of it is left behind."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.destroy()

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from kit.ports import free_port
+
 Direction = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[Direction, Direction] = ("to_server", "to_client")
 Link = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
@@ -35,6 +37,7 @@ class Flow:
     Attributes:
         latency_s: Every chunk waits that long.
         deaf: Bytes are taken and thrown away (black hole).
+        endless: The end of a stream is not passed on; what was said before it is.
         cut_after_bytes: Connections are reset once so many more bytes have passed; ``None`` for never.
         seen_bytes: Bytes that came in, over all connections.
         passed_bytes: Bytes that went on, over all connections.
@@ -42,6 +45,7 @@ class Flow:
 
     latency_s: float = 0.0
     deaf: bool = False
+    endless: bool = False
     cut_after_bytes: int | None = None
     seen_bytes: int = 0
     passed_bytes: int = 0
@@ -61,13 +65,14 @@ class TcpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.flows: dict[Direction, Flow] = {name: Flow() for name in DIRECTIONS}
         self.refusing = False
+        self._last_word: bytes | None = None
         self.accepted_count = 0
         self.port = 0
 
     async def start(self) -> None:
         """Listen; ``port`` is known afterwards and stays through ``stop`` and ``start``."""
+        self.port = self.port or free_port()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Reset every connection and stop listening. Twice is harmless."""
@@ -109,9 +114,18 @@ class TcpProxy:
         for flow in self._flows(directions):
             flow.deaf = True
 
+    def hide_ends(self, *directions: Direction) -> None:
+        """Pass all bytes and keep the closing to itself, in the named directions or in both."""
+        for flow in self._flows(directions):
+            flow.endless = True
+
     def drop_replies(self) -> None:
         """Pass on what the client says and swallow what the server answers."""
         self.blackhole("to_client")
+
+    def drop_replies_after(self, word: bytes) -> None:
+        """Do so as soon as a client has said ``word``, whatever it hears back before."""
+        self._last_word = word
 
     def hold(self, *directions: Direction) -> None:
         """Keep bytes back, in the named directions or in both, until ``release``."""
@@ -140,7 +154,7 @@ class TcpProxy:
         """End all faults; what was held goes on, what was swallowed is lost."""
         self.refusing = False
         for flow in self.flows.values():
-            flow.latency_s, flow.deaf, flow.cut_after_bytes = 0.0, False, None
+            flow.latency_s, flow.deaf, flow.endless, flow.cut_after_bytes = 0.0, False, False, None
             flow.open_gate.set()
 
     def _flows(self, directions: tuple[Direction, ...]) -> list[Flow]:
@@ -175,9 +189,11 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 flow.seen_bytes += len(data)
+                if self._last_word is not None and flow is self.flows["to_server"] and self._last_word in data:
+                    self.drop_replies()
                 await self._forward(data, writer, flow, link)
             await flow.open_gate.wait()
-            if writer.can_write_eof() and not flow.deaf:
+            if writer.can_write_eof() and not (flow.deaf or flow.endless):
                 writer.write_eof()
 
     async def _forward(

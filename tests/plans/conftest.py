@@ -10,8 +10,12 @@ import pytest
 from psycopg import ClientCursor
 
 from kit.servers import PostgresServer
+from tickwright.observe.alerts import RULES
+from tickwright.runtime.alerting import SQL as RULES_SQL
 from tickwright.store.pool import SETTINGS
+from tickwright.store.queries import load
 
+PLAN_PAGE = load("tickwright.store.sql", "paging.sql")["plan_page"]
 FILL = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload)
 SELECT now() + interval '1 second' * (CASE WHEN n % 50 = 0 THEN -60 ELSE n END), 'good', '{"n": 1}'
@@ -45,6 +49,11 @@ class Plan:
                 found.add(node["Index Name"])
         return found
 
+    def rows_of(self, table: str) -> float:
+        """How many rows of a table, or of its indexes, were read."""
+        nodes = [node for node in self.nodes if node.get("Relation Name") == table]
+        return float(sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes))
+
     @property
     def blocks(self) -> int:
         """Pages touched, in memory or not."""
@@ -75,10 +84,30 @@ class Planner:
 
     def explain(self, name: str, *values: Any) -> Plan:
         """Execute a prepared query, undo it, and return its plan."""
-        places = ", ".join(["%s"] * len(values))
+        places = f"({', '.join(['%s'] * len(values))})" if values else ""
         with self._connection.transaction(force_rollback=True):
-            sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({places})"
+            sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} {places}"
             return Plan(self.run(sql, *(_spelled(value) for value in values))[0][0][0]["Plan"])
+
+    def prepare_rules(self, prefix: str) -> None:
+        """Prepare the alert rules whose names begin so."""
+        for rule in RULES:
+            if rule.name.startswith(prefix):
+                self.prepare(f"rule_{rule.name}", RULES_SQL[rule.name])
+
+    def explain_rule(self, name: str) -> Plan:
+        """Ask a prepared rule with the bounds that it has; return its plan."""
+        return self.explain(f"rule_{name}", *next(rule.bounds for rule in RULES if rule.name == name))
+
+    def explain_page(self, sql: str, *values: Any) -> Plan:
+        """Execute a query as ``store.paging.fetch_page`` does, with the plan that a process would cache; return it."""
+        with self._connection.transaction(force_rollback=True):
+            self.run(PLAN_PAGE)
+            self.prepare("page", sql)
+            try:
+                return self.explain("page", *values)
+            finally:
+                self.run("DEALLOCATE page")
 
     def close(self) -> None:
         """Close the connection."""

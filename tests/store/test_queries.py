@@ -10,9 +10,13 @@ import tickwright
 from tickwright.store.queries import load
 
 ROOT = Path(tickwright.__file__).parent
-FRAGMENTS = load("tickwright.capabilities.jobs.sql", "fragments.sql")
-ELSEWHERE = {"migrations", "bench", "embedded"}  # scripts; statements of a measuring program; another database
-FILES = sorted(path for path in ROOT.rglob("*.sql") if not ELSEWHERE & set(path.parts) and path.name != "fragments.sql")
+ELSEWHERE = {"migrations", "bench", "embedded", "sources"}  # scripts; a measuring program's; of other databases
+OF_OTHERS = {
+    "fragments.sql", "expressions.sql",  # pieces
+    "duck.sql", "audience.sql", "audience_casts.sql",  # of DuckDB, and of any source
+    "withdrawals.sql", "loans.sql",  # of an example's databases
+}  # fmt: skip
+FILES = sorted(path for path in ROOT.rglob("*.sql") if not ELSEWHERE & set(path.parts) and path.name not in OF_OTHERS)
 
 
 def _load(path: Path) -> dict[str, str]:
@@ -23,12 +27,18 @@ def _bare(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
 
 
-def _filled(sql: str, history: str) -> str:
+def _fragments(path: Path) -> dict[str, str]:
+    """Return what the templates of a file are filled with: other queries of it, and the folder's fragments."""
+    beside = path.with_name("fragments.sql")
+    return {name: _bare(text) for name, text in {**_load(path), **(_load(beside) if beside.exists() else {})}.items()}
+
+
+def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
     """Fill a template as its store does."""
-    shown = _bare(load("tickwright.capabilities.jobs.sql", "jobs.sql")["shown"])
-    values = {name: _bare(text) for name, text in FRAGMENTS.items()}
-    values |= {"history": history, "name": history, "shown": shown, "source": "tickwright.scheduled_tasks"}
-    return re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
+    values = fragments | {"history": history, "name": history, "source": "tickwright.scheduled_tasks"}
+    for _ in range(2):  # a fragment may hold another
+        sql = re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
+    return sql
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -39,7 +49,7 @@ async def test_every_query_fits_the_schema(database_url: str, path: Path) -> Non
     try:
         history = await connection.fetchval("SELECT tickwright.ensure_history(clock_timestamp())")
         for name, sql in _load(path).items():
-            text = _filled(sql, history)
+            text = _filled(sql, history, _fragments(path))
             if _bare(text).lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
                 try:
                     await connection.prepare(text)

@@ -10,8 +10,9 @@ from tickwright.capabilities.jobs.lanebook import DRAG_CLAIMS, LOOKBACK_S, LaneB
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 
 NOW_S = 1_795_268_220.0
+LOOKED_S = NOW_S - 5.0  # a claim on a stalled host
 HEAD = 0.0
-BEHIND_NOW_S = NOW_S - LOOKBACK_S
+BEHIND_NOW_S = LOOKED_S - LOOKBACK_S
 
 
 def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[Lane] = ()) -> LaneBook:
@@ -32,7 +33,7 @@ def note(
 ) -> bool:
     """Note a claim that asked for so many rows of each type and brought ``rows``."""
     plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)
-    return book.note(plan, Claimed(list(rows), NOW_S, None, list(new_lanes)))
+    return book.note(plan, Claimed(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
 
 
 def frontiers(book: LaneBook, *names: str) -> dict[tuple[str, int], float]:

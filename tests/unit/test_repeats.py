@@ -62,4 +62,4 @@ def test_the_drivers_warnings_bring_no_stack(capsys: pytest.CaptureFixture[str])
 def test_every_repeated_event_is_one_that_somebody_says() -> None:
     """An event that was renamed is found here, not in a flooded log."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in Path(tickwright.__file__).parent.rglob("*.py"))
-    assert set(re.findall(r'_log\.warning\(\s*"([a-z_.]+)"', source)) >= REPEATED
+    assert set(re.findall(r'_log\.(?:warning|error)\(\s*"([a-z_.]+)"', source)) >= REPEATED

@@ -1,6 +1,6 @@
 """The REST API as one ASGI application.
 
-In front stands what every request passes: a key on everything but the four open paths, before any
+In front stands what every request passes: a key on everything but the open paths and signed links, before any
 routing, so that no route can be forgotten; and one place where an error becomes an answer. Behind it
 are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
 """
@@ -17,17 +17,28 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
+from tickwright.api.alert_routes import STRUCTS as ALERT_STRUCTS
+from tickwright.api.alert_routes import receiver_routes
 from tickwright.api.auth import CALLER, Authenticator, caller_of
 from tickwright.api.bodies import ClientGone, Receive
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
-from tickwright.api.openapi import OPEN_PATHS, document
+from tickwright.api.openapi import document, is_open
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
 from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
+from tickwright.capabilities.campaigns.routes import STRUCTS as CAMPAIGN_STRUCTS
+from tickwright.capabilities.campaigns.routes import campaign_routes
+from tickwright.capabilities.fanout.routes import STRUCTS as FANOUT_STRUCTS
+from tickwright.capabilities.fanout.routes import fanout_routes
 from tickwright.capabilities.jobs.routes import STRUCTS as JOB_STRUCTS
-from tickwright.capabilities.jobs.routes import answer, job_routes
+from tickwright.capabilities.jobs.routes import job_routes
+from tickwright.capabilities.polling.routes import STRUCTS as POLLING_STRUCTS
+from tickwright.capabilities.polling.routes import polling_routes
+from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
+from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.rest import answer
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -64,7 +75,7 @@ class Api:
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
-        if scope["path"] not in OPEN_PATHS:
+        if not is_open(scope["path"]):
             scope[CALLER] = await caller_of(self._auth, scope)
         await self.framework(scope, receive, send)
 
@@ -139,13 +150,20 @@ def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
     )
     app.include_router(open_routes(context))
     app.include_router(job_routes(context.jobs, gate, context.limits.schedule))
+    app.include_router(polling_routes(context.polling, gate))
+    app.include_router(fanout_routes(context.fanout, gate))
+    app.include_router(report_routes(context.reports, gate))
+    app.include_router(campaign_routes(context.campaigns, gate))
     app.include_router(operation_routes(context, gate))
+    app.include_router(receiver_routes(context.receivers, gate))
     app.include_router(key_routes(context, gate))
 
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
-        return answer(document(app, (*JOB_STRUCTS, *STRUCTS)))
+        systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
+        ours = (*systems, *ALERT_STRUCTS, *STRUCTS)
+        return answer(document(app, ours))
 
     return app
 

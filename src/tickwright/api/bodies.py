@@ -11,6 +11,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPES = frozenset({b"application/json"})
 NDJSON_TYPES = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
+CSV_TYPES = frozenset({b"text/csv"})
 _CHARSETS = frozenset({b"", b"charset=utf-8", b'charset="utf-8"'})
 _DIGITS_MAX = 15
 

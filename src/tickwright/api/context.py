@@ -4,9 +4,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.requests import ScheduleBounds
 from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.reports.service import ReportsService
+from tickwright.runtime.alert_receivers import AlertReceivers
+from tickwright.runtime.poll_desk import PollDesk
 from tickwright.store.pool import Pool
 
 
@@ -48,6 +54,12 @@ class ApiContext:
     Attributes:
         pool: For keys; the services have their own reference.
         jobs: One-shot jobs, task types, dead letters, operations, keys.
+        polling: Trackers, accounts, partners, slices.
+        fanout: Entities and modules.
+        reports: Report types and reports.
+        campaigns: Campaigns, programs' batches, executions.
+        polls: The relays of polls.
+        receivers: Who hears of alerts.
         enqueuer: The one that ``jobs`` uses; single requests of all connections are collected in it.
         readiness: Asked for ``/readyz``; bounded by its owner to a second.
         metrics: Prometheus text for ``/metrics``.
@@ -57,6 +69,12 @@ class ApiContext:
 
     pool: Pool
     jobs: JobService
+    polling: PollingService
+    fanout: FanoutService
+    reports: ReportsService
+    campaigns: CampaignsService
+    polls: PollDesk
+    receivers: AlertReceivers
     enqueuer: Enqueuer
     readiness: Callable[[], Awaitable[Readiness]]
     metrics: Callable[[], bytes]

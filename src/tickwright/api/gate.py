@@ -9,7 +9,7 @@ import structlog
 from fastapi.requests import Request
 
 from tickwright.api.auth import CALLER, Authenticator
-from tickwright.api.bodies import JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
+from tickwright.api.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
 from tickwright.api.context import ApiLimits
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
@@ -54,9 +54,9 @@ class ApiGate:
         length = check_type(request.scope["headers"], JSON_TYPES)
         return await read_body(request.receive, length, self._limits.body_bytes_max, self._limits.body_timeout)
 
-    def stream(self, request: Request) -> AsyncIterator[bytes]:
-        """Return an NDJSON body piece by piece."""
-        check_type(request.scope["headers"], NDJSON_TYPES)
+    def stream(self, request: Request, *, csv: bool = False) -> AsyncIterator[bytes]:
+        """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""
+        check_type(request.scope["headers"], NDJSON_TYPES | CSV_TYPES if csv else NDJSON_TYPES)
         return stream_body(request.receive, self._limits.idle_timeout)
 
     def now(self) -> datetime | None:

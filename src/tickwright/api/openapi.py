@@ -10,6 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from tickwright.api.problems import PROBLEM_TYPE, Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+SIGNED = "/v1/report-files/"
+"""What lies below is opened by a signature in the link itself."""
 _PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _ERRORS = {
     "401": "No key, or one that is unknown, expired or revoked",
@@ -21,9 +23,16 @@ _ERRORS = {
 }
 _DESCRIPTION = (
     "Errors are RFC 9457 problem details with a stable `code`. Every route under /v1 needs a key "
-    "(`Authorization: Bearer tw_…`) but this document; /healthz, /readyz and /metrics need none. "
-    "Roles: viewer reads, operator acts on jobs, admin manages keys, task types and secrets."
+    "(`Authorization: Bearer tw_…`) but this document and signed links to files; "
+    "/healthz, /readyz and /metrics need none. "
+    "Roles: viewer reads, operator acts on jobs and trackers, admin manages keys, task types, secrets, accounts, "
+    "partners, entities, modules and report types."
 )
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(SIGNED)
 
 
 def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
@@ -45,7 +54,7 @@ def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "tw_…"}}
         for path, operations in made["paths"].items():
             for operation in operations.values():
-                _complete(operation, is_open=path in OPEN_PATHS)
+                _complete(operation, is_open=is_open(path))
         app.openapi_schema = made
     return app.openapi_schema
 

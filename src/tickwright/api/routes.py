@@ -8,7 +8,6 @@ from fastapi.responses import Response
 
 from tickwright.api.context import ApiContext
 from tickwright.capabilities.jobs.requests import KeyRequest, RotateRequest
-from tickwright.capabilities.jobs.routes import Cursor, Id, Limit, answer, answers, takes
 from tickwright.capabilities.jobs.views import (
     AlertView,
     AuditView,
@@ -16,12 +15,15 @@ from tickwright.capabilities.jobs.views import (
     LeaseView,
     NewKeyView,
     OutboxView,
-    Page,
     WorkerView,
 )
 from tickwright.domain.durations import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
+from tickwright.ports.rest import Cursor, Id, Limit, answer, answers, takes
+from tickwright.ports.views import Page
+from tickwright.runtime.poll_desk import PollRelayView, ReconcileRequest, ReconcileView
+from tickwright.runtime.poll_partitions import PollPartitionView, poll_partitions
 
 
 class SessionView(msgspec.Struct):
@@ -55,7 +57,8 @@ class DrainView(msgspec.Struct):
 
 STRUCTS = (
     DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
-    Page[LeaseView], Page[OutboxView], Page[WorkerView], ReadyView, SessionView,
+    Page[LeaseView], Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
+    ReconcileRequest, ReconcileView, SessionView,
 )  # fmt: skip
 
 
@@ -117,6 +120,7 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
 def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
     operations = context.jobs.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.get("/v1/alerts", dependencies=viewer, **answers(Page[AlertView]))
     async def list_alerts(
@@ -131,6 +135,22 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
     ) -> Response:
         """List messages that wait for the relay, newest first; without their payloads."""
         return answer(await operations.outbox(destination=destination, cursor=cursor, limit=limit))
+
+    @router.get("/v1/outbox/polls", dependencies=viewer, **answers(Page[PollRelayView]))
+    async def list_poll_relays() -> Response:
+        """List the relays of polls: what waits, what is published, and whether the topic agrees."""
+        return answer(Page(await context.polls.list()))
+
+    @router.get("/v1/outbox/polls/partitions", dependencies=viewer, **answers(Page[PollPartitionView]))
+    async def list_poll_partitions() -> Response:
+        """List the partitions that polls went to: where they end, how far the consumers are, and who reads them."""
+        return answer(Page(await poll_partitions(context.pool)))
+
+    @router.post("/v1/outbox/polls/reconcile", **answers(ReconcileView), **takes(ReconcileRequest, required=False))
+    async def reconcile_polls(request: Request, caller: operator) -> Response:
+        """Make the topic and the database agree where a relay stands; without `apply` only say what would be done."""
+        body = await gate.read(request, ReconcileRequest, default=ReconcileRequest())
+        return answer(await context.polls.reconcile(body, caller=caller))
 
     @router.get("/v1/audit", dependencies=viewer, **answers(Page[AuditView]))
     async def list_audit(

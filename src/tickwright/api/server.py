@@ -36,6 +36,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
+    _head_begun = False
 
     def connection_made(self, transport: Any) -> None:
         """Give the first head its deadline."""
@@ -57,12 +58,17 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
-        elif self._in_head and self._head_timer is None:
+        elif self._head_begun and self._head_timer is None:
             self._arm()
+
+    def on_message_begin(self) -> None:
+        """The first bytes of a head are there; between two requests there is none, and no deadline."""
+        self._head_begun = True
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is there."""
-        self._in_head = False
+        self._in_head = self._head_begun = False
         self._disarm()
         super().on_headers_complete()
 
@@ -81,7 +87,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing():
+        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # None at first
+            self._arm()  # an answer may take longer than a head: it is not cut because the next head has begun
+        elif not self.transport.is_closing():
             self.transport.close()
 
 

@@ -1,7 +1,7 @@
-"""The caller's own connection: the job lives or dies with the caller's transaction.
+"""The caller's own connection: what is asked for lives or dies with the caller's transaction.
 
 Whatever driver the caller uses, the statements are the same ones; only their placeholders are respelled.
-A connection without an open transaction would commit the job at once, whatever the caller does later,
+A connection without an open transaction would commit it at once, whatever the caller does later,
 so it is refused. Synchronous connections run the same code: it never waits for anything but the
 connection, so it can be driven to its end without an event loop.
 """
@@ -60,7 +60,8 @@ class _Psycopg:
 
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(_spelled(sql, "psycopg"), _named(values))
-            return [Row([c.name for c in cursor.description], row) for row in cursor.fetchall()]
+            names = [column.name for column in cursor.description or ()]
+            return [Row(names, row) for row in cursor.fetchall()] if names else []
 
 
 class _AsyncPsycopg:
@@ -72,7 +73,8 @@ class _AsyncPsycopg:
 
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(_spelled(sql, "psycopg"), _named(values))
-            return [Row([c.name for c in cursor.description], row) for row in await cursor.fetchall()]
+            names = [column.name for column in cursor.description or ()]
+            return [Row(names, row) for row in await cursor.fetchall()] if names else []
 
 
 class _SqlAlchemy:
@@ -83,7 +85,7 @@ class _SqlAlchemy:
         from sqlalchemy import text
 
         result = self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
-        return [Row(list(result.keys()), tuple(row)) for row in result]
+        return [Row(list(result.keys()), tuple(row)) for row in result] if result.returns_rows else []
 
 
 class _AsyncSqlAlchemy:
@@ -94,7 +96,7 @@ class _AsyncSqlAlchemy:
         from sqlalchemy import text
 
         result = await self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
-        return [Row(list(result.keys()), tuple(row)) for row in result]
+        return [Row(list(result.keys()), tuple(row)) for row in result] if result.returns_rows else []
 
 
 _ASYNC: Mapping[tuple[str, str], Callable[[Any], Fetching]] = {
@@ -129,7 +131,8 @@ def borrow(connection: Any) -> Fetching:
     if any(kind in _SYNC for kind in kinds):
         raise Rejected(
             "unsupported_connection",
-            "this connection is synchronous and would stop the event loop; use schedule_sync or publish_sync",
+            "this connection is synchronous and would stop the event loop; "
+            "use schedule_sync, track_sync or publish_sync",
         )
     raise Rejected("unsupported_connection", f"connection: give {ASYNC_KINDS}")
 
@@ -171,5 +174,5 @@ def _check_transaction(kind: tuple[str, str], connection: Any) -> None:
 def _require(in_transaction: bool) -> None:
     if not in_transaction:
         raise Rejected(
-            "no_transaction", "connection: open a transaction first; without one the job could not be rolled back"
+            "no_transaction", "connection: open a transaction first; without one this could not be rolled back"
         )

@@ -14,43 +14,52 @@ The object decides nothing: it turns arguments into values, and capabilities do 
 no argument, and refuses what PostgreSQL would refuse before it reaches a statement that other callers share.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from tickwright.app.borrowed import borrow, borrow_sync, finish
 from tickwright.app.bulk import copy_jobs
-from tickwright.app.declare import Duration, as_duration, declare_job
+from tickwright.app.declarations import Declarations
+from tickwright.app.declare import Duration, as_duration
+from tickwright.app.entities import Entities
 from tickwright.app.payloads import to_json
+from tickwright.app.reporting import RequestedReport, request_report
 from tickwright.app.sync import schedule_through
+from tickwright.app.tracking import Tracked, Trackers, new_tracker, track, track_borrowed
+from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.campaigns.views import StoredCampaign
 from tickwright.capabilities.jobs.enqueue import NewJob, Scheduled, check_new_job
-from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.requests import with_digest
 from tickwright.capabilities.jobs.service import JobService
-from tickwright.capabilities.jobs.views import Explanation, JobAction, JobDetail
+from tickwright.capabilities.jobs.views import JobAction, JobDetail
+from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.views import Explanation
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+from tickwright.wiring.batches import register_batches
 from tickwright.wiring.database import Database
 from tickwright.wiring.link import Link, open_link
+from tickwright.wiring.modules import register_modules
 from tickwright.wiring.node import run_node
+from tickwright.wiring.partners import register_partners
+from tickwright.wiring.reports_declared import register_reports
 from tickwright.wiring.settings import Settings, load_settings
 
 MESSAGE_BYTES_MAX = 1_048_576
 _SQL = load("tickwright.app.sql", "publish.sql")
 _CALLER = Caller("python", Role.ADMIN)
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Tickwright:
+class Tickwright(Declarations):
     """One program's Tickwright.
 
     Making it costs nothing: settings are read and connections opened by ``async with app:``, so a module
@@ -62,56 +71,11 @@ class Tickwright:
     """
 
     def __init__(self, database_url: str | None = None, **settings: Any) -> None:
+        super().__init__()
         self._given = {"database_url": database_url, **settings}
         self._settings: Settings | None = None
         self._stack: AsyncExitStack | None = None
         self._link: Link | None = None
-        self.handlers = HandlerRegistry()
-
-    # ------------------------------------------------------------------ declaring
-
-    def job(
-        self,
-        name: str,
-        *,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        keep_history: bool = True,
-    ) -> Callable[[F], F]:
-        """Register the decorated function as the handler of one-shot jobs called ``name``.
-
-        The function takes the :class:`~tickwright.Job` and then arguments that are read from the payload by name
-        and checked against their annotations. It may be ``async`` or not; one that is not runs in a thread.
-
-        Args:
-            name: 1 to 50 letters, digits, ``_ . : -``.
-            timeout: Of one attempt, 1 ms to 1 day; 30 s by default.
-            max_attempts: 1 to 1,000; 3 by default.
-            retry: ``{"base": "1s", "factor": 2, "cap": "1h"}`` or a :class:`~tickwright.RetryPolicy`.
-            concurrency: Attempts at once in all workers together; no limit by default.
-            rate: Starts in all workers together, such as ``"50/s"``.
-            keep_history: Whether completed jobs stay readable for the retention time.
-
-        Raises:
-            Rejected: ``invalid_task_type``, ``invalid_handler``, ``duplicate_handler``. Permanent.
-        """
-        options = {
-            "timeout": timeout,
-            "max_attempts": max_attempts,
-            "retry": retry,
-            "concurrency": concurrency,
-            "rate": rate,
-            "keep_history": keep_history,
-        }
-
-        def register(function: F) -> F:
-            self.handlers.add(declare_job(name, function, options))
-            return function
-
-        return register
 
     # ------------------------------------------------------------------ scheduling
 
@@ -215,6 +179,141 @@ class Tickwright:
         )  # fmt: skip
         return finish(schedule_through(borrow_sync(connection), job))
 
+    # ------------------------------------------------------------------ tracking
+
+    async def track(
+        self,
+        account_id: str,
+        partner: str,
+        external_id: str,
+        *,
+        status: str | None = None,
+        until: datetime | None = None,
+        connection: Any = None,
+    ) -> Tracked:
+        """Register a tracker, to be polled at its account's interval; one (partner, external id) is one tracker.
+
+        A second call answers with the tracker that is there, whatever else it says. The first poll comes within one
+        interval after the commit.
+
+        Args:
+            account_id: 1 to 200 characters without ``/``; one that nobody knew is polled every 120 minutes.
+            partner: Whom to ask; declared here, in the TOML file or by an operator.
+            external_id: What the partner calls it, 1 to 200 characters.
+            status: Where it stands now; ``registered`` by default.
+            until: Aware; polled no more after that. The account's age from now on by default.
+            connection: Yours, in a transaction that is READ COMMITTED, as for :meth:`schedule`.
+
+        Raises:
+            Rejected: Something is out of bounds, ``unknown_partner``, or ``unsupported_isolation``. Permanent.
+            Unavailable: ``app_not_open``.
+        """
+        new = new_tracker(account_id, partner, external_id, status, until)
+        return await track(self._open.pool, new, connection)
+
+    def track_sync(
+        self,
+        account_id: str,
+        partner: str,
+        external_id: str,
+        *,
+        connection: Any,
+        status: str | None = None,
+        until: datetime | None = None,
+    ) -> Tracked:
+        """Do what :meth:`track` does on a synchronous program's own connection; the app need not be open."""
+        new = new_tracker(account_id, partner, external_id, status, until)
+        return finish(track_borrowed(borrow_sync(connection), new))
+
+    @property
+    def trackers(self) -> Trackers:
+        """Looking at trackers, ending them, news of them. Raises ``Unavailable`` (``app_not_open``)."""
+        return Trackers(self._open.polling, _CALLER)
+
+    @property
+    def entities(self) -> Entities:
+        """Whom fan-out polls: set, looked at, paused. Raises ``Unavailable`` (``app_not_open``)."""
+        return Entities(self._open.fanout, _CALLER)
+
+    # ------------------------------------------------------------------ reports
+
+    async def request_report(
+        self,
+        report_type: str,
+        conditions: Mapping[str, Any] | None = None,
+        *,
+        requester: str | None = None,
+        department: str | None = None,
+        format: str | None = None,  # noqa: A002  the word of the field
+        notify: str | None = None,
+        source: str | None = None,
+        connection: Any = None,
+    ) -> RequestedReport:
+        """Ask for a report; the answer is the id of its record, at once. ``app.reports`` looks at it.
+
+        Where the same requester has an equal one under way (same type, format and conditions) that one is the answer.
+
+        Args:
+            report_type: One that the app, the TOML file or an operator has set up.
+            conditions: Values of its parameters.
+            requester: For whom; ``"python"`` by default.
+            department: Of the requester, to find reports by.
+            format: ``csv`` or ``parquet``; the type's by default.
+            notify: The receiver that hears of the end; the type's by default.
+            source: Who sent the requester to you, in your own words.
+            connection: Yours, in a transaction that is READ COMMITTED, as for :meth:`schedule`.
+
+        Raises:
+            Rejected: ``unknown_report_type``, ``invalid_conditions``, ``receiver_not_found``, something is out of
+                bounds, or ``unsupported_isolation``. Permanent.
+            Contended: ``report_in_flight``. Retry.
+            Unavailable: ``app_not_open``.
+        """
+        wanted = {
+            "type": report_type, "conditions": conditions, "requester": requester, "department": department,
+            "format": format, "notify": notify, "source": source,
+        }  # fmt: skip
+        return await request_report(self._open.reports, self._open.pool, wanted, _CALLER, connection)
+
+    @property
+    def reports(self) -> ReportsService:
+        """Records, their files, report types. Raises ``Unavailable`` (``app_not_open``)."""
+        return self._open.reports
+
+    # ------------------------------------------------------------------ campaigns and batches
+
+    async def put_campaign(self, name: str, words: Mapping[str, Any]) -> StoredCampaign:
+        """Make a campaign, or set it whole: a new version. The same again changes nothing.
+
+        Args:
+            name: 1 to 100 letters, digits, ``_ . -``.
+            words: ``type``, ``audience``, ``expression``, ``action`` and the others of the page of campaigns.
+
+        Raises:
+            Rejected: ``invalid_campaign``, or what all mistakes have for a code, with every mistake. Permanent.
+            Unavailable: ``app_not_open``, or the audience's source does not answer. Retry.
+        """
+        return await self.campaigns.campaigns.put(name, words, caller=_CALLER)
+
+    async def start_campaign(self, name: str) -> int:
+        """Execute a campaign now, whatever its schedule, and return the id of the execution.
+
+        Raises:
+            Rejected: ``campaign_not_found``; ``execution_open``, where its overlap policy is ``skip``. Permanent until
+                that one has ended.
+            Unavailable: ``app_not_open``.
+        """
+        return (await self.campaigns.running_campaigns.start(name, caller=_CALLER)).executions[-1].id
+
+    async def start_batch(self, name: str) -> int:
+        """Do the same with a batch of ``@app.batch``, of this program or another one; ``batch_not_found``."""
+        return (await self.campaigns.running_programs.start(name, caller=_CALLER)).executions[-1].id
+
+    @property
+    def campaigns(self) -> CampaignsService:
+        """Campaigns, batches and their executions. Raises ``Unavailable`` (``app_not_open``)."""
+        return self._open.campaigns
+
     # ------------------------------------------------------------------ publishing
 
     async def publish(
@@ -229,7 +328,7 @@ class Tickwright:
         """Put a message into the outbox and return its number; the relay sends it after the commit, at least once.
 
         Args:
-            destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``pg:TOPIC``.
+            destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``kafka:TOPIC``, ``pg:TOPIC``.
             payload: As for ``schedule``, at most 1 MiB.
             key: Messages with equal keys keep their order where the destination knows one.
             headers: Sent with it; names in lower case.
@@ -294,11 +393,15 @@ class Tickwright:
         log_like_a_library()
         stack = AsyncExitStack()
         try:
-            self._link = await stack.enter_async_context(open_link(self.settings, self.handlers))
+            link = await stack.enter_async_context(open_link(self.settings, self.brought.handlers))
+            await register_partners(link.pool, self.brought.couriers, {})
+            await register_modules(link.pool, self.brought.modules, {})
+            await register_reports(link.reports.types, self.brought.reports, self.brought.listeners, {})
+            await register_batches(self.brought.batches, link.campaigns.programs, link.campaigns.running_programs)
         except BaseException:
             await stack.aclose()
             raise
-        self._stack = stack
+        self._link, self._stack = link, stack
         return self
 
     async def __aexit__(
@@ -360,7 +463,7 @@ class Tickwright:
             Rejected: ``unknown_role``. Permanent.
             Unavailable: ``app_not_open``, or the database does not answer at the start. Retry.
         """
-        await run_node(self.settings, roles, database=self._open.database, handlers=self.handlers)
+        await run_node(self.settings, roles, database=self._open.database, brought=self.brought)
 
 
 def _job(  # noqa: PLR0917  the fast path of every call

@@ -25,7 +25,9 @@ from sqlalchemy.engine import make_url
 
 from tickwright.embedded import EmbeddedServer
 from tickwright.store.migrate import migrate
+from tickwright.store.queries import load
 
+SQL = load("tickwright.bench.sql", "ground.sql")
 SETTINGS = {
     "shared_buffers": "2GB",
     "max_wal_size": "8GB",
@@ -109,6 +111,22 @@ class Ground:
             return []
         return [line.split() for line in self.log().read_text().splitlines()]
 
+    def stop_one(self, process: "subprocess.Popen[bytes]") -> None:
+        """Stop one process, politely first."""
+        self.workers.remove(process)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill_one(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill one process without a word."""
+        self.workers.remove(process)
+        process.kill()
+        process.wait()
+
     def stop(self) -> None:
         """Stop the workers, politely first."""
         for process in self.workers:
@@ -166,6 +184,17 @@ class Ground:
         """Return one value."""
         row = self.connection.execute(text.encode(), values or None).fetchone()
         return None if row is None else row[0]
+
+    def row(self, text: str, *values: Any) -> tuple[Any, ...]:
+        """Return the row of one statement whose parameters are written ``$1``."""
+        found = psycopg.RawCursor(self.connection).execute(text.encode(), values).fetchone()
+        if found is None:
+            raise RuntimeError(f"no row: {text[:80]}")
+        return found
+
+    def now_s(self) -> float:
+        """Return the database's clock in seconds since 1970."""
+        return float(self.row(SQL["now"])[0])
 
     def left(self, task_type: str | None = None) -> int:
         """How many jobs are not finished, of all types or of one."""

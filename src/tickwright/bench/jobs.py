@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 
+import asyncpg
 import uvloop
 
 from tickwright import Tickwright
@@ -26,6 +27,7 @@ BARS = {
     "enqueue_rest_per_s": "≥ 8,000",
 }
 CALLERS = 16
+STATEMENTS = 3000
 LOOK_S = 0.01
 
 
@@ -48,6 +50,7 @@ def _measure(ground: Ground, options: argparse.Namespace, say: Callable[[str], N
         "drain_2p_per_s": lambda: drain(ground, options.jobs, workers=2, keep=False),
         "drain_1p_history_per_s": lambda: drain(ground, options.jobs, workers=1, keep=True),
         "drain_2p_history_per_s": lambda: drain(ground, options.jobs, workers=2, keep=True),
+        "limit_single_per_s": lambda: uvloop.run(limit_single(ground)),
         "enqueue_bulk_per_s": lambda: uvloop.run(enqueue_bulk(ground, options.jobs)),
         "enqueue_single_per_s": lambda: uvloop.run(enqueue_single(ground, options.jobs)),
         "enqueue_rest_per_s": lambda: enqueue_rest(ground),
@@ -73,6 +76,22 @@ def limit(ground: Ground, jobs: int, *, clients: int) -> float:
     ground.run("CHECKPOINT")
     script = resources.files("tickwright.bench.sql").joinpath("limit.sql").read_text("utf-8")
     return 1000 * ground.pgbench(script, clients=clients, transactions=jobs // (1000 * clients), variables=("ids={}",))
+
+
+async def limit_single(ground: Ground) -> float:
+    """Return what collected single enqueues could reach: sixteen rows a statement into the bare table, nothing else."""
+    ground.run("DROP TABLE IF EXISTS lean")
+    ground.run(SQL["make_limit"])
+    ground.run(SQL["index_limit"])
+    dues, payloads = [datetime.now(UTC)] * CALLERS, ['{"shipment_id": 12}'] * CALLERS
+    connection = await asyncpg.connect(ground.url)
+    try:
+        started = time.perf_counter()
+        for _ in range(STATEMENTS):
+            await connection.fetch(SQL["insert_limit"], dues, payloads)
+        return STATEMENTS * CALLERS / (time.perf_counter() - started)
+    finally:
+        await connection.close()
 
 
 def drain(ground: Ground, jobs: int, *, workers: int, keep: bool) -> float:

@@ -28,6 +28,7 @@ def run_bench(
     *,
     options: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
     bars: Mapping[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> int:
     """Measure, print, and return the exit code.
 
@@ -37,6 +38,7 @@ def run_bench(
         measure: Takes the ground, the options and a way to say what happens (on standard error).
         options: Adds the bench's own options.
         bars: What each figure is held against, in words.
+        details: What ``measure`` has to say beside its figures, put there while it measures; in the JSON object only.
     """
     parser = argparse.ArgumentParser(prog=f"tickwright bench {name}")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
@@ -50,6 +52,7 @@ def run_bench(
             "machine": machine(ground),
             "parameters": {key: value for key, value in vars(parsed).items() if key != "json"},
             "figures": {key: _rounded(value) for key, value in figures.items()},
+            **({"details": details} if details else {}),
         }
     if parsed.json:
         sys.stdout.write(json.dumps(report) + "\n")

@@ -1,19 +1,26 @@
-"""Looking after an installation: dead letters, outbox, workers, leases, alerts, keys, audit."""
+"""Looking after an installation: dead letters, outbox, workers, leases, keys, audit."""
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
 from tickwright.cli.gateway import ask
 from tickwright.cli.options import Cursor, Json, Limit
-from tickwright.cli.output import show_answer, show_page
+from tickwright.cli.output import say, show_answer, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
+outbox = typer.Typer(help="Messages that wait for the relay.", rich_markup_mode=None)
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN_MAX = 10
-Kind = Annotated[str | None, typer.Option(help="job or outbox.")]
+IN_RABBITMQ: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "fanout": ("task_type", ("id", "entity_code", "task_type", "died_at", "reason", "error_message")),
+    "reports": ("listener", ("id", "listener", "report_id", "died_at", "reason", "error_message")),
+}
+"""Kinds whose dead letters are in RabbitMQ: what their subject is, and what is shown of each."""
+Kind = Annotated[str | None, typer.Option(help="job, outbox, fanout or reports.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,53 +28,137 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(dead_letters, name="dead-letters")
     app.add_typer(workers, name="workers")
     app.add_typer(keys, name="keys")
-    for command in (outbox, leases, alerts, audit):
+    app.add_typer(outbox, name="outbox")
+    for command in (leases, audit):
         app.command()(command)
 
 
 @dead_letters.command("list")
 def list_dead_letters(
     kind: Kind = None,
-    subject: Annotated[str | None, typer.Option(help="A task type or a destination.")] = None,
+    subject: Annotated[str | None, typer.Option(help="A task type, a destination or a listener.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List dead letters, the youngest first."""
+    """List dead letters, the youngest first; of the kinds fanout and reports the oldest, which are in RabbitMQ."""
+    if kind is not None and kind in IN_RABBITMQ:
+        _list_in_rabbitmq(kind, subject, limit, as_json=as_json)
+        return
     page = ask("GET", "/dead-letters", query={"kind": kind, "subject": subject, "cursor": cursor, "limit": limit})
     columns = ("kind", "id", "subject", "attempts", "died_at", "error_message")
     show_page(page, columns, as_json=as_json, empty="no dead letters")
 
 
+def _list_in_rabbitmq(kind: str, subject: str | None, limit: int, *, as_json: bool) -> None:
+    word, columns = IN_RABBITMQ[kind]
+    page = ask("GET", f"/dead-letters/{kind}", query={word: subject, "limit": limit})
+    if as_json:
+        show_json(page)
+        return
+    show_rows(page["items"], columns, empty="no dead letters")
+    if page["count"] > len(page["items"]):
+        say(f"{len(page['items'])} of {page['count']}")
+
+
 @dead_letters.command()
 def requeue(
-    ids: Annotated[list[int] | None, typer.Argument(min=1, metavar="[ID]…", help="Which ones.")] = None,
-    kind: Annotated[str, typer.Option(help="job or outbox.")] = "job",
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Which ones.")] = None,
+    kind: Annotated[str, typer.Option(help="job, outbox, fanout or reports.")] = "job",
     subject: Annotated[str | None, typer.Option(help="All of a task type or a destination.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of the kind fanout or reports.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put dead letters back to work, the oldest first, at most 1,000 a call; 1 where an id is none (any more)."""
-    if not ids and subject is None:
+    known: Sequence[Any]
+    if kind in IN_RABBITMQ:
+        body, known = _rabbitmq_body(kind, ids, subject, everything=everything), ids or []
+        path = f"/dead-letters/{kind}/requeue"
+    elif everything or (not ids and subject is None):
         raise typer.BadParameter("give the ids, or --subject")
-    body = {"kind": kind, "ids": ids or None, "subject": subject}
-    done = ask("POST", "/dead-letters/requeue", body={name: value for name, value in body.items() if value is not None})
+    else:
+        known = [_number(one) for one in ids or ()]
+        body, path = {"kind": kind, "ids": known or None, "subject": subject}, "/dead-letters/requeue"
+    done = ask("POST", path, body={name: value for name, value in body.items() if value is not None})
     more = " (there are more)" if done["more"] else ""
     show_answer(done, as_json=as_json, sentence=lambda d: f"{d['requeued']} requeued{more}")
-    if missing := sorted(set(ids or ()) - set(done["ids"])):
+    if missing := sorted(set(known) - set(done["ids"])):
         listed = ", ".join(map(str, missing[:SHOWN_MAX])) + (" …" if len(missing) > SHOWN_MAX else "")
         raise Rejected("no_dead_letter", f"no dead letter of the kind {kind}, so not requeued: {listed}", ids=missing)
 
 
-def outbox(
+def _rabbitmq_body(kind: str, ids: list[str] | None, subject: str | None, *, everything: bool) -> dict[str, Any]:
+    if subject is not None or bool(ids) is everything:
+        raise typer.BadParameter(f"of the kind {kind}, give either the ids or --all")
+    return {"all": True} if everything else {"ids": ids}
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 2**63):
+        raise typer.BadParameter(f"{text[:40]!r} is no id", param_hint="'[ID]…'")
+    return int(text)
+
+
+@outbox.callback(invoke_without_command=True)
+def list_outbox(
+    context: typer.Context,
     destination: Annotated[str | None, typer.Option(help="One destination only.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List messages that wait for the relay, newest first."""
+    if context.invoked_subcommand is not None:
+        return
     page = ask("GET", "/outbox", query={"destination": destination, "cursor": cursor, "limit": limit})
     columns = ("id", "destination", "key", "created_at", "attempts", "next_at", "error_message")
     show_page(page, columns, as_json=as_json, empty="the outbox is empty")
+
+
+@outbox.command()
+def polls(as_json: Json = False) -> None:
+    """Show the relays of polls: what waits, is frozen, is published; and in Kafka, how far the consumers are."""
+    page, partitions = ask("GET", "/outbox/polls"), ask("GET", "/outbox/polls/partitions")["items"]
+    if as_json:
+        show_json({**page, "partitions": partitions})
+        return
+    columns = ("shard", "transport", "waiting", "released", "oldest_release_at", "frozen", "batch_no", "published_no",
+               "published_at", "position", "problem")  # fmt: skip
+    show_page(page, columns, as_json=False, empty="no relay of polls has run yet")
+    for relay in page["items"]:
+        if relay["problem"]:
+            since = f", since {relay['stands_since']}" if relay["stands_since"] else ""
+            typer.echo(f"shard {relay['shard']} stands{since}: {relay['problem']}: {relay['says']}")
+    if partitions:
+        show_rows(
+            partitions, ("topic", "partition", "end_offset", "position", "lag", "unfinished_since", "reader", "seen_at")
+        )
+
+
+@outbox.command()
+def reconcile(
+    shard: Annotated[int, typer.Option(min=0, max=15, help="Of the relay that stands.")] = 0,
+    position: Annotated[
+        int | None, typer.Option(min=0, help="All batches up to this one are published, none above is.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without this only say what would be done.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the topic and the database agree where a relay of polls stands. You decide which batch was the last."""
+    body = {"shard": shard, "position": position, "apply": apply}
+    show_answer(ask("POST", "/outbox/polls/reconcile", body=body), as_json=as_json, sentence=_reconciled)
+
+
+def _reconciled(done: Mapping[str, Any]) -> str:
+    topic = "nothing" if done["position"] is None else f"batch {done['position']}"
+    verb = "agreed" if done["applied"] else "would agree"
+    sent = f"{done['sent_again']} are sent (again, if they were) under the ids that they had"
+    lines = [
+        f"shard {done['shard']}: {done['problem']}",
+        f"the database has published batch {done['published_no']} of {done['batch_no']}, the topic knows of {topic}",
+        f"{verb} on batch {done['adopted']}: {done['counted']} polls are taken as published, {sent}",
+    ]
+    return "\n".join(lines if done["applied"] else [*lines, "nothing was changed; --apply does it"])
 
 
 @workers.command("list")
@@ -88,18 +179,6 @@ def leases(as_json: Json = False) -> None:
     """List the leases of the control loops."""
     columns = ("job_name", "owner", "version", "lease_until", "running", "last_started_at", "last_completed_at")
     show_page(ask("GET", "/leases"), columns, as_json=as_json, empty="no leases")
-
-
-def alerts(
-    state: Annotated[str | None, typer.Option(help="firing or resolved.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """List alerts, newest first."""
-    page = ask("GET", "/alerts", query={"state": state, "cursor": cursor, "limit": limit})
-    columns = ("id", "state", "severity", "rule", "subject", "summary", "fired_at", "resolved_at")
-    show_page(page, columns, as_json=as_json, empty="no alerts")
 
 
 @keys.command("create")

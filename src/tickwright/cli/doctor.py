@@ -6,16 +6,19 @@ command fails when one of them fails.
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import asyncpg
 from rich.markup import escape
 
+from tickwright.cli.doctor_batches import examine_batches, has_batches
+from tickwright.cli.doctor_reports import examine_reports, has_report_types
+from tickwright.cli.findings import Finding
 from tickwright.cli.output import console, show_json
-from tickwright.domain.errors import TickwrightError
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.ids import unix_seconds
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
@@ -23,8 +26,9 @@ from tickwright.store.revisions import head_revision
 from tickwright.wiring.brokers import build_brokers, close_brokers
 from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database
+from tickwright.wiring.fanout import check_redis, missing_queues
 from tickwright.wiring.link import close_pool, revision
-from tickwright.wiring.loading import handlers_of
+from tickwright.wiring.loading import brought_by
 from tickwright.wiring.settings import Settings, load_settings, unknown_names
 
 _SQL = load("tickwright.cli.sql", "doctor.sql")
@@ -33,16 +37,6 @@ SKEW_S_MAX = 2.0
 DISK_FREE_MIN = 0.1
 OLD_TRANSACTION_S = 300.0
 NEEDED_CONNECTIONS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check found."""
-
-    check: str
-    verdict: Literal["ok", "warn", "fail"]
-    says: str
-    remedy: str = ""
 
 
 def run_doctor(*, as_json: bool) -> bool:
@@ -64,7 +58,7 @@ async def _examine() -> list[Finding]:
     try:
         settings = load_settings()
         load_config(settings.config)
-        handlers_of(settings.app)
+        brought_by(settings.app)
     except TickwrightError as error:
         return [Finding("settings", "fail", error.message, "correct the environment or the TOML file")]
     findings = list(_names())
@@ -93,9 +87,14 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
         found += [_notifications(database), await _schema(database)]
         if found[-1].verdict == "ok":
-            found += _roles(await pool.fetch(_SQL["alive"]))
+            wanted = _ROLES + (_ROLES_OF_FANOUT if await pool.fetchval(_SQL["has_entities"]) else ())
+            wanted += _ROLES_OF_REPORTS if await has_report_types(pool) else ()
+            wanted += _ROLES_OF_BATCHES if await has_batches(pool) else ()
+            found += _roles(await pool.fetch(_SQL["alive"]), wanted)
+            found += await examine_reports(settings, pool, embedded=database.embedded)
+            found += await examine_batches(pool)
         found += [_disk(settings.home_folder)] if database.embedded else []
-        found += await _brokers(settings, pool)
+        found += [*await _brokers(settings, pool), *await _redis(settings)]
     finally:
         await close_pool(pool)
     return found
@@ -166,14 +165,16 @@ async def _schema(database: Database) -> Finding:
     return Finding("schema", "fail", says, "run: tickwright migrate")
 
 
-def _roles(rows: list[Any]) -> list[Finding]:
+_ROLES = (("worker", "no job runs"), ("scheduler", "nothing is cleaned up"), ("relay", "no message leaves"))
+_ROLES_OF_FANOUT = (("fanout-consumer", "no entity is polled"),)
+_ROLES_OF_REPORTS = (("report-listener", "no report is made"),)
+_ROLES_OF_BATCHES = (("campaign-consumer", "no campaign and no batch is executed"),)
+
+
+def _roles(rows: list[Any], wanted: Iterable[tuple[str, str]]) -> list[Finding]:
     alive = {row["role"]: row["workers"] for row in rows}
     found = []
-    for role, without in (
-        ("worker", "no job runs"),
-        ("scheduler", "nothing is cleaned up"),
-        ("relay", "no message leaves"),
-    ):
+    for role, without in wanted:
         if alive.get(role):
             found.append(Finding(role, "ok", f"{alive[role]} alive"))
         else:
@@ -190,17 +191,47 @@ def _disk(home: Path) -> Finding:
     return Finding("disk", "ok", says)
 
 
+_SERVERS = {"amqp": ("rabbitmq", "TICKWRIGHT_AMQP_URL"), "kafka": ("kafka", "TICKWRIGHT_KAFKA_BOOTSTRAP")}
+
+
 async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
     brokers = build_brokers(settings, pool)
     try:
         found = []
-        for scheme, broker in sorted(brokers.items()):
-            if scheme != "amqp":
+        for scheme, (name, variable) in _SERVERS.items():
+            if scheme not in brokers:
                 continue
-            if await broker.ready():
-                found.append(Finding("rabbitmq", "ok", "answers"))
+            if await brokers[scheme].ready():
+                found.append(Finding(name, "ok", "answers"))
+                found += [await _queues(settings)] if scheme == "amqp" else []
             else:
-                found.append(Finding("rabbitmq", "fail", "does not answer", "start it, or correct TICKWRIGHT_AMQP_URL"))
+                found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
         return found
     finally:
         await close_brokers(brokers)
+
+
+async def _queues(settings: Settings) -> Finding:
+    try:
+        missing = await missing_queues(settings)
+    except TickwrightError as error:
+        return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
+    if missing is None:
+        return Finding("fanout queues", "ok", "not there yet; the first scheduler or fanout-consumer makes them")
+    if missing:
+        remedy = "start a process with the role fanout-consumer, which makes them"
+        return Finding("fanout queues", "warn", f"missing: {', '.join(missing)}", remedy)
+    return Finding("fanout queues", "ok", "as they should be")
+
+
+async def _redis(settings: Settings) -> list[Finding]:
+    if settings.redis_url is None:
+        return []
+    try:
+        await check_redis(settings)
+    except Unavailable as error:
+        says = f"{error.message}; PostgreSQL decides alone meanwhile, which is slower"
+        return [Finding("redis", "warn", says, "start it, or correct TICKWRIGHT_REDIS_URL")]
+    except Rejected as error:
+        return [Finding("redis", "fail", error.message, "set it so, or leave TICKWRIGHT_REDIS_URL out")]
+    return [Finding("redis", "ok", "answers, and throws nothing away")]

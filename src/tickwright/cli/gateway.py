@@ -7,7 +7,7 @@ holds the database's password may do anything anyway.
 
 import asyncio
 import getpass
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tickwright.cli.fetching import Take, fetch_url
 from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import Caller, Role
 
@@ -46,6 +47,18 @@ class Gateway:
         """Send one request; return the status and the body."""
         raise NotImplementedError
 
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link piece by piece; return the status and, if it is an error, the body.
+
+        Args:
+            url: Whole, or a path of the API. No key is sent: the link is one.
+            take: Is awaited with each piece.
+
+        Raises:
+            Unavailable: ``download_broken``. Retry.
+        """
+        return await fetch_url(url, take)
+
     async def ask(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """Send ``body`` as JSON and return the answer's JSON; errors are those that the API says.
 
@@ -56,6 +69,25 @@ class Gateway:
         raw = None if body is None else msgspec.json.encode(body)
         status, answer = await self.send(method, f"/v1{path}", query=given, body=raw, content_type="application/json")
         return read_answer(status, answer)
+
+
+async def put_changes(
+    gateway: Gateway, path: str, changes: Mapping[str, Any], *, keep: Sequence[str], need: str
+) -> Any:
+    """Set a thing whole: what it has of ``keep``, and the changes; one that is new has to bring the change ``need``.
+
+    Raises:
+        Rejected: ``wrong_argument``, it is new and lacks ``need``. Permanent.
+    """
+    try:
+        present = await gateway.ask("GET", path)
+    except Rejected as error:
+        if not error.code.endswith("_not_found"):
+            raise
+        if need and need not in changes:
+            raise Rejected("wrong_argument", f"{path.rpartition('/')[2]} is new: give its --{need}") from None
+        present = {}
+    return await gateway.ask("PUT", path, body={**{key: present[key] for key in keep if key in present}, **changes})
 
 
 def read_answer(status: int, answer: bytes) -> Any:
@@ -112,6 +144,10 @@ class HttpGateway(Gateway):
             reason = str(error) or type(error).__name__
             raise Unavailable("api_unavailable", f"the API at {self._url} does not answer: {reason}") from error
 
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link."""
+        return await super().fetch(f"{self._url}{url}" if url.startswith("/") else url, take)
+
 
 class LocalGateway(Gateway):
     """The API inside this process, asked without a socket."""
@@ -130,11 +166,30 @@ class LocalGateway(Gateway):
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[int, bytes]:
         """Send one request."""
+        sent = _raw_headers(headers, content_type, body)
+        return await self._call(method, path, urlencode(query, doseq=True), sent, body)
+
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link, which may lead elsewhere."""
+        if not url.startswith("/"):
+            return await super().fetch(url, take)
+        path, _, query = url.partition("?")
+        return await self._call("GET", path, query, _raw_headers({}, "", None), None, take)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: list[tuple[bytes, bytes]],
+        body: Body,
+        take: Take | None = None,
+    ) -> tuple[int, bytes]:
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": urlencode(query, doseq=True).encode(),
-            "root_path": "", "headers": _raw_headers(headers, content_type, body),
-            "client": None, "server": ("localhost", 80), "state": {}, "tickwright.caller": self._caller,
+            "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+            "headers": headers, "client": None, "server": ("localhost", 80), "state": {},
+            "tickwright.caller": self._caller,
         }  # fmt: skip
         answer: list[bytes] = []
         status = 0
@@ -144,7 +199,11 @@ class LocalGateway(Gateway):
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif message["type"] == "http.response.body":
-                answer.append(message.get("body", b""))
+                piece = message.get("body", b"")
+                if take is not None and status == 200:
+                    await take(piece)
+                else:
+                    answer.append(piece)
 
         try:
             await self._app(scope, _receiver(body), send)

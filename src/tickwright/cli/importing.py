@@ -1,10 +1,11 @@
-"""Streaming a file of jobs in: constant memory, a progress bar, and a report of what was rejected."""
+"""Streaming a file in: constant memory, a progress bar, and a report of what was rejected."""
 
 import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +19,24 @@ CHUNK_BYTES = 262_144
 SHOWN_REJECTS = 20
 
 
-def import_file(name: str, *, key: str | None, rejects: str | None, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Where a file goes, and what its lines become.
+
+    Attributes:
+        route: Such as ``/v1/jobs:bulk``.
+        things: What a line makes, for people.
+        key: Makes it safe to send the same file again, where the route takes one.
+        content_type: Of the file.
+    """
+
+    route: str
+    things: str
+    key: str | None = None
+    content_type: str = "application/x-ndjson"
+
+
+def import_file(name: str, upload: Upload, *, rejects: str | None, as_json: bool) -> int:
     """Send the file and print what became of it; return how many lines were rejected.
 
     Raises:
@@ -26,13 +44,13 @@ def import_file(name: str, *, key: str | None, rejects: str | None, as_json: boo
         Unavailable: ``import_interrupted``; send it again, with the same key.
     """
     with _opened(name) as file, _bar(None if name == "-" else Path(name).stat().st_size) as bar:
-        result = through(lambda gateway: _send(gateway, _chunks(file, bar), key))
+        result = through(lambda gateway: _send(gateway, _chunks(file, bar), upload))
     if rejects is not None:
         _write_report(Path(rejects), result["rejects"])
     if as_json:
         show_json(result)
     else:
-        _show(result, rejects)
+        _show(result, upload.things, rejects)
     return int(result["rejected"])
 
 
@@ -58,10 +76,10 @@ async def _chunks(file: BinaryIO, bar: Progress) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _send(gateway: Gateway, chunks: AsyncIterator[bytes], key: str | None) -> Any:
-    headers = {} if key is None else {"idempotency-key": key}
+async def _send(gateway: Gateway, chunks: AsyncIterator[bytes], upload: Upload) -> Any:
+    headers = {} if upload.key is None else {"idempotency-key": upload.key}
     status, answer = await gateway.send(
-        "POST", "/v1/jobs:bulk", query={}, body=chunks, content_type="application/x-ndjson", headers=headers
+        "POST", upload.route, query={}, body=chunks, content_type=upload.content_type, headers=headers
     )
     return read_answer(status, answer)
 
@@ -72,9 +90,11 @@ def _write_report(path: Path, rejects: list[dict[str, Any]]) -> None:
             report.write(json.dumps(reject, ensure_ascii=False) + "\n")
 
 
-def _show(result: dict[str, Any], rejects: str | None) -> None:
+def _show(result: dict[str, Any], things: str, rejects: str | None) -> None:
     known = f", {result['existing']} known already" if result["existing"] else ""
-    sys.stdout.write(f"{result['created']} jobs from {result['lines']} lines{known}, {result['rejected']} rejected\n")
+    sys.stdout.write(
+        f"{result['created']} {things} from {result['lines']} lines{known}, {result['rejected']} rejected\n"
+    )
     if result["rejected"] and rejects is None:
         show_rows(result["rejects"][:SHOWN_REJECTS], ("line", "code", "message"))
     hidden = result["rejects_left_out"] + (0 if rejects else max(0, len(result["rejects"]) - SHOWN_REJECTS))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tickwright.cli.gateway import ask
-from tickwright.cli.importing import import_file
+from tickwright.cli.importing import Upload, import_file
 from tickwright.cli.options import At, Cursor, In, JobId, JobIds, Json, Limit, Since, Until
 from tickwright.cli.output import say, show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
@@ -67,7 +67,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Schedule the jobs of a file, however large; bad lines are reported and cost no others."""
-    rejected = import_file(file, key=key, rejects=rejects, as_json=as_json)
+    rejected = import_file(file, Upload("/v1/jobs:bulk", "jobs", key), rejects=rejects, as_json=as_json)
     if rejected:
         raise typer.Exit(1)
 

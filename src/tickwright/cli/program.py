@@ -10,7 +10,23 @@ from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
 
 from tickwright import __version__
-from tickwright.cli import admin, jobs, task_types
+from tickwright.cli import (
+    accounts,
+    admin,
+    alerts,
+    batches,
+    campaigns,
+    entities,
+    executions,
+    jobs,
+    modules,
+    partners,
+    report_types,
+    reports,
+    slices,
+    task_types,
+    trackers,
+)
 from tickwright.cli import run as running
 from tickwright.cli.output import close_quietly, show_error
 from tickwright.domain.errors import TickwrightError
@@ -30,8 +46,11 @@ WRONG_USE = frozenset(
         "app_not_found",
         "config_unreadable",
         "file_unreadable",
+        "file_unwritable",
         "invalid_config",
         "invalid_settings",
+        "kafka_replication_unsafe",
+        "kafka_unsafe_option",
         "not_an_app",
         "unknown_role",
         "wrong_argument",
@@ -53,6 +72,18 @@ def tickwright(
 running.add_to(app)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(task_types.app, name="task-types")
+app.add_typer(accounts.app, name="accounts")
+app.add_typer(trackers.app, name="trackers")
+app.add_typer(partners.app, name="partners")
+app.add_typer(entities.app, name="entities")
+app.add_typer(modules.app, name="modules")
+app.add_typer(report_types.app, name="report-types")
+app.add_typer(reports.app, name="reports")
+app.add_typer(campaigns.app, name="campaigns")
+app.add_typer(batches.app, name="batches")
+app.add_typer(executions.app, name="executions")
+app.add_typer(slices.app, name="slices")
+app.add_typer(alerts.app, name="alerts")
 admin.add_to(app)
 
 

@@ -1,18 +1,21 @@
-"""Processes and their preparation: ``up migrate run worker scheduler relay api bench top doctor``."""
+"""Processes and their preparation: ``up migrate run bench top doctor``, and a command per role."""
 
 import asyncio
 import gc
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tickwright.cli.options import Json
 from tickwright.domain.errors import Rejected
+from tickwright.wiring.roles import ROLES, check_roles
 
+LEAVE_WITHIN_S = 3.0
 App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]
 
 
@@ -20,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
     """Put the commands of this module into the tree."""
     for command in (up, migrate, run):
         app.command()(command)
-    for role in ("worker", "scheduler", "relay", "api"):
+    for role in ROLES:
         app.command(role, help=f"Run the role {role}.")(_role(role))
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
     app.command()(top)
@@ -67,7 +70,8 @@ def migrate(
 
 
 def run(
-    roles: Annotated[list[str], typer.Argument(metavar="ROLE…", help="worker scheduler relay api")], app: App = None
+    roles: Annotated[list[str], typer.Argument(metavar="ROLE…", help=" ".join(ROLES))],
+    app: App = None,
 ) -> None:
     """Run one or several roles in this process until SIGTERM or Ctrl-C."""
     _run(roles, app)
@@ -76,17 +80,33 @@ def run(
 def _run(roles: list[str], app: str | None) -> None:
     import uvloop
 
-    from tickwright.wiring.loading import handlers_of
+    from tickwright.wiring.loading import brought_by
     from tickwright.wiring.logging import start_logging
-    from tickwright.wiring.node import check_roles, run_node
+    from tickwright.wiring.node import run_node
     from tickwright.wiring.settings import load_settings
 
     check_roles(roles)
     settings = load_settings(app=app)
     start_logging(settings)
-    handlers = handlers_of(settings.app)
+    brought = brought_by(settings.app)
     _collect_seldom()
-    uvloop.run(run_node(settings, roles, handlers=handlers, signals=True))
+    uvloop.run(_to_the_end(run_node(settings, roles, brought=brought, signals=True)))
+
+
+async def _to_the_end(node: Coroutine[Any, Any, None]) -> None:
+    """Run a node and leave: a function that swallows its cancellation would keep the process for ever."""
+    import structlog
+
+    await node
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    deaf = (await asyncio.wait(left, timeout=LEAVE_WITHIN_S))[1] if left else set()
+    if deaf:
+        structlog.get_logger("tickwright.run").warning("run.functions_ignore_cancel", tasks=len(deaf))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _collect_seldom() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from tickwright.cli.gateway import Gateway, ask, through
+from tickwright.cli.gateway import ask, put_changes, through
 from tickwright.cli.options import Json
 from tickwright.cli.output import show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
@@ -28,7 +28,9 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def put(
     name: Name,
-    target: Annotated[str | None, typer.Option(help="https://… wss://… amqp:EXCHANGE/KEY pg:TOPIC python:NAME")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="https:// wss:// amqp:EXCHANGE/KEY kafka:TOPIC pg:TOPIC python:NAME")
+    ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt; 30s.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="1 to 1000; 3.")] = None,
     retry_base: Annotated[str | None, typer.Option(metavar="DURATION", help="First wait at most; 1s.")] = None,
@@ -52,7 +54,7 @@ def put(
         "keep_history": keep_history,
     }
     changes = changes_of(name, target, {key: value for key, value in given.items() if value is not None}, retry)
-    stored = through(lambda gateway: _put(gateway, name, changes))
+    stored = through(lambda gateway: put_changes(gateway, f"/task-types/{name}", changes, keep=SETTABLE, need="target"))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
 
@@ -74,19 +76,6 @@ def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict
     wanted |= {f"retry_{part}" for part, value in retry.items() if value is not None}
     changes = {key: whole[key] for key in wanted}
     return changes if target is None else {**changes, "target": target}
-
-
-async def _put(gateway: Gateway, name: str, changes: dict[str, Any]) -> Any:
-    try:
-        present = await gateway.ask("GET", f"/task-types/{name}")
-    except Rejected as error:
-        if error.code != "task_type_not_found":
-            raise
-        if "target" not in changes:
-            raise Rejected("wrong_argument", f"{name} is new: give its --target") from None
-        present = {}
-    kept = {key: present[key] for key in SETTABLE if key in present}
-    return await gateway.ask("PUT", f"/task-types/{name}", body={**kept, **changes})
 
 
 def _stored(stored: Any) -> str:

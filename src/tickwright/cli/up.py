@@ -7,29 +7,46 @@ embedded server, and exits 0; the second one ends at once.
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from tickwright import __version__
 from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiLimits
 from tickwright.app import Tickwright
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.cli.other_views import other_lines, other_pictures
 from tickwright.cli.output import console
 from tickwright.cli.view import Lateness, draw, lateness, look, status_line
 from tickwright.cli.world.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
+from tickwright.cli.world.databases import open_databases
+from tickwright.cli.world.hub import (
+    draw_hub,
+    find_hub,
+    hub_environment,
+    hub_line,
+    look_at_hub,
+    open_consumers,
+    pause_hub,
+    register_hub,
+)
+from tickwright.cli.world.loans import Loans
+from tickwright.cli.world.trackers import register_trackers
+from tickwright.cli.world.withdrawals import keep_asking
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.runtime.signals import stop_on_signals
 from tickwright.wiring.link import Link
 from tickwright.wiring.loading import load_app
 from tickwright.wiring.logging import start_logging
-from tickwright.wiring.node import ROLES, Node, open_node
+from tickwright.wiring.node import Node, open_node, roles_of
 from tickwright.wiring.settings import Settings
 
 DRAIN_MAX = timedelta(seconds=5)
@@ -78,11 +95,11 @@ class Receiver:
 
 
 @asynccontextmanager
-async def open_receiver() -> AsyncIterator[Receiver]:
+async def open_receiver(environment: Mapping[str, str] | None = None) -> AsyncIterator[Receiver]:
     """Run the receiver in a process of its own, which ends with us whatever happens to us."""
-    pipe = asyncio.subprocess.PIPE
+    pipe, env = asyncio.subprocess.PIPE, {**os.environ, **(environment or {})}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", RECEIVER, stdin=pipe, stdout=pipe, start_new_session=True
+        sys.executable, "-m", RECEIVER, stdin=pipe, stdout=pipe, start_new_session=True, env=env
     )
     try:
         line = await process.stdout.readline() if process.stdout is not None else b""
@@ -105,6 +122,8 @@ class _Up:
         self._node: Node | None = None
         self._work: asyncio.Task[None] | None = None
         self._out = console()
+        self._hub = False
+        self._loans = Loans()
 
     async def run(self) -> None:
         """Work until a signal; one that comes before everything stands undoes what stands."""
@@ -123,15 +142,20 @@ class _Up:
     async def _whole(self) -> None:
         self._say(f"Tickwright {__version__}: starting {self._what()} …")
         async with AsyncExitStack() as stack:
-            settings, receiver = self._settings, None
+            settings, receiver, shared = self._settings, None, hub_environment()
             if self._example:
-                receiver = await stack.enter_async_context(open_receiver())
+                receiver = await stack.enter_async_context(open_receiver(shared))
                 settings = _allowing(settings, receiver.port)
             app = await stack.enter_async_context(self._app(settings))
-            opened = open_node(settings, ROLES, database=app.database, handlers=app.handlers, any_port=True)
+            if self._example:
+                opening = open_databases(settings, app.database.url, self._loans, self._say)
+                settings = await stack.enter_async_context(opening)
+            roles, brought = roles_of(app.brought), app.brought
+            opened = open_node(settings, roles, database=app.database, brought=brought, any_port=True)
             node = await stack.enter_async_context(opened)
             if receiver is not None:
                 await self._introduce(node.link, receiver)
+                await self._bring_hub(stack, node.link, receiver, shared)
             key = await admin_key(node.link, settings.home_folder / KEY_FILE)
             await self._run(node, app, key)
         self._say("stopped")
@@ -148,6 +172,7 @@ class _Up:
         app = Tickwright().using(settings)
         if self._example:
             add_handlers(app)
+            self._loans.add_handler(app)
         return app
 
     async def _introduce(self, link: Link, receiver: Receiver) -> None:
@@ -155,6 +180,28 @@ class _Up:
         await link.service.types.put(CALLBACK_TYPE, TaskTypeRequest(target=target, timeout="5s"), caller=_CALLER)
         made = await link.service.types.rotate_secret(CALLBACK_TYPE, caller=_CALLER, overlap=timedelta())
         receiver.tell(made.secret)
+        await register_trackers(link.pool, receiver.port)
+
+    async def _bring_hub(
+        self, stack: AsyncExitStack, link: Link, receiver: Receiver, shared: Mapping[str, str]
+    ) -> None:
+        self._hub, why = await find_hub(self._settings)
+        self._say(f"  example   {why}")
+        if not self._hub:
+            await pause_hub(link.pool)
+            return
+        log = stack.enter_context(self._children_log())
+        await stack.enter_async_context(open_consumers(link.database.url, shared, log))
+        await register_hub(link.pool, receiver.port)
+
+    @contextmanager
+    def _children_log(self) -> Iterator[int | None]:
+        """Give where a child's log goes: beside a live view into ours, else to standard error."""
+        if not self._out.is_terminal:
+            yield None
+            return
+        with (self._settings.home_folder / LOG_FILE).open("ab") as log:
+            yield log.fileno()
 
     def _tell(self, node: Node, key: str) -> None:
         assert node.api is not None  # noqa: S101  every role runs here
@@ -173,6 +220,9 @@ class _Up:
         helpers = [asyncio.create_task(self._show(node, key))]
         if self._example:
             helpers.append(asyncio.create_task(keep_scheduling(app)))
+        if self._loans.is_open:
+            helpers.append(asyncio.create_task(keep_asking(app, node, self._say)))
+            helpers.append(asyncio.create_task(self._loans.offer(node, self._say)))
         self._node = node
         try:
             await node.run(signals=False)
@@ -191,9 +241,17 @@ class _Up:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
                 self._say(status_line(await look(node.link.pool, _late(node))))
+                for line in await other_lines(node.link.pool):
+                    self._say(line)
+                if self._hub:
+                    self._say(hub_line(await look_at_hub(node.link.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
-                live.update(draw(await look(node.link.pool, _late(node)), f"\n{node.supervisor.phase}"), refresh=True)
+                parts = [draw(await look(node.link.pool, _late(node)), f"\n{node.supervisor.phase}")]
+                parts += await other_pictures(node.link.pool)
+                if self._hub:
+                    parts += [Text(), draw_hub(await look_at_hub(node.link.pool))]
+                live.update(Group(*parts), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 
     def _say(self, text: str) -> None:

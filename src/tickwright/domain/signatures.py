@@ -16,7 +16,15 @@ from functools import lru_cache
 from tickwright.domain.errors import Rejected
 
 SECRET_PREFIX = "whsec_"  # noqa: S105  a prefix, not a secret
+SECRET_BYTES = 32
+"""Of a secret that we make."""
+
 SECRET_BYTES_MIN = 16
+
+
+def secret_of(key: bytes) -> str:
+    """Return key bytes as the ``whsec_…`` secret that receivers are given."""
+    return SECRET_PREFIX + base64.b64encode(key).decode()
 
 
 @lru_cache(maxsize=1024)

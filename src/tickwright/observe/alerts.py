@@ -24,12 +24,16 @@ class AlertRule:
         severity: How soon somebody should look.
         summary: For a person; ``{subject}`` and the facts may stand in it.
         bounds: The query's arguments, in order.
+        hold: A subject fires only when it was found for so long, round after round: for what a deploy looks like.
+        every: At least so long between two looks: for what costs more than a few pages.
     """
 
     name: str
     severity: Severity
     summary: str
     bounds: tuple[Bound, ...] = ()
+    hold: timedelta = timedelta()
+    every: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,148 @@ RULES: tuple[AlertRule, ...] = (
         "threads_stuck",
         "warning",
         "{count} synchronous handlers of {subject} do not come back; each keeps its thread.",
+    ),
+    AlertRule(
+        "report_calls_stuck",
+        "warning",
+        "{count} calls of listeners of {subject} do not come back; each keeps its place.",
+    ),
+    AlertRule(
+        "scheduler_stopped",
+        "critical",
+        "Trackers are not polled: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
+        (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30)),
+    ),
+    AlertRule(
+        "config_time_miss",
+        "critical",
+        "{count} trackers have no schedule long after they were registered.",
+        (timedelta(minutes=10),),
+    ),
+    AlertRule(
+        "missed_previous_poll",
+        "warning",
+        "{count} trackers of {subject} were due again before their previous poll was made.",
+        (timedelta(hours=1),),
+    ),
+    AlertRule(
+        "account_lag",
+        "warning",
+        "{stale} of {polls} polls of account {subject} came after more than 1.1 intervals; its lag is {lag_percent} %.",
+    ),
+    AlertRule(
+        "poll_relay_stalled",
+        "critical",
+        "Polls of shard {subject} are {late_s} s behind their release: no relay runs, or its broker does not answer.",
+        (timedelta(seconds=60),),
+    ),
+    AlertRule(
+        "polls_wait",
+        "critical",
+        "Polls of {subject} wait for {late_s} s although it may be called; consumers are too slow, or none runs.",
+        (timedelta(minutes=2),),
+    ),
+    AlertRule(
+        "partner_breaker_open",
+        "warning",
+        "Nobody calls {subject} until {open_until}, because it fails: {error}",
+        (timedelta(hours=1),),
+    ),
+    AlertRule(
+        "partner_not_callable",
+        "warning",
+        "Nobody can call {subject}, and trackers of it are due: its settings have no http, and no consumer a function.",
+        (timedelta(minutes=1),),
+    ),
+    AlertRule(
+        "poll_group_lag",
+        "critical",
+        "Polls on {subject} wait unread for {late_s} s: {lag} in {partitions} partitions, read by {readers} consumers.",
+        (timedelta(minutes=2),),
+    ),
+    AlertRule(
+        "freshness_budget",
+        "warning",
+        "Account {subject} has overdrawn its error budget: {percent} % of a month's polls were fresh, "
+        "{recent_percent} % of its last interval's, and its objective is {objective_percent} %.",
+    ),
+    AlertRule(
+        "freshness_unknown",
+        "warning",
+        "How fresh accounts are was last judged at {since}, on {wheels} wheels; the role scheduler does it.",
+        (timedelta(minutes=15),),
+    ),
+    AlertRule(
+        "fanout_dead_letters",
+        "warning",
+        "{count} dead letters of fan-out; see dead-letters list --kind fanout.",
+    ),
+    AlertRule(
+        "fanout_no_consumer",
+        "critical",
+        "{count} entities are not polled for {modules}: no fanout-consumer is alive (dead-man).",
+        hold=timedelta(minutes=1),
+    ),
+    AlertRule(
+        "fanout_no_handler",
+        "warning",
+        "No fanout-consumer has a function for {subject}, for which {count} entities are polled.",
+        hold=timedelta(minutes=1),
+    ),
+    AlertRule(
+        "fanout_unknown_module",
+        "warning",
+        "{count} entities name the module {subject}, which nobody knows. Set it up (modules put) or correct the list.",
+    ),
+    AlertRule(
+        "fanout_stale",
+        "warning",
+        "{count} entities had no success for {subject} within three intervals, {entity} since {since}.",
+        (timedelta(minutes=1),),
+        every=timedelta(minutes=1),
+    ),
+    AlertRule(
+        "fanout_failing",
+        "warning",
+        "{count} entities fail for {subject} again and again, the last one {entity}: {error}",
+        (3,),
+    ),
+    AlertRule(
+        "report_failed",
+        "warning",
+        "{count} reports of {subject} failed within 15 minutes, the last one {report}: {error}",
+        (timedelta(minutes=15),),
+    ),
+    AlertRule(
+        "report_overdue",
+        "critical",
+        "{count} reports of {subject} are not over behind their deadline, {report} for {late_s} s (dead-man).",
+        (timedelta(seconds=60),),
+    ),
+    AlertRule(
+        "report_unserved",
+        "warning",
+        "Nobody alive serves {subject}: {count} {what} of reports wait, first of all report {report}.",
+        hold=timedelta(minutes=1),
+    ),
+    AlertRule(
+        "execution_failed",
+        "warning",
+        "{count} executions of {subject} failed within a day and were not retried, the last one {execution}: {error}",
+        (timedelta(days=1),),
+    ),
+    AlertRule(
+        "execution_backlog",
+        "warning",
+        "{count} executions of {subject} are due and not begun, {execution} for {late_s} s.",
+        (timedelta(minutes=10),),
+    ),
+    AlertRule(
+        "execution_stalled",
+        "critical",
+        "Execution {execution} of {subject} stands for {idle_s} s: {done} of {chunks} chunks are done (dead-man).",
+        (timedelta(minutes=10),),
+        every=timedelta(minutes=1),
     ),
 )
 

@@ -26,7 +26,9 @@ _SECRET_NAME = re.compile(
     r"|signature|access[_-]?token|refresh[_-]?token|bearer)(?:$|[_\-.])",
     re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s/]*)(?=@)")
+_URL_PASSWORD = re.compile(  # the scheme has its bound: without one a long word costs the square of its length
+    r"(?P<head>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)(?P<password>[^\s/]*)(?=@)"
+)
 _SECRET_SHAPE = re.compile(r"whsec_[A-Za-z0-9+/=_-]+|tw_[A-Za-z0-9_-]{16,}|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
 _DSN_PASSWORD = re.compile(r"(?i)(?P<head>\b(?:password|passwd|pwd)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

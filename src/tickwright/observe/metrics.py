@@ -34,6 +34,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_worker_busy_slots", "gauge", (), "Attempts that run now, in this worker."),
     MetricSpec("tickwright_worker_slots", "gauge", (), "Attempts that may run at once, in this worker."),
     MetricSpec("tickwright_worker_queued_jobs", "gauge", (), "Attempts held and not started, in this worker."),
+    MetricSpec("tickwright_worker_stuck_threads", "gauge", (), "Threads of handlers that were stopped and go on."),
     MetricSpec("tickwright_worker_result_backlog", "gauge", (), "Results that are not written yet."),
     MetricSpec("tickwright_worker_lost_results_total", "counter", (), "Results dropped after a lost lease."),
     MetricSpec("tickwright_worker_reclaimed_jobs_total", "counter", (), "Jobs of lost sessions given back."),
@@ -46,15 +47,98 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_relay_lost_marks_total", "counter", (), "Outcomes dropped after a lost lease."),
     MetricSpec("tickwright_relay_busy_destinations", "gauge", (), "Destinations with a batch under way."),
     MetricSpec("tickwright_relay_failing_destinations", "gauge", (), "Destinations that wait after failures."),
+    MetricSpec("tickwright_polls_published_total", "counter", ("shard",), "Polls that this process published."),
+    MetricSpec(
+        "tickwright_poll_relay_superseded_total",
+        "counter",
+        ("shard",),
+        "Polls dropped by the relay, since the next turn was due.",
+    ),
+    MetricSpec(
+        "tickwright_poll_batches_total", "counter", ("shard", "outcome"), "Batches of polls, by what became of them."
+    ),
+    MetricSpec(
+        "tickwright_poll_relay_stands", "gauge", ("shard",), "1 while the relay of polls cannot or may not go on."
+    ),
+    MetricSpec(
+        "tickwright_poll_relay_opens_total", "counter", ("shard",), "Producers that this relay began to write with."
+    ),
+    MetricSpec(
+        "tickwright_fanout_messages_total", "counter", ("outcome",), "Messages of fan-out, by what became of them."
+    ),
+    MetricSpec("tickwright_fanout_listed_entities", "gauge", ("module",), "Entities that this scheduler polls."),
+    MetricSpec(
+        "tickwright_fanout_module_held_back", "gauge", ("module",), "1 while it is paused or its gate is closed."
+    ),
+    MetricSpec("tickwright_fanout_lists_age_seconds", "gauge", (), "Since the lists were read."),
+    MetricSpec("tickwright_fanout_tasks_total", "counter", ("outcome",), "Tasks of fan-out that this consumer took."),
+    MetricSpec("tickwright_fanout_running_tasks", "gauge", (), "Tasks that this consumer holds now."),
+    MetricSpec(
+        "tickwright_fanout_parked_tasks", "gauge", (), "Tasks that wait here, because RabbitMQ takes no message."
+    ),
+    MetricSpec("tickwright_fanout_queued_tasks", "gauge", (), "Tasks in the queue that no consumer holds."),
+    MetricSpec("tickwright_report_parts_total", "counter", ("outcome",), "Parts of reports that ended here."),
+    MetricSpec("tickwright_report_running_parts", "gauge", (), "Parts of reports that are brought here now."),
+    MetricSpec("tickwright_report_stuck_calls", "gauge", (), "Calls of listeners here that were stopped and go on."),
+    MetricSpec("tickwright_report_steps_total", "counter", ("outcome",), "Steps of reports that were taken here."),
+    MetricSpec("tickwright_report_running_steps", "gauge", (), "Steps of reports that run here now."),
+    MetricSpec(
+        "tickwright_batch_chunks_total", "counter", ("outcome",), "Plans and chunks of executions that ended here."
+    ),
+    MetricSpec("tickwright_batch_running_chunks", "gauge", (), "Plans and chunks that this consumer has in hand."),
+    MetricSpec("tickwright_batch_executions_total", "counter", (), "Executions that this producer made."),
+    MetricSpec("tickwright_batch_released_actions_total", "counter", (), "Actions that this checker let leave."),
+    MetricSpec("tickwright_polls_done_total", "counter", (), "Polls whose effect this consumer wrote."),
+    MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with news among them."),
+    MetricSpec(
+        "tickwright_polls_superseded_total",
+        "counter",
+        (),
+        "Polls dropped, since the next turn was due or the tracker had ended.",
+    ),
+    MetricSpec("tickwright_poll_lost_answers_total", "counter", (), "Answers dropped after a lost lease."),
+    MetricSpec("tickwright_poll_answer_backlog", "gauge", (), "Answers that are not written yet."),
+    MetricSpec("tickwright_polls_held", "gauge", ("partner",), "Polls taken and not ended, in this consumer."),
+    MetricSpec("tickwright_poll_records_total", "counter", (), "Records that this consumer read from Kafka."),
+    MetricSpec(
+        "tickwright_poll_records_over_total", "counter", (), "Polls from Kafka dropped unasked: the next turn was due."
+    ),
+    MetricSpec("tickwright_poll_records_parked_total", "counter", (), "Polls from Kafka moved into the queue to wait."),
+    MetricSpec("tickwright_poll_records_skipped_total", "counter", ("reason",), "Records from Kafka passed over."),
+    MetricSpec("tickwright_poll_partitions_held", "gauge", (), "Partitions that this consumer carries out."),
+    MetricSpec("tickwright_poll_rebalances_total", "counter", (), "Times that the group gave or took partitions."),
+    MetricSpec("tickwright_partner_calls_total", "counter", ("partner", "outcome"), "Calls that ended here."),
+    MetricSpec("tickwright_partner_running_calls", "gauge", ("partner",), "Calls that run now, in this process."),
+    MetricSpec(
+        "tickwright_partner_closed", "gauge", ("partner",), "1 while paused, quiet, silenced or the breaker is open."
+    ),
     MetricSpec("tickwright_service_tick_age_seconds", "gauge", ("service",), "Since the loop came round."),
     MetricSpec("tickwright_service_restarts_total", "counter", ("service",), "Starts after a crash."),
     MetricSpec("tickwright_jobs_due", "gauge", ("task_type",), "Due and pending, counted up to 10,000."),
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
     MetricSpec("tickwright_jobs_oldest_due_seconds", "gauge", ("task_type",), "How long the oldest due one waits."),
+    MetricSpec("tickwright_executions_waiting", "gauge", (), "Due and not begun, counted up to 10,000."),
+    MetricSpec("tickwright_executions_oldest_waiting_seconds", "gauge", (), "How long the oldest of those waits."),
+    MetricSpec("tickwright_executions_working", "gauge", (), "In progress, counted up to 10,000."),
+    MetricSpec("tickwright_executions_unreleased_actions", "gauge", (), "Actions of executions that have not left."),
     MetricSpec("tickwright_dead_letters", "gauge", ("kind",), "Dead letters, counted up to 10,000."),
     MetricSpec("tickwright_outbox_waiting", "gauge", (), "Outbox rows, counted up to 10,000."),
     MetricSpec("tickwright_outbox_oldest_seconds", "gauge", ("scheme",), "Age of the oldest outbox row."),
+    MetricSpec(
+        "tickwright_poll_lag_records", "gauge", ("topic", "partition"), "From the group's position to the last poll."
+    ),
+    MetricSpec(
+        "tickwright_poll_oldest_seconds", "gauge", ("topic", "partition"), "How long the oldest unfinished poll waits."
+    ),
+    MetricSpec(
+        "tickwright_polls_fresh_ratio", "gauge", (), "Share of the judged polls of the last hour that were fresh."
+    ),
+    MetricSpec("tickwright_accounts_judged", "gauge", (), "Accounts with trackers that are judged."),
+    MetricSpec("tickwright_accounts_lagging", "gauge", (), "Accounts whose trackers get older than 1.1 intervals."),
+    MetricSpec(
+        "tickwright_account_lag_ratio", "gauge", ("account",), "Age at the next poll, in intervals; the worst 20."
+    ),
     MetricSpec("tickwright_alerts_firing", "gauge", ("rule", "severity"), "Alerts that fire now."),
     MetricSpec("tickwright_readings_ok", "gauge", (), "1 when the database's gauges of this page are fresh."),
 )
@@ -85,6 +169,7 @@ class TypeCounters(Protocol):
 class _Runner(Protocol):
     slots: int
     busy: int
+    threads_stuck: int
 
     @property
     def queued(self) -> int: ...
@@ -176,6 +261,7 @@ def _worker_samples(worker: JobSource) -> list[Sample]:
         Sample("tickwright_worker_busy_slots", worker.runner.busy),
         Sample("tickwright_worker_slots", worker.runner.slots),
         Sample("tickwright_worker_queued_jobs", worker.runner.queued),
+        Sample("tickwright_worker_stuck_threads", worker.runner.threads_stuck),
         Sample("tickwright_worker_result_backlog", worker.backlog()),
         Sample("tickwright_worker_lost_results_total", worker.lost_results),
         Sample("tickwright_worker_reclaimed_jobs_total", worker.reclaimed),

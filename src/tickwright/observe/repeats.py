@@ -21,11 +21,12 @@ REPEATED = frozenset(
         "api.unavailable",
         "bell.away",
         "jobs.claim_failed",
-        "jobs.doorbell_away",
         "jobs.result_delayed",
         "lease.not_taken",
         "lease.renewal_failed",
         "metrics.database_away",
+        "poll_relay.database_away",
+        "poll_relay.stands",
         "relay.claim_failed",
         "relay.mark_delayed",
         "session.renewal_failed",
@@ -34,7 +35,7 @@ REPEATED = frozenset(
 )
 """What loops and requests say with every try that fails."""
 
-_WHICH = ("lease", "channel", "kind", "code")
+_WHICH = ("lease", "channel", "kind", "code", "shard")
 
 
 class Repeats:

@@ -18,7 +18,7 @@ class Message:
 
     Attributes:
         id: Equal on every attempt (``job_42``, ``out_17``); never contains a dot.
-        destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``pg:TOPIC``.
+        destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``kafka:TOPIC``, ``pg:TOPIC``.
         body: The bytes that are sent and, where the destination signs, the bytes that are signed.
         key: Ordering key where the destination knows one.
         headers: Sent as they are; names in lower case.

@@ -24,8 +24,8 @@ class Gate(Protocol):
         """Return a JSON body as it came."""
         ...
 
-    def stream(self, request: Any) -> AsyncIterator[bytes]:
-        """Return an NDJSON body piece by piece."""
+    def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:
+        """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""
         ...
 
     def now(self) -> datetime | None:

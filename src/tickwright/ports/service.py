@@ -1,5 +1,6 @@
 """Every loop is a service: started once, waited for, stopped twice without harm."""
 
+import asyncio
 from typing import Protocol
 
 
@@ -31,3 +32,14 @@ class Service(Protocol):
     def last_tick_age_s(self) -> float | None:
         """Seconds since the loop last came round, by the monotonic clock; ``None`` before the first time."""
         ...
+
+
+def ends_task(error: BaseException) -> bool:
+    """Return whether ``error`` is how we end this task ourselves; else a user's function raised it.
+
+    A function may raise a cancellation of its own, which is a failure like any other.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-Beat = Callable[[Any], Awaitable[None]]
+Beat = Callable[[Any], Awaitable[Callable[[], None]]]
+"""Work of a renewal's transaction; what it returns is called behind the commit."""
+
 Reclaim = Callable[[Any, Sequence[int]], Awaitable[None]]
 
 

@@ -2,11 +2,12 @@
 
 A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
 the rest is still seen, resolve what is over. It also renews the lease, so an idle process pays four
-transactions a minute.
+transactions a minute. What fired or was resolved is told in the same transaction: one outbox row per alert
+and receiver that wants to hear of it, which the relay delivers (:mod:`tickwright.runtime.alert_receivers`).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import structlog
@@ -15,12 +16,13 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.leases import AWAY, Lease, LeasedService, Leases
+from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.store.outbox import lane_heads
-from tickwright.store.pool import Connection
+from tickwright.store.pool import AWAY, Connection
 from tickwright.store.queries import load
 
 SQL = load("tickwright.store.sql", "alerts.sql")
+RECEIVERS = load("tickwright.store.sql", "alert_receivers.sql")
 LEASE = "alerting"
 EVERY = timedelta(seconds=15)
 TERMS = LeaseTerms(ttl=timedelta(seconds=45), margin=timedelta(seconds=5))
@@ -55,6 +57,31 @@ class ClockWatch:
         return [Finding("database", {"jump_s": round(self._jump_s, 1)})]
 
 
+class Patience:
+    """Which rules are asked in a round, and which subjects were in trouble for long enough to fire."""
+
+    def __init__(self) -> None:
+        self._asked_s: dict[str, float] = {}
+        self._since_s: dict[str, dict[str, float]] = {}
+
+    def is_due(self, rule: AlertRule, now_s: float) -> bool:
+        """Whether to ask it now."""
+        if now_s < self._asked_s.get(rule.name, float("-inf")) + rule.every.total_seconds():
+            return False
+        self._asked_s[rule.name] = now_s
+        return True
+
+    def lasting(
+        self, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], now_s: float
+    ) -> list[Finding]:
+        """Return what has lasted as long as the rule wants, and what fires already, whoever found it first."""
+        before = self._since_s.get(rule.name, {})
+        since_s = {finding.subject: before.get(finding.subject, now_s) for finding in findings}
+        self._since_s[rule.name] = since_s
+        hold_s = rule.hold.total_seconds()
+        return [one for one in findings if one.subject in firing or now_s - since_s[one.subject] >= hold_s]
+
+
 class Alerting(LeasedService):
     """Evaluates the rules until stopped; a :class:`tickwright.ports.service.Service`.
 
@@ -76,6 +103,7 @@ class Alerting(LeasedService):
         super().__init__("alerting", leases, LEASE, self._rounds, terms=lease_terms, kept=False, probe=probe)
         self._rules, self._every = tuple(rules), every
         self.clock = ClockWatch()
+        self.patience = Patience()
 
     async def _rounds(self, lease: Lease) -> None:
         while lease.holds() and not self.stopping.is_set():
@@ -95,8 +123,16 @@ class Alerting(LeasedService):
             asked_s = monotonic()
             self.clock.sample(await connection.fetchval(SQL["clock"]), asked_s, monotonic())
             for rule in self._rules:
-                await _settle(connection, rule, await _ask(connection, rule))
+                if self.patience.is_due(rule, monotonic()):
+                    await _settle(connection, rule, await self._lasting(connection, rule))
             await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()))
+
+    async def _lasting(self, connection: Connection, rule: AlertRule) -> Sequence[Finding]:
+        findings = await _ask(connection, rule)
+        if not rule.hold:
+            return findings
+        firing = {row["subject"] for row in await connection.fetch(SQL["firing"], rule.name)}
+        return self.patience.lasting(rule, findings, firing, monotonic())
 
 
 async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
@@ -120,7 +156,8 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
 
 
 async def _settle(connection: Connection, rule: AlertRule, findings: Sequence[Finding]) -> None:
-    """Open, refresh and resolve the alerts of one rule."""
+    """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed."""
+    changed: list[int] = []
     subjects = [finding.subject for finding in findings]
     if findings:
         summaries = [summary_of(rule, finding) for finding in findings]
@@ -128,6 +165,10 @@ async def _settle(connection: Connection, rule: AlertRule, findings: Sequence[Fi
         rows = await connection.fetch(SQL["fire"], rule.name, rule.severity, subjects, summaries, facts)
         for row in rows:
             if row["is_new"]:
+                changed.append(row["id"])
                 _log.warning("alert.firing", rule=rule.name, subject=row["subject"], severity=rule.severity)
     for row in await connection.fetch(SQL["resolve"], rule.name, subjects):
+        changed.append(row["id"])
         _log.info("alert.resolved", rule=rule.name, subject=row["subject"])
+    if changed:
+        await connection.execute(RECEIVERS["tell"], changed)

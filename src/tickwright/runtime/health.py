@@ -16,9 +16,8 @@ import structlog
 from aiohttp import web
 
 from tickwright.ports.ids import monotonic
-from tickwright.runtime.leases import AWAY
 from tickwright.runtime.supervisor import ServiceState
-from tickwright.store.pool import Pool
+from tickwright.store.pool import AWAY, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "health.sql")

@@ -11,7 +11,10 @@ it is. The holder stops earlier, by its own monotonic clock, when it cannot rene
 efficiency; safety comes from the fence. A protected transaction begins with :meth:`Lease.lock`, so
 that a takeover comes before it or waits for it, and nothing is ever committed under an old fence.
 
-A holder that is paused *inside* a protected transaction keeps its share lock. It loses the
+The lock is a share of the row's *key*: renewals change no key and pass, so a transaction may last longer than the
+lease (a statement at most a minute, the pool's bound); who takes over locks the whole row first.
+
+A holder that is paused *inside* a protected transaction keeps its share. It loses the
 transaction after three idle seconds (below every lease), and whoever wants to take over waits for a
 lock one second at a time.
 """
@@ -27,14 +30,12 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import AWAY, Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.store.sql", "leases.sql")
 TAKE_WAIT_MS = 1000
 STEP_S = 0.1
-# InternalClientError: what the driver says when a connection breaks in the middle of an answer
-AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _log = structlog.get_logger("tickwright.leases")
 
@@ -79,21 +80,28 @@ class Lease:
         return found is not None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection | None]:
+    async def transaction(self, *, brief: bool = False) -> AsyncIterator[Connection | None]:
         """Open a protected transaction; its connection, or ``None`` when the lease is lost.
 
-        Also renews when that is due, so that a loop that comes round often needs no renewals beside it.
+        Also renews when that is due, so that a loop that comes round often needs no renewals beside it. The renewal is
+        committed before the transaction begins: inside, it would keep the row from the renewals beside it.
+
+        Args:
+            brief: It takes milliseconds, so a renewal may be part of it and costs no transaction of its own.
         """
-        async with self._pool.acquire() as connection, connection.transaction():
-            if self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4:
-                yield connection if await self.renew(connection) else None
-            else:
-                yield connection if await self.lock(connection) else None
+        async with self._pool.acquire() as connection:
+            due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
+            if due and not brief:
+                await self.renew(connection)
+            async with connection.transaction():
+                ours = await (self.renew(connection) if due and brief else self.lock(connection))
+                yield connection if ours else None
 
     async def renew(self, connection: Connection | None = None) -> bool:
         """Move the deadline; false, and ``lost`` set, when it is somebody else's by now.
 
-        Inside a transaction of the caller the renewal also locks the row, as ``lock`` does.
+        Inside a transaction of the caller the renewal also locks the row, as ``lock`` does, and is not there before the
+        commit: only for short ones.
         """
         asked = monotonic()
         row = await (connection or self._pool).fetchrow(
@@ -110,7 +118,8 @@ class Lease:
         if self.lost.is_set():
             return False
         self.lost.set()
-        return await self._pool.fetchrow(SQL["release_lease"], self.name, self.owner, self.fence) is not None
+        key = (self.name, self.owner, self.fence)
+        return await self._pool.fetchrow(SQL["release_lease"], *key, self.terms.at_least) is not None
 
     def lose(self, why: str) -> None:
         """Note that it is gone."""
@@ -230,6 +239,11 @@ class LeasedService:
     def name(self) -> str:
         """Of the service."""
         return self._name
+
+    @property
+    def lease_terms(self) -> LeaseTerms:
+        """Of the lease that it works under."""
+        return self._terms
 
     @property
     def leading(self) -> bool:

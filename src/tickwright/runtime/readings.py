@@ -12,16 +12,18 @@ import structlog
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
-from tickwright.runtime.leases import AWAY, LeasedService
+from tickwright.runtime.leases import LeasedService
+from tickwright.runtime.poll_relay import PollRelay
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.relay_rules import scheme_of
 from tickwright.runtime.supervisor import ServiceState
 from tickwright.store.outbox import lane_heads
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import AWAY, Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "health.sql")
 COUNT_MAX = 10_000
+ACCOUNTS_SHOWN = 20
 REMEMBER_S = 2.0
 ANSWER_S = 1.0
 SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
@@ -56,7 +58,9 @@ class DatabaseReadings:
     async def _ask(self) -> None:
         try:
             async with self._pool.acquire() as connection, connection.transaction():
-                self._samples = [*await _jobs(connection), *await _outbox(connection), *await _alerts(connection)]
+                samples = [*await _jobs(connection), *await _outbox(connection), *await _poll_lags(connection)]
+                samples += [*await _freshness(connection), *await _executions(connection)]
+                self._samples = [*samples, *await _alerts(connection)]
             self._fresh, self._asked_s = True, monotonic()
         except AWAY as error:
             self._fresh = False
@@ -91,6 +95,39 @@ async def _outbox(connection: Connection) -> list[Sample]:
     ]
 
 
+async def _poll_lags(connection: Connection) -> list[Sample]:
+    samples = []
+    for row in await connection.fetch(_SQL["poll_lag_gauges"]):
+        label = (row["topic"], str(row["partition"]))
+        samples += [
+            Sample("tickwright_poll_lag_records", row["lag"], label),
+            Sample("tickwright_poll_oldest_seconds", row["oldest_s"], label),
+        ]
+    return samples
+
+
+async def _freshness(connection: Connection) -> list[Sample]:
+    row = await connection.fetchrow(_SQL["freshness_gauges"], ACCOUNTS_SHOWN)
+    samples = [
+        Sample("tickwright_accounts_judged", row["judged"]),
+        Sample("tickwright_accounts_lagging", row["lagging"]),
+    ]
+    if row["share"] is not None:
+        samples.append(Sample("tickwright_polls_fresh_ratio", row["share"]))
+    worst = zip(row["accounts"], row["ratios"], strict=True)
+    return samples + [Sample("tickwright_account_lag_ratio", ratio, (account,)) for account, ratio in worst]
+
+
+async def _executions(connection: Connection) -> list[Sample]:
+    row = await connection.fetchrow(_SQL["execution_gauges"], COUNT_MAX)
+    return [
+        Sample("tickwright_executions_waiting", row["waiting"]),
+        Sample("tickwright_executions_oldest_waiting_seconds", row["oldest_s"]),
+        Sample("tickwright_executions_working", row["working"]),
+        Sample("tickwright_executions_unreleased_actions", row["unreleased"]),
+    ]
+
+
 async def _alerts(connection: Connection) -> list[Sample]:
     rows = await connection.fetch(_SQL["alert_gauges"])
     return [Sample("tickwright_alerts_firing", row["firing"], (row["rule"], row["severity"])) for row in rows]
@@ -117,6 +154,28 @@ def relay_source(relay: OutboxRelay) -> Source:
             Sample("tickwright_relay_busy_destinations", relay.lanes_busy),
             Sample("tickwright_relay_failing_destinations", relay.lanes_failing),
         ]
+
+    return read
+
+
+def poll_relays_source(relays: Sequence[PollRelay]) -> Source:
+    """Return a source for the counters of the polls' relays."""
+
+    def read() -> Sequence[Sample]:
+        samples = []
+        for relay in relays:
+            counters, shard = relay.counters, str(relay.shard)
+            samples += [
+                Sample("tickwright_polls_published_total", counters.published, (shard,)),
+                Sample("tickwright_poll_relay_superseded_total", counters.superseded, (shard,)),
+                Sample("tickwright_poll_batches_total", counters.batches, (shard, "published")),
+                Sample("tickwright_poll_batches_total", counters.aborted, (shard, "aborted")),
+                Sample("tickwright_poll_batches_total", counters.doubts, (shard, "doubt")),
+                Sample("tickwright_poll_batches_total", counters.fenced, (shard, "fenced")),
+                Sample("tickwright_poll_relay_opens_total", counters.opened, (shard,)),
+                Sample("tickwright_poll_relay_stands", float(relay.refusal is not None), (shard,)),
+            ]
+        return samples
 
     return read
 

@@ -29,9 +29,9 @@ from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.broker import Broker, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.bell import Bell
-from tickwright.runtime.leases import AWAY, Lease, LeasedService, Leases
+from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.runtime.relay_rules import judge, message_of, scheme_of, unknown_scheme, waves
+from tickwright.store.bell import Bell
 from tickwright.store.outbox import (
     LANE_MIN,
     ClaimBounds,
@@ -42,6 +42,7 @@ from tickwright.store.outbox import (
     note_waiting,
     write_verdicts,
 )
+from tickwright.store.pool import AWAY
 
 LEASE = "relay:outbox"
 CHANNEL = "tickwright_outbox"
@@ -193,7 +194,7 @@ class OutboxRelay:
         now = monotonic()
         waiting = [lane for lane, failing in self._failing.items() if failing.resume_s > now]
         try:
-            async with lease.transaction() as connection:
+            async with lease.transaction(brief=True) as connection:
                 if connection is None:
                     return None
                 claimed = await claim_rows(
@@ -316,7 +317,7 @@ class OutboxRelay:
         await self._probe.reached("relay.published_not_marked", ids=verdicts.sent)
         while lease.holds():
             try:
-                async with lease.transaction() as connection:
+                async with lease.transaction(brief=True) as connection:
                     if connection is None:
                         break
                     await write_verdicts(connection, lease.fence, verdicts)
@@ -350,6 +351,6 @@ class OutboxRelay:
         row = min(rows, key=lambda row: row.id)
         self._failing[lane] = _Failing(1, monotonic() + UNKNOWN_SCHEME_S)
         with suppress(*AWAY):
-            async with lease.transaction() as connection:
+            async with lease.transaction(brief=True) as connection:
                 if connection is not None:
                     await note_waiting(connection, lease.fence, row.id, unknown_scheme(row.destination))

@@ -16,21 +16,18 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import asyncpg
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Reclaim
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import AWAY, Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "workers.sql")
 _LOOK_S = 0.1
 _log = structlog.get_logger("tickwright.session")
-
-AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class WorkerSession:
@@ -60,7 +57,7 @@ class WorkerSession:
         self._losses: list[Callable[[], None]] = []
         self._stopping = asyncio.Event()
         self.drain_requested = asyncio.Event()
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any | Callable[[], Any]] = {}
         self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ Session
@@ -92,10 +89,14 @@ class WorkerSession:
         """Register under a new token."""
         asked = monotonic()
         row = await self._pool.fetchrow(
-            _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, json.dumps(self.facts)
+            _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
         )
         self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
+
+    def _said(self) -> str:
+        """Return the facts as they are now: what changes is a function, asked anew with each renewal."""
+        return json.dumps({name: fact() if callable(fact) else fact for name, fact in self.facts.items()})
 
     async def run(self) -> None:
         """Renew until stopped; re-register after a loss."""
@@ -141,13 +142,14 @@ class WorkerSession:
         await self._probe.reached("session.before_renewal", token=self._token)
         asked = monotonic()
         async with self._pool.acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(_SQL["renew_session"], self._token, self.terms.ttl, json.dumps(self.facts))
+            row = await connection.fetchrow(_SQL["renew_session"], self._token, self.terms.ttl, self._said())
             if row is None:
                 self._lose("declared lost by another worker")
                 return
-            for beat in self._beats:
-                await beat(connection)
+            committed = [await beat(connection) for beat in self._beats]
         self._renewed_s = asked
+        for settle in committed:
+            settle()
         if row["drain"]:
             self.drain_requested.set()
         expiry_s = row["next_expiry_s"]

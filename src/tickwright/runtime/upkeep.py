@@ -14,7 +14,8 @@ import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.leases import AWAY, Lease, LeasedService, Leases
+from tickwright.runtime.leases import Lease, LeasedService, Leases
+from tickwright.store.pool import AWAY
 from tickwright.store.queries import load
 
 SQL = load("tickwright.store.sql", "upkeep.sql")

@@ -21,6 +21,11 @@ SETTINGS = {
     "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
 CONNECT_TIMEOUT_S = 10
+AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What a statement raises when the database or the way to it is lost. Work with a loop of its own tries again.
+
+InternalClientError: the driver's word for a connection that breaks between a fatal message and its end.
+"""
 
 
 async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: bool = False) -> Pool:
@@ -47,7 +52,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             max_inactive_connection_lifetime=0,
             reset=_keep_session,
         )
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except AWAY as error:
         raise Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {error}") from error
 
 

@@ -18,6 +18,12 @@ def api_context(link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> Api
     return ApiContext(
         pool=link.pool,
         jobs=link.service,
+        polling=link.polling,
+        fanout=link.fanout,
+        reports=link.reports,
+        campaigns=link.campaigns,
+        polls=link.polls,
+        receivers=link.receivers,
         enqueuer=link.enqueuer,
         readiness=readiness,
         metrics=metrics,

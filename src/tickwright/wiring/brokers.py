@@ -9,29 +9,128 @@ from typing import TYPE_CHECKING
 
 from tickwright.domain.targets import parse_target
 from tickwright.ports.broker import Broker
+from tickwright.ports.session import Session
 from tickwright.store.pool import Pool
-from tickwright.wiring.settings import Settings
+from tickwright.wiring.settings import Settings, parse_options
 
 if TYPE_CHECKING:
     from tickwright.brokers.http import HttpBroker
+    from tickwright.brokers.kafka import KafkaLog, KafkaPollSource, KafkaTerms
+    from tickwright.brokers.rabbitmq import FanoutNames
     from tickwright.brokers.websocket import WebSocketBroker
+    from tickwright.ports.fanout import DeadTasks
+
+POLLS = "polls"
+POLL_EVENTS = "poll-events"
 
 
 def build_brokers(settings: Settings, pool: Pool) -> dict[str, Broker]:
     """Return a broker per scheme. A scheme without a server is missing, and what goes there waits."""
-    from tickwright.brokers.http import HttpBroker
+    from tickwright.brokers.http import HttpBroker, ReceiverBroker
     from tickwright.brokers.postgres import PostgresBroker
     from tickwright.brokers.rabbitmq import RabbitBroker
     from tickwright.brokers.websocket import WebSocketBroker
 
+    callbacks = HttpBroker(allow=settings.targets)
     brokers: list[Broker] = [
-        HttpBroker(allow=settings.targets),
+        callbacks,
+        ReceiverBroker(callbacks, pool),
         WebSocketBroker(allow=settings.targets),
         PostgresBroker(pool),
     ]
     if settings.amqp_url is not None:
         brokers.append(RabbitBroker(settings.amqp_url.get_secret_value()))
+    if (kafka := kafka_terms(settings)) is not None:
+        from tickwright.brokers.kafka import KafkaBroker
+
+        brokers.append(KafkaBroker(kafka))
     return {scheme: broker for broker in brokers for scheme in broker.schemes}
+
+
+def fanout_names(settings: Settings) -> "FanoutNames":
+    """Return what fan-out's exchanges and queues are called in RabbitMQ."""
+    from tickwright.brokers.rabbitmq import FanoutNames
+
+    return FanoutNames(settings.amqp_prefix)
+
+
+def fanout_topic(settings: Settings) -> str:
+    """Return what fan-out's queue is called inside PostgreSQL: as in RabbitMQ, whose client is not needed for it."""
+    return f"{settings.amqp_prefix}.fanout"
+
+
+def dead_tasks(settings: Settings, pool: Pool) -> "DeadTasks":
+    """Return the dead letters of fan-out, which are where its queue is: in RabbitMQ, or in PostgreSQL without one."""
+    if settings.amqp_url is None:
+        from tickwright.brokers.postgres import PostgresDeadTasks
+
+        return PostgresDeadTasks(pool, fanout_topic(settings))
+    from tickwright.brokers.rabbitmq import RabbitDeadTasks
+
+    return RabbitDeadTasks(settings.amqp_url.get_secret_value(), fanout_names(settings))
+
+
+def dead_calls(settings: Settings) -> "DeadTasks | None":
+    """Return the dead letters of reports' calls; ``None`` without RabbitMQ, where nobody is called."""
+    if settings.amqp_url is None:
+        return None
+    from tickwright.brokers.rabbitmq import RabbitDeadTasks, ReportExchanges
+
+    return RabbitDeadTasks(settings.amqp_url.get_secret_value(), ReportExchanges(settings.amqp_prefix))
+
+
+def kafka_terms(settings: Settings) -> "KafkaTerms | None":
+    """Return where Kafka is and what we are called there; ``None`` without one.
+
+    Raises:
+        Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``. Permanent.
+    """
+    if settings.kafka_bootstrap is None:
+        return None
+    from tickwright.brokers.kafka import KafkaTerms
+
+    terms = KafkaTerms(
+        settings.kafka_bootstrap,
+        settings.kafka_prefix,
+        replication=settings.kafka_replication,
+        allow_single_broker=settings.kafka_allow_single_broker,
+        partitions=settings.kafka_partitions,
+        options=parse_options(settings.kafka_options.get_secret_value()),
+    )
+    terms.check()
+    return terms
+
+
+def polls_topic(settings: Settings) -> str:
+    """Return the full name of the topic that polls go to."""
+    return f"{settings.kafka_prefix}.{POLLS}"
+
+
+def poll_events(settings: Settings) -> str:
+    """Return where news of trackers go: to Kafka where one is named, else to the topic inside PostgreSQL."""
+    scheme = "pg" if settings.kafka_bootstrap is None else "kafka"
+    return f"{scheme}:{settings.kafka_prefix}.{POLL_EVENTS}"
+
+
+def poll_log(settings: Settings) -> "KafkaLog | None":
+    """Return the log that one shard's polls go to; ``None`` for the queue inside PostgreSQL."""
+    terms = kafka_terms(settings)
+    if terms is None:
+        return None
+    from tickwright.brokers.kafka import KafkaLog
+
+    return KafkaLog(terms, polls_topic(settings))
+
+
+def poll_source(settings: Settings, pool: Pool, session: Session) -> "KafkaPollSource | None":
+    """Return where a consumer finds polls in Kafka; ``None`` for the queue inside PostgreSQL."""
+    terms = kafka_terms(settings)
+    if terms is None:
+        return None
+    from tickwright.brokers.kafka import KafkaPollSource
+    from tickwright.capabilities.polling.poll_messages import read_poll
+
+    return KafkaPollSource(pool, session, terms, polls_topic(settings), read_poll)
 
 
 async def close_brokers(brokers: Mapping[str, Broker]) -> None:

@@ -1,4 +1,4 @@
-"""The TOML file: task types that are set when a process starts.
+"""The TOML file: task types, partners, modules and report types that are set when a process starts.
 
 ::
 
@@ -12,8 +12,21 @@
     rate = "50/s"
     keep_history = true
 
-The same words are the keyword arguments of ``@app.job``. Every mistake is reported, with file, key
-and remedy, before anything is applied: half a configuration is worse than none.
+    [partners.acme]
+    rate = "50/s"
+    concurrency = 20
+
+    [modules.LOCATIONS]
+    every = "15m"
+
+    [report_types.withdrawals]
+    merge = "SELECT … FROM users JOIN withdrawals USING (user_id)"
+
+The words of a partner are in :mod:`tickwright.partners.settings`, those of a module in
+:mod:`tickwright.capabilities.fanout.module_terms`, those of a report type in
+:mod:`tickwright.capabilities.reports.report_terms`. The same words are the keyword arguments of ``@app.job``,
+``@app.partner``, ``@app.module`` and ``@app.report``. Every mistake is reported, with file, key and remedy, before
+anything is applied: half a configuration is worse than none.
 """
 
 import difflib
@@ -22,22 +35,31 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tickwright.capabilities.fanout.module_terms import read_module
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.polling.courier_terms import read_http
+from tickwright.capabilities.reports.report_terms import read_definition
+from tickwright.capabilities.reports.sql_checks import sql_checks
 from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.rates import parse_rate
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import parse_target
+from tickwright.partners.settings import PartnerSettings, read_settings
+from tickwright.sources.named import SourceTerms
+from tickwright.sources.settings import read_source
 
 TIMEOUT_MAX = timedelta(days=1)
 RETRY_BASE_MAX = timedelta(days=1)
 RETRY_CAP_MAX = timedelta(days=7)
-RATE_PER_S_MAX = 100_000.0
-_RATE = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*/\s*(?P<unit>s|sec|second|m|min|minute|h|hour)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
-_LATER = frozenset({"partners", "sources", "modules"})
+_PARTNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
+_KINDS = ("task_types", "partners", "modules", "sources", "report_types")
+_TABLES = ", ".join(f"[{kind}.NAME]" for kind in _KINDS)
 
 
 def _bad(remedy: str) -> Rejected:
@@ -50,6 +72,10 @@ class ConfigFile:
 
     path: Path | None = None
     task_types: tuple[TaskType, ...] = ()
+    partners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: Mapping[str, SourceTerms] = field(default_factory=dict)
+    report_types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -83,17 +109,44 @@ def load_config(path: Path | None) -> ConfigFile:
         raise Rejected("invalid_config", f"{path} is not TOML: {error}") from error
     problems = Problems()
     types = _read_document(document, problems)
+    partners = _read_tables("partners", document.get("partners", {}), problems, read_partner)
+    modules = _read_tables("modules", document.get("modules", {}), problems, read_module)
+    sources = _read_tables("sources", document.get("sources", {}), problems, read_source)
+    read_type = partial(read_definition, checks=sql_checks())
+    report_types = _read_tables("report_types", document.get("report_types", {}), problems, read_type)
     if problems.found:
         lines = "\n".join(f"  {line}" for line in problems.found)
         raise Rejected("invalid_config", f"{path} is not valid:\n{lines}", file=str(path), problems=problems.found)
-    return ConfigFile(path, types)
+    terms = {name: read_source(name, table, [], where=name) for name, table in sources.items()}
+    found = {name: one for name, one in terms.items() if one is not None}
+    return ConfigFile(path, types, partners, modules, found, report_types)
+
+
+def _read_tables(
+    kind: str, tables: Any, problems: Problems, read: Callable[..., Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(tables, dict):
+        problems.found.append(f"{kind}: write a table for each, [{kind}.NAME]")
+        return {}
+    for name, table in tables.items():
+        read(name, table, problems.found, where=f"{kind}.{name}")
+    return tables
+
+
+def read_partner(name: str, table: Any, problems: list[str], *, where: str) -> PartnerSettings:
+    """Return what a table or a set of keyword arguments says of a partner; note every mistake."""
+    if not _PARTNER_NAME.fullmatch(name):
+        problems.append(f"{where}: a name has 1 to 50 letters, digits, '_', '.' or '-'")
+    settings = read_settings(table, problems, where=where)
+    if settings.http is not None:
+        read_http(settings.http, problems, where=f"{where}.http", secrets=lambda _: "")
+    return settings
 
 
 def _read_document(document: Mapping[str, Any], problems: Problems) -> tuple[TaskType, ...]:
     for key in document:
-        if key != "task_types":
-            later = " (this release has no use for it)" if key in _LATER else ""
-            problems.found.append(f"[{key}]: unknown table{later}; allowed: [task_types.NAME]")
+        if key not in _KINDS:
+            problems.found.append(f"[{key}]: unknown table; allowed: {_TABLES}")
     tables = document.get("task_types", {})
     if not isinstance(tables, dict):
         problems.found.append("task_types: write a table per type, [task_types.NAME]")
@@ -122,6 +175,18 @@ def read_task_type(name: str, table: Any, problems: Problems, *, where: str) -> 
     return TaskType(name, values.pop("target", ""), **values)
 
 
+def check_partner(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a partner that nobody could keep to.
+
+    Raises:
+        Rejected: ``invalid_partner`` with every mistake. Permanent.
+    """
+    problems: list[str] = []
+    read_partner("partner", settings, problems, where="settings")
+    if problems:
+        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
+
+
 def read_duration(value: Any) -> timedelta:
     """Return a duration from ``"30s"`` or a ``timedelta``; a bare number has no unit and is refused."""
     if isinstance(value, timedelta):
@@ -135,13 +200,8 @@ def read_duration(value: Any) -> timedelta:
 
 def read_rate(value: Any) -> float:
     """Return starts per second from ``"50/s"``, ``"10/min"`` or ``"3/h"``."""
-    match = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise _bad('write a rate with its unit, such as "50/s", "10/min" or "3/h"')
-    per_s = float(match["count"]) / {"s": 1, "m": 60, "h": 3600}[match["unit"][0]]
-    if not 0 < per_s <= RATE_PER_S_MAX:
-        raise _bad(f"above 0 and at most {RATE_PER_S_MAX:.0f}/s")
-    return per_s
+    count, unit_s = parse_rate(value)
+    return count / unit_s
 
 
 def read_retry(value: Any) -> RetryPolicy:

@@ -18,7 +18,7 @@ import structlog
 
 from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.store.dsn import shown_url
-from tickwright.store.pool import CONNECT_TIMEOUT_S
+from tickwright.store.pool import AWAY, CONNECT_TIMEOUT_S
 from tickwright.wiring.settings import Settings
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ async def goes_through_pooler(url: str) -> bool:
     """
     try:
         connection = await asyncpg.connect(url, statement_cache_size=0, timeout=CONNECT_TIMEOUT_S, command_timeout=10)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+    except (*AWAY, ValueError) as error:
         raise unavailable(url, error) from error
     try:
         return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))

@@ -4,26 +4,36 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 import structlog
 
+from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.jobs.types_store import load_types, register_handler
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.caller import Caller, Role
+from tickwright.runtime.alert_receivers import AlertReceivers
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.poll_desk import PollDesk
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
-from tickwright.wiring.brokers import target_check
+from tickwright.wiring.brokers import dead_tasks, poll_events, poll_log, target_check
+from tickwright.wiring.campaign_desk import CampaignDesk
 from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database
+from tickwright.wiring.report_desk import ReportDesk
 from tickwright.wiring.settings import Settings
 
 _SQL = load("tickwright.wiring.sql", "wiring.sql")
@@ -38,6 +48,12 @@ class Link:
     pool: Pool
     enqueuer: Enqueuer
     service: JobService
+    polling: PollingService
+    fanout: FanoutService
+    reports: ReportsService
+    campaigns: CampaignsService
+    polls: PollDesk
+    receivers: AlertReceivers
 
 
 @asynccontextmanager
@@ -72,13 +88,23 @@ async def open_link(
         return
     await ensure_schema(database)
     pool = await open_pool(database.url, max_size=settings.connections_max, pooled=database.pooled)
+    reports_at = ReportDesk(settings)
+    campaigns_at = CampaignDesk(settings, reports_at.keeping.objects, reports_at.keeping.folder)
     try:
         enqueuer = Enqueuer(pool)
-        service = JobService(pool, enqueuer=enqueuer, allow_target=target_check(settings))
+        allow_target = target_check(settings)
+        service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
         if declare:
             await register_types(pool, service, handlers, types, settings.config)
-        yield Link(database, pool, enqueuer, service)
+        desk = PollDesk(pool, Leases(pool, owner="desk"), partial(poll_log, settings))
+        polling = PollingService(pool, events_to=poll_events(settings), shards=settings.relay_shards)
+        receivers = AlertReceivers(pool, allow_target)
+        fanout, reports = FanoutService(pool, dead_tasks(settings, pool)), ReportsService(pool, reports_at.keeping)
+        campaigns = CampaignsService(pool, campaigns_at.audiences, allow_target)
+        yield Link(database, pool, enqueuer, service, polling, fanout, reports, campaigns, desk, receivers)
     finally:
+        await campaigns_at.aclose()
+        await reports_at.aclose()
         await close_pool(pool)
 
 

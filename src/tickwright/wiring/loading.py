@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.domain.errors import Rejected
+from tickwright.wiring.brought import Brought
 
 
 def load_app(name: str) -> Any:
@@ -28,14 +28,14 @@ def load_app(name: str) -> Any:
     found = getattr(module, attribute, None)
     if found is None:
         raise Rejected("app_not_found", f"TICKWRIGHT_APP: {module_name} has no {attribute}")
-    if not isinstance(getattr(found, "handlers", None), HandlerRegistry):
+    if not isinstance(getattr(found, "brought", None), Brought):
         raise Rejected("not_an_app", f"TICKWRIGHT_APP: {name} is not a Tickwright object")
     return found
 
 
-def handlers_of(name: str | None) -> HandlerRegistry:
-    """Return the handlers of the app that ``name`` names; none without a name. Errors as ``load_app``."""
+def brought_by(name: str | None) -> Brought:
+    """Return what the app that ``name`` names brings; nothing without a name. Errors as ``load_app``."""
     if name is None:
-        return HandlerRegistry()
-    registry: HandlerRegistry = load_app(name).handlers
-    return registry
+        return Brought()
+    brought: Brought = load_app(name).brought
+    return brought

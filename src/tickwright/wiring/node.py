@@ -9,37 +9,72 @@ import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from tickwright import __version__
 from tickwright.api.app import create_app
+from tickwright.batch.chunks_store import ChunksStore
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.claims_store import ClaimStore
-from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
-from tickwright.domain.errors import Rejected
+from tickwright.capabilities.polling.poll_queue import reclaim
+from tickwright.capabilities.polling.trackers_store import note_news
+from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.report_types import ReportTypes
+from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.observe.metrics import Source
+from tickwright.partners import PartnerContract
 from tickwright.ports.broker import Broker
-from tickwright.runtime import alerting, upkeep
+from tickwright.ports.service import Service
+from tickwright.runtime import alerting
 from tickwright.runtime.health import HealthServer
 from tickwright.runtime.leases import LeasedService, Leases
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.signals import stop_on_signals
 from tickwright.runtime.supervisor import Supervised, Supervisor
+from tickwright.sources.named import Sources
+from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool, open_pool
 from tickwright.wiring.api import api_context
-from tickwright.wiring.brokers import build_brokers, close_brokers
+from tickwright.wiring.batches import Executing, batch_loops, open_executing, register_batches
+from tickwright.wiring.brokers import build_brokers, close_brokers, poll_events
+from tickwright.wiring.brought import Brought
+from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database
+from tickwright.wiring.fanout import Fanout, open_fanout, prepare_queue
+from tickwright.wiring.leased_loops import poll_relays, scheduler_loops
 from tickwright.wiring.link import Link, close_pool, open_link
+from tickwright.wiring.modules import register_modules
+from tickwright.wiring.partners import Couriers, build_consumer, register_partners
+from tickwright.wiring.reports import Reports, open_reports
+from tickwright.wiring.reports_declared import register_reports
+from tickwright.wiring.roles import ROLES, check_roles
 from tickwright.wiring.serving import ApiService, listen
-from tickwright.wiring.settings import Settings
+from tickwright.wiring.settings import Settings, secret
 from tickwright.wiring.watching import Watch
 
-ROLES = ("worker", "scheduler", "relay", "api")
-LATER = ("poll-consumer", "fanout-consumer", "report-listener", "campaign-consumer")
 LOOP_CONNECTIONS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the user's program brings to a process, and what its roles need beside it.
+
+    Attributes:
+        reports: Where the role that brings parts is among the roles.
+        executing: Where the role that works on executions is.
+    """
+
+    brought: Brought
+    couriers: Couriers
+    fanout: Fanout
+    reports: Reports | None
+    executing: Executing | None
+    sources: Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +114,9 @@ class Node:
         self.supervisor.request()
 
 
-def check_roles(roles: Sequence[str]) -> tuple[str, ...]:
-    """Return ``roles`` without repetition.
-
-    Raises:
-        Rejected: ``unknown_role``. Permanent.
-    """
-    for role in roles:
-        if role in LATER:
-            raise Rejected("unknown_role", f"{role} comes with a later release; roles now: {', '.join(ROLES)}")
-        if role not in ROLES:
-            raise Rejected("unknown_role", f"there is no role {role!r}; roles: {', '.join(ROLES)}")
-    return tuple(dict.fromkeys(roles))
+def roles_of(brought: Brought) -> tuple[str, ...]:
+    """Return every role that has something to do with this program."""
+    return tuple(role for role in ROLES if role != "fanout-consumer" or brought.modules.all())
 
 
 @asynccontextmanager
@@ -99,7 +125,7 @@ async def open_node(
     roles: Sequence[str],
     *,
     database: Database | None = None,
-    handlers: HandlerRegistry | None = None,
+    brought: Brought | None = None,
     any_port: bool = False,
 ) -> AsyncIterator[Node]:
     """Build a process with ``roles``.
@@ -108,22 +134,46 @@ async def open_node(
         settings: Of this process.
         roles: Some of ``ROLES``.
         database: One that is open already; it stays open.
-        handlers: What a worker runs.
+        brought: What the user's program brings.
         any_port: Take free ports where the wanted ones are in use.
 
     Raises:
-        Rejected: ``unknown_role``, ``address_unusable``, or the TOML file is wrong. Permanent.
+        Rejected: ``unknown_role``, ``address_unusable``, ``queue_differs``, ``queue_forbidden``, or the TOML file is
+            wrong. Permanent.
         Unavailable: The database does not answer, or a port is in use. Retry.
     """
     wanted = check_roles(roles)
-    handlers = handlers or HandlerRegistry()
+    brought = brought or Brought()
     async with AsyncExitStack() as stack:
-        link = await stack.enter_async_context(open_link(settings, handlers, database=database))
+        link = await stack.enter_async_context(open_link(settings, brought.handlers, database=database))
+        asked = Couriers(settings, brought.couriers)
+        stack.push_async_callback(asked.aclose)
         pool = await open_pool(link.database.url, max_size=LOOP_CONNECTIONS_MAX, pooled=link.database.pooled)
         stack.push_async_callback(close_pool, pool)
+        config = load_config(settings.config)
+        await register_partners(pool, brought.couriers, config.partners)
+        await register_modules(pool, brought.modules, config.modules)
+        types = ReportTypes(pool, Cursors(pool))
+        await register_reports(types, brought.reports, brought.listeners, config.report_types)
+        await register_batches(brought.batches, link.campaigns.programs, link.campaigns.running_programs)
+        await note_news(pool, poll_events(settings))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)
-        yield _build(settings, wanted, link, pool, brokers, handlers=handlers, any_port=any_port)
+        if "fanout-consumer" in wanted:
+            with suppress(Unavailable):  # it is asked again while it is needed
+                await prepare_queue(settings)
+        fanout = await stack.enter_async_context(open_fanout(settings, pool))
+        sources = Sources(config.sources, secret)
+        stack.push_async_callback(sources.aclose)
+        reports = None
+        if "report-listener" in wanted:
+            reports = await stack.enter_async_context(open_reports(settings, pool, fanout.redis))
+        executing = None
+        if "campaign-consumer" in wanted:
+            opened = open_executing(settings, pool, sources, brought.batches)
+            executing = await stack.enter_async_context(opened)
+        program = Program(brought, asked, fanout, reports, executing, sources)
+        yield _build(settings, wanted, link, pool, brokers, program=program, any_port=any_port)
 
 
 async def run_node(
@@ -131,11 +181,11 @@ async def run_node(
     roles: Sequence[str],
     *,
     database: Database | None = None,
-    handlers: HandlerRegistry | None = None,
+    brought: Brought | None = None,
     signals: bool = False,
 ) -> None:
     """Run ``roles`` until cancelled, or with ``signals`` until the first of them; what runs is let finish."""
-    async with open_node(settings, roles, database=database, handlers=handlers) as node:
+    async with open_node(settings, roles, database=database, brought=brought) as node:
         running = asyncio.ensure_future(node.run(signals=signals))
         try:
             await asyncio.shield(running)
@@ -152,7 +202,7 @@ def _build(
     pool: Pool,
     brokers: dict[str, Broker],
     *,
-    handlers: HandlerRegistry,
+    program: Program,
     any_port: bool,
 ) -> Node:
     terms = LeaseTerms(settings.lease, settings.lease / 8)
@@ -163,30 +213,71 @@ def _build(
     worker = relay = api = None
     if "worker" in roles:
         limits = WorkerLimits(settings.concurrency, settings.threads)
-        worker = JobWorker(pool, session, handlers, brokers, direct_url=direct, limits=limits)
+        worker = JobWorker(pool, session, program.brought.handlers, brokers, direct_url=direct, limits=limits)
+        runner = worker.runner
+        session.facts["threads_stuck"] = lambda: runner.threads_stuck
     else:  # whoever finds a worker lost gives its jobs back, whatever its own role is
         session.on_reclaim(ClaimStore(pool).give_back)
+    session.on_reclaim(reclaim)
+    session.on_reclaim(LedgerRuns(pool).reclaim)
+    session.on_reclaim(PartsStore(pool).reclaim)
+    session.on_reclaim(ChunksStore(pool).reclaim)
+    asking, asked = _consumers(settings, roles, pool, session, program)
+    bringing, brought = _reports(program, session, direct)
+    executing, executed = ([], []) if program.executing is None else program.executing.consumer(session, direct)
     if "relay" in roles:
         relay = OutboxRelay(leases, brokers, direct_url=direct, terms=terms)
-    leased = [alerting.Alerting(leases), *([upkeep.Upkeep(leases)] if "scheduler" in roles else [])]
+    polls = poll_relays(settings, leases) if "relay" in roles else []
+    scheduling = scheduler_loops(settings, leases) if "scheduler" in roles else []
+    fanning, fanned = program.fanout.scheduler(brokers, direct, session.facts) if "scheduler" in roles else ([], [])
+    news, producing, produced = batch_loops(settings, leases, direct) if "scheduler" in roles else ([], [], [])
+    leased: list[LeasedService] = [alerting.Alerting(leases), *scheduling, *producing, *polls]
     watch = Watch(pool, session, worker)
     watch.add(relay, leased)
+    watch.add_poll_relays(polls)
+    for source in (*asked, *fanned, *brought, *executed, *produced):
+        watch.add_source(source)
     if "api" in roles:
         app = create_app(api_context(link, watch.ready, watch.now))
         api = ApiService(app, listen(settings.api_bind, or_any=any_port))
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(at, states=watch.states, database=watch.check.answers, metrics=watch.page.render)
-    services = [Supervised(one) for one in (session, worker, relay, api, health) if one is not None]
+    roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, api, health)
+    services = [Supervised(one) for one in roles_own if one is not None]
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
     supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))
     watch.follow(supervisor)
     return Node(supervisor, link, session, worker, api, health, at)
 
 
+def _consumers(
+    settings: Settings, roles: Sequence[str], pool: Pool, session: WorkerSession, program: Program
+) -> tuple[list[Service], list[Source]]:
+    """Return the consumers of this process in the order of their start; they call partners under one contract."""
+    if not {"poll-consumer", "fanout-consumer"} & {*roles}:
+        return [], []
+    contract = PartnerContract(pool, session)
+    services: list[Service] = [contract]
+    sources: list[Source] = []
+    if "poll-consumer" in roles:
+        polling, counted = build_consumer(settings, pool, session, contract, program.couriers)
+        services, sources = [*services, *polling], [*sources, *counted]
+    if "fanout-consumer" in roles:
+        tasks, counted = program.fanout.consumer(session, contract, program.brought.modules)
+        services, sources = [*services, *tasks], [*sources, *counted]
+    return services, sources
+
+
+def _reports(program: Program, session: WorkerSession, direct_url: str | None) -> tuple[list[Service], list[Source]]:
+    """Return what brings parts of reports and puts them together, where the role is among the roles."""
+    if program.reports is None:
+        return [], []
+    return program.reports.listener(session, program.brought.listeners, program.sources, direct_url)
+
+
 def _tick_within_s(service: LeasedService) -> float:
     """A leased loop comes round at least three times in the length of its lease."""
-    terms = upkeep.TERMS if isinstance(service, upkeep.Upkeep) else alerting.TERMS
-    return terms.ttl.total_seconds()
+    return service.lease_terms.ttl.total_seconds()
 
 
 def _health_bind(settings: Settings, *, any_port: bool) -> str:

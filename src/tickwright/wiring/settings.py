@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
+import msgspec
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
@@ -40,6 +43,18 @@ def _text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValida
         return value if keep else parsed
 
     return BeforeValidator(read)
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """Return the JSON object of texts that ``text`` is.
+
+    Raises:
+        ValueError: It is none; the value, which may hold a password, is not repeated. Permanent.
+    """
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise ValueError('write a JSON object of texts, such as {"security.protocol": "SSL"}') from None
 
 
 def _check_web_url(text: str) -> None:
@@ -79,6 +94,20 @@ class Bind:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _check_amqp_url(url: str) -> None:
+    """Refuse what can never be RabbitMQ; nothing of the URL is repeated, for it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"amqp", "amqps"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise Rejected(
+            "invalid_settings", "write amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps:// for TLS; %2F is the host /"
+        )
+
+
+AmqpUrl = Annotated[SecretStr, _text(_check_amqp_url, keep=True)]
 DatabaseUrl = Annotated[SecretStr, _text(check_url, keep=True)]
 Duration = Annotated[timedelta, _text(parse_duration)]
 BindAddress = Annotated[Bind, NoDecode, _text(Bind.parse)]
@@ -93,9 +122,29 @@ class Settings(BaseSettings):
         home: Where the embedded PostgreSQL and the key of ``tickwright up`` live: ``~/.tickwright``, and for root
             ``/var/lib/tickwright``, because PostgreSQL may have to run as somebody who cannot enter root's home.
         amqp_url: RabbitMQ; without it ``amqp:`` destinations wait.
-        kafka_bootstrap: Kafka; not used by this release.
-        redis_url: Redis; not used by this release.
-        object_store: ``file://``, ``s3://``, ``gs://``; not used by this release.
+        amqp_prefix: Of our exchanges and queues; two installations on one RabbitMQ need two.
+        kafka_bootstrap: Kafka, ``HOST:PORT`` with commas; without it ``kafka:`` destinations wait, and polls go through
+            the queue inside PostgreSQL.
+        kafka_prefix: Of our topics and transactional ids; two installations on one Kafka need two.
+        kafka_replication: Replicas of our topics, 1 to 9; fewer than 3 only with ``kafka_allow_single_broker``.
+        kafka_allow_single_broker: Take what Kafka there is, also one broker: for a laptop.
+        kafka_partitions: Of the polls' topic when it is made, 1 to 1,000.
+        kafka_options: A JSON object of options for reaching the brokers (``security. sasl. ssl. socket.``).
+        relay_shards: How many relays share the partners' polls, 1 to 16; the same in every process.
+        redis_url: Redis, which says who publishes and who runs what of fan-out; without it PostgreSQL does alone.
+        redis_prefix: Of our keys; two installations on one Redis need two.
+        fanout_entity_concurrency: Runs of one entity, all its modules together, 1 to 100.
+        object_store: Where reports' files are kept: ``file:///FOLDER``, ``s3://BUCKET/PREFIX`` or
+            ``gs://BUCKET/PREFIX``; without it the folder ``objects`` in ``home``. Credentials are named as usual
+            (``AWS_ACCESS_KEY_ID``, ...).
+        report_concurrency: Parts of reports at a time of one function or source in this process, 1 to 100.
+        report_merges: Reports that are put together at a time in this process, 1 to 16.
+        report_memory_mb: Of one merge before it spills to disk, 128 to 65,536.
+        report_folder: Where rows are spooled and merged; ``reports`` in ``home`` by default.
+        report_prefix: Before the keys of reports in Redis; two installations on one Redis need two.
+        campaign_concurrency: Chunks of executions that one consumer works at once, 1 to 64.
+        lock_at_most_for: Length of the producer's lease: another one takes over so long after a crash. 2 s to 1 h.
+        lock_at_least_for: For so long after it was taken nobody else takes it, though it is given back.
         config: A TOML file, see :mod:`tickwright.wiring.configfile`.
         app: ``MODULE:APP``, the program whose handlers a worker runs.
         api_bind: Where the API listens.
@@ -118,10 +167,27 @@ class Settings(BaseSettings):
     database_url: DatabaseUrl | None = None
     direct_database_url: DatabaseUrl | None = None
     home: Path = Field(default_factory=_default_home)
-    amqp_url: SecretStr | None = None
+    amqp_url: AmqpUrl | None = None
+    amqp_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "tickwright"
     kafka_bootstrap: str | None = None
+    kafka_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "tickwright"
+    kafka_replication: Annotated[int, Field(ge=1, le=9)] = 3
+    kafka_allow_single_broker: bool = False
+    kafka_partitions: Annotated[int, Field(ge=1, le=1000)] = 12
+    kafka_options: Annotated[SecretStr, _text(parse_options, keep=True)] = SecretStr("{}")
+    relay_shards: Annotated[int, Field(ge=1, le=16)] = 1
     redis_url: SecretStr | None = None
-    object_store: str | None = None
+    redis_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{1,100}$")] = "gocpi"
+    fanout_entity_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
+    object_store: Annotated[str | None, _text(parse_place, keep=True)] = None
+    report_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
+    report_merges: Annotated[int, Field(ge=1, le=16)] = 2
+    report_memory_mb: Annotated[int, Field(ge=128, le=65_536)] = 256
+    report_folder: Path | None = None
+    report_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{0,100}$")] = ""
+    campaign_concurrency: Annotated[int, Field(ge=1, le=64)] = 2
+    lock_at_most_for: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(hours=1))] = timedelta(seconds=20)
+    lock_at_least_for: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta()
     config: Path | None = None
     app: Annotated[str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = None
     api_bind: BindAddress = Bind("127.0.0.1", 8420)
@@ -174,6 +240,11 @@ def unknown_names(environment: Mapping[str, str] | None = None) -> dict[str, str
     return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in sorted(strange)}
 
 
+def secret(name: str) -> str | None:
+    """Return the variable that a partner's header refers to as ``${env:NAME}``."""
+    return os.environ.get(name)
+
+
 def _problem(entry: Mapping[str, Any]) -> str:
     """Say what is wrong with one variable; never repeat its value, which may be a secret."""
     name = PREFIX + str(entry["loc"][0]).upper() if entry["loc"] else "environment"
@@ -189,6 +260,8 @@ def _contradictions(settings: Settings) -> list[str]:
         problems.append("  TICKWRIGHT_API_KEY: missing; TICKWRIGHT_API_URL needs it (tickwright keys create)")
     if settings.direct_database_url is not None and settings.database_url is None:
         problems.append("  TICKWRIGHT_DATABASE_URL: missing; TICKWRIGHT_DIRECT_DATABASE_URL only goes beside it")
+    if settings.lock_at_least_for > settings.lock_at_most_for:
+        problems.append("  TICKWRIGHT_LOCK_AT_LEAST_FOR: at most TICKWRIGHT_LOCK_AT_MOST_FOR")
     if settings.config is not None and not settings.config.is_file():
         problems.append(f"  TICKWRIGHT_CONFIG: there is no file {settings.config}")
     return problems

@@ -7,10 +7,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tickwright.api.context import Readiness
 from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S
 from tickwright.capabilities.jobs.worker import JobWorker
-from tickwright.observe.metrics import MetricsPage, TickwrightCollector
+from tickwright.observe.metrics import MetricsPage, Source, TickwrightCollector
 from tickwright.runtime.health import DatabaseCheck, HealthServer
 from tickwright.runtime.leases import LeasedService
-from tickwright.runtime.readings import DatabaseReadings, leases_source, relay_source, services_source, session_source
+from tickwright.runtime.poll_relay import PollRelay
+from tickwright.runtime.readings import (
+    DatabaseReadings,
+    leases_source,
+    poll_relays_source,
+    relay_source,
+    services_source,
+    session_source,
+)
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.supervisor import ServiceState, Supervisor
@@ -45,6 +53,14 @@ class Watch:
         if relay is not None:
             self._collector.add(relay_source(relay))
         self._collector.add(leases_source([*leased, *([relay] if relay is not None else [])]))
+
+    def add_poll_relays(self, relays: Sequence[PollRelay]) -> None:
+        """Read the counters of these, too."""
+        self._collector.add(poll_relays_source(relays))
+
+    def add_source(self, source: Source) -> None:
+        """Read one more source of metrics."""
+        self._collector.add(source)
 
     def states(self) -> list[ServiceState]:
         """Return how every service is."""

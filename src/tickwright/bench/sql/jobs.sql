@@ -15,6 +15,11 @@ INSERT INTO lean (execute_at, task_type, payload)
 SELECT now() - interval '1 hour' * random(), 'noop', jsonb_build_object('shipment_id', i, 'carrier', 'dhl')
   FROM generate_series(1, %s) i;
 
+-- name: insert_limit
+-- What sixteen callers put in together, at the least.
+INSERT INTO lean (execute_at, task_type, payload)
+SELECT u.execute_at, 'noop', u.payload FROM unnest($1::timestamptz[], $2::jsonb[]) AS u (execute_at, payload) RETURNING id;
+
 -- name: fill_due
 -- Jobs that are due already, in random order of their instants.
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload)

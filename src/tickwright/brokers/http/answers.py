@@ -1,8 +1,8 @@
 """What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body."""
 
-from datetime import UTC, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 
+from tickwright.domain.retry_after import parse_retry_after
 from tickwright.ports.broker import Refused, Unknown
 
 RETRY_AFTER_MAX = timedelta(hours=1)
@@ -34,17 +34,7 @@ def refusal_of(status: int, retry_after: str | None, body: bytes, *, now_unix_s:
 
 def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
     """Return how long the other side asks us to wait, 0 to 1 hour; ``None`` for nothing or garbage."""
-    if value is None or len(value) > 64:
-        return None
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return RETRY_AFTER_MAX if len(text) > 6 else min(timedelta(seconds=int(text)), RETRY_AFTER_MAX)
-    try:
-        at = parsedate_to_datetime(text)
-        wait_s = at.replace(tzinfo=at.tzinfo or UTC).timestamp() - now_unix_s
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return None
-    return min(max(timedelta(0), timedelta(seconds=wait_s)), RETRY_AFTER_MAX)
+    return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
 
 
 def excerpt(body: bytes) -> str:

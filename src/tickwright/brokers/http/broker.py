@@ -19,6 +19,7 @@ from yarl import URL
 from tickwright.brokers.http.answers import refusal_of
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
+from tickwright.domain.retry_after import answered_at
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import GuardedSessions, blocked, check_message, outcome_of
@@ -156,7 +157,8 @@ async def _post(
         response.release()
     if 200 <= response.status < 300:
         return _ACCEPTED
-    return refusal_of(response.status, response.headers.get("retry-after"), body, now_unix_s=unix_seconds())
+    now_s = answered_at(response.headers.get("date"), now_unix_s=unix_seconds())
+    return refusal_of(response.status, response.headers.get("retry-after"), body, now_unix_s=now_s)
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:

@@ -2,5 +2,6 @@
 
 from tickwright.brokers.postgres.broker import PostgresBroker
 from tickwright.brokers.postgres.consumer import Delivery, PostgresConsumer
+from tickwright.brokers.postgres.tasks import PostgresDeadTasks, PostgresTasks
 
-__all__ = ["Delivery", "PostgresBroker", "PostgresConsumer"]
+__all__ = ["Delivery", "PostgresBroker", "PostgresConsumer", "PostgresDeadTasks", "PostgresTasks"]

@@ -15,6 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import PostgresTarget, parse_target
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.store.pool import AWAY
 from tickwright.store.queries import load
 
 MESSAGES_PER_INSERT = 500
@@ -86,7 +87,7 @@ class PostgresBroker:
         try:
             async with asyncio.timeout(1):
                 await self._ask(await self._pool.acquire())
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except AWAY:
             return False
         return not self._closed
 
@@ -109,7 +110,7 @@ class PostgresBroker:
             if state.startswith(_IN_DOUBT):
                 return lost
             return Refused(f"pg_{state.lower()}", f"The database refused it: {printable(str(error))}"[:1000])
-        except (OSError, asyncpg.InterfaceError):
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             return lost
         return Accepted()
 

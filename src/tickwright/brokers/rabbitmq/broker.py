@@ -6,13 +6,15 @@ takes nothing, messages are refused at once instead of piling up.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 
 from tickwright.brokers.rabbitmq.link import RabbitLink
-from tickwright.brokers.rabbitmq.route import NO_CONFIRM
+from tickwright.brokers.rabbitmq.lot import Lot
+from tickwright.brokers.rabbitmq.route import Letter
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
-from tickwright.ports.broker import Message, Outcome, Refused, Unknown
+from tickwright.ports.broker import Message, Outcome, Refused
 
 WINDOW = 500
 BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -20,9 +22,6 @@ ID_BYTES_MAX = 255
 
 _SCHEMES = frozenset({"amqp"})
 _CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
-_BLOCKED = Refused("broker_blocked", "RabbitMQ takes nothing now (memory or disk alarm); nothing was sent.")
-_NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
-_LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 
 
 class RabbitBroker:
@@ -52,18 +51,24 @@ class RabbitBroker:
 
     async def publish(self, message: Message) -> Outcome:
         """Publish one message and return what RabbitMQ said about it."""
-        if self._closed:
-            return _CLOSED
-        try:
-            target = _target(message.destination)
-            _check(message)
-        except Rejected as error:
-            return Refused(error.code, error.message, final=True)
-        return await self._within_timeout(message, target)
+        return (await self.publish_many([message]))[0]
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Publish several with a window of 500 outstanding confirms; outcomes in order."""
-        return list(await asyncio.gather(*map(self.publish, messages)))
+        """Publish several, joined into few writes, with a window of 500 outstanding confirms; outcomes in order."""
+        if self._closed:
+            return [_CLOSED] * len(messages)
+        outcomes: list[Outcome] = [_CLOSED] * len(messages)
+        lots: defaultdict[tuple[str, float], dict[int, Letter]] = defaultdict(dict)
+        for place, message in enumerate(messages):
+            try:
+                target = _target(message.destination)
+                _check(message)
+            except Rejected as error:
+                outcomes[place] = Refused(error.code, error.message, final=True)
+                continue
+            lots[target.exchange, message.timeout.total_seconds()][place] = Letter(message, target.routing_key)
+        await asyncio.gather(*(self._send(lot, letters, outcomes) for lot, letters in lots.items()))
+        return outcomes
 
     async def ready(self) -> bool:
         """Whether there is, or within a second can be, a connection that takes messages."""
@@ -81,25 +86,12 @@ class RabbitBroker:
         self._closed = True
         await self._link.aclose()
 
-    async def _within_timeout(self, message: Message, target: AmqpTarget) -> Outcome:
-        late: Outcome = _NOT_SENT
-        try:
-            async with asyncio.timeout(message.timeout.total_seconds()), self._window:
-                route = await self._link.route(target.exchange)
-                if isinstance(route, Refused):
-                    return route
-                if await self._link.blocked():
-                    return _BLOCKED
-                await route.alone(message.id)
-                late = _LATE
-                return await route.publish(message, target.routing_key)
-        except TimeoutError:
-            return late
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return NO_CONFIRM if late is _LATE else _NOT_SENT  # the library's own cancellation, not ours
+    async def _send(self, lot: tuple[str, float], letters: dict[int, Letter], outcomes: list[Outcome]) -> None:
+        exchange, timeout_s = lot
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        answers = await Lot(self._link, self._window, exchange, [*letters.values()]).send(deadline)
+        for place, outcome in zip(letters, answers, strict=True):
+            outcomes[place] = outcome
 
 
 def _target(destination: str) -> AmqpTarget:
@@ -110,9 +102,15 @@ def _target(destination: str) -> AmqpTarget:
 
 
 def _check(message: Message) -> None:
-    if not 1 <= len(message.id.encode("utf-8", "replace")) <= ID_BYTES_MAX or len(message.body) > BODY_BYTES_MAX:
-        text = f"A message has an id of 1 to {ID_BYTES_MAX} bytes and at most {BODY_BYTES_MAX} bytes of body."
+    if not _is_short(message.id) or len(message.body) > BODY_BYTES_MAX:
+        text = f"A message has a printable id of 1 to {ID_BYTES_MAX} bytes and at most {BODY_BYTES_MAX} bytes of body."
         raise Rejected("invalid_message", text)
+    if not _is_short(message.content_type):
+        raise Rejected("invalid_header", f"The content type {message.content_type[:80]!r} cannot be sent.")
     for name, value in message.headers.items():
-        if not name or len(name.encode("utf-8", "replace")) > ID_BYTES_MAX or not value.isprintable():
+        if not _is_short(name) or not value.isprintable():
             raise Rejected("invalid_header", f"The header {name[:80]!r} cannot be sent.")
+
+
+def _is_short(text: str) -> bool:
+    return text.isprintable() and 1 <= len(text.encode()) <= ID_BYTES_MAX

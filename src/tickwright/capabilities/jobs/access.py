@@ -5,11 +5,12 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.audit import write_audit
-from tickwright.capabilities.jobs.views import KeyView, NewKeyView, view
+from tickwright.capabilities.jobs.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.ids import random_token
+from tickwright.ports.views import view
+from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 

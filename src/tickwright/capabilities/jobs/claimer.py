@@ -17,17 +17,17 @@ from typing import Protocol
 import structlog
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore, Row
-from tickwright.capabilities.jobs.doorbell import Doorbell
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.lanebook import LaneBook
 from tickwright.capabilities.jobs.model import ClaimPlan, allot, plan_claim
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.rest import Rest
 from tickwright.capabilities.jobs.runner import Runner
-from tickwright.capabilities.jobs.settler import AWAY
+from tickwright.capabilities.jobs.settler import PASSING
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.bell import Bell
 
 HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
@@ -82,7 +82,7 @@ class Claimer:
         session: Session,
         runner: Runner,
         clock: DbClock,
-        doorbell: Doorbell,
+        doorbell: Bell,
         takes: Takes,
         pacer: Pacer,
     ) -> None:
@@ -132,14 +132,14 @@ class Claimer:
     async def _turn_or_wait(self) -> None:
         try:
             await self._turn_once()
-        except AWAY as error:
+        except PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
 
     async def _finish_claims(self) -> None:
         """Take over what claims that are under way still bring, so that it can be given back."""
         if self._flight is not None:
-            with suppress(*AWAY):
+            with suppress(*PASSING):
                 self._accept(await self._flight.answer)
             self._flight = None
         if self._sweep is not None:
@@ -195,7 +195,7 @@ class Claimer:
             await self._wait_for_room(ROOM_S)
             return
         await self._claim_paced(self._budget())
-        await self._rest_or_wait(Claimed([], 0.0, None, []))
+        await self._rest_or_wait(Claimed([], 0.0, None, 0.0, []))
 
     # ------------------------------------------------------------------ how much
 
@@ -250,7 +250,7 @@ class Claimer:
         started = monotonic()
         try:
             self._accept(await self._store.claim(self._request(plan)))
-        except AWAY as error:
+        except PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
             self._sweep = None

@@ -36,12 +36,14 @@ class Claimed:
         rows: In no order; see ``claims.sql`` for the columns.
         now_s: The database's clock at the end of the statement.
         next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
+        looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
         new_lanes: Priorities in use that nobody knew of.
     """
 
     rows: list[Row]
     now_s: float
     next_due_s: float | None
+    looked_s: float
     new_lanes: list[Lane]
 
 
@@ -75,12 +77,12 @@ class ClaimStore:
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> Claimed:
         """Claim what ``request`` says; alone, or inside the caller's transaction."""
         rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
-        now_s, next_due_s = (tail := rows.pop())[8], tail[9]
+        now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
         found = []
         while rows and rows[-1][0] is None:
             gap = rows.pop()
             found.append(Lane(gap[1], gap[3]))
-        return Claimed(rows, now_s, next_due_s, found)
+        return Claimed(rows, now_s, next_due_s, looked_s, found)
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tickwright.capabilities.jobs.audit import write_audit
 from tickwright.capabilities.jobs.jobs_store import MANY_MAX, JobFilter, JobsStore
-from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
-from tickwright.capabilities.jobs.views import DeadLetter, Page, Requeued, view
+from tickwright.capabilities.jobs.views import DeadLetter, Requeued
 from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 

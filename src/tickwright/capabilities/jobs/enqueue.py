@@ -6,7 +6,6 @@ A call returns when its job is committed.
 """
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ import msgspec
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
+from tickwright.domain.instants import YEAR_MAX
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -31,7 +31,6 @@ PRIORITY_MAX = 100
 ATTEMPTS_MAX = 1000
 TIMEOUT_MAX = timedelta(days=1)
 FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
-YEAR_MAX = 9999
 END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
@@ -103,11 +102,6 @@ def _check_instant(field: str, at: datetime | None) -> None:
         raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
     if not FIRST_INSTANT <= at < END_OF_TIME:
         raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
-
-
-def digest_of(*parts: object) -> bytes:
-    """Return a digest of what makes two requests the same."""
-    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
 
 
 class TypeCatalog:

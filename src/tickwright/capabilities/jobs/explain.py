@@ -5,11 +5,10 @@ keeps the job from running is the summary.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.views import Explanation, Reason
-from tickwright.domain.durations import format_duration
+from tickwright.domain.instants import instant_text, wait_text
+from tickwright.ports.views import Explanation, Reason
 
 WAITING_SHOWN_MAX = 10_000
 
@@ -36,7 +35,7 @@ def explain(facts: Mapping[str, Any]) -> Explanation:
 def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
     now, due_at = facts["now"], facts["due_at"]
     if due_at > now:
-        wait = _for_people(due_at - now)
+        wait = wait_text(due_at - now)
         if facts["retry_at"] is not None:
             yield Reason(
                 "waits_for_retry",
@@ -58,14 +57,14 @@ def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if not facts["type_known"]:
         yield Reason(
             "type_unknown",
-            f"task type {name} is not registered; the job waits, since {_instant(facts['created_at'])}, until it is",
+            f"task type {name} is not registered; the job waits since {instant_text(facts['created_at'])} until it is",
         )
     if facts["paused_at"] is not None:
-        yield Reason("type_paused", f"task type {name} is paused since {_instant(facts['paused_at'])}")
+        yield Reason("type_paused", f"task type {name} is paused since {instant_text(facts['paused_at'])}")
     if facts["gone_at"] is not None:
         yield Reason(
             "type_gone",
-            f"the endpoint of {name} said 410 Gone at {_instant(facts['gone_at'])}; enable the type to go on",
+            f"the endpoint of {name} said 410 Gone at {instant_text(facts['gone_at'])}; enable the type to go on",
         )
 
 
@@ -77,7 +76,7 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
     if facts["rate_per_s"] is not None and facts["next_free_at"] is not None and facts["next_free_at"] > facts["now"]:
-        wait = _for_people(facts["next_free_at"] - facts["now"])
+        wait = wait_text(facts["next_free_at"] - facts["now"])
         yield Reason("rate_limited", f"the rate of {facts['rate_per_s']:g}/s is given away for the next {wait}")
     if ahead:
         more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
@@ -86,7 +85,9 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
 
 def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if facts["cancel_requested_at"] is not None:
-        yield Reason("cancel_requested", f"its worker was asked to stop it at {_instant(facts['cancel_requested_at'])}")
+        yield Reason(
+            "cancel_requested", f"its worker was asked to stop it at {instant_text(facts['cancel_requested_at'])}"
+        )
     holder, until = facts["worker_name"], facts["worker_lease_until"]
     who = f"worker {holder}" if holder else "its worker" if facts["owner"] is None else f"session {facts['owner']}"
     if holder is None or facts["worker_lost_at"] is not None or until < facts["now"]:
@@ -94,13 +95,13 @@ def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:
         return
     yield Reason(
         "held",
-        f"held by worker {holder} (session {facts['owner']}) since {_instant(facts['started_at'])}, attempt "
-        f"{facts['attempts']} of {facts['max_attempts']}, lease until {_instant(until)}",
+        f"held by worker {holder} (session {facts['owner']}) since {instant_text(facts['started_at'])}, attempt "
+        f"{facts['attempts']} of {facts['max_attempts']}, lease until {instant_text(until)}",
     )
 
 
 def _finished(facts: Mapping[str, Any]) -> Iterator[Reason]:
-    at = _instant(facts["completed_at"])
+    at = instant_text(facts["completed_at"])
     match facts["status"]:
         case "completed":
             yield Reason("completed", f"it was done at {at}, in attempt {facts['attempts']}")
@@ -113,17 +114,3 @@ def _finished(facts: Mapping[str, Any]) -> Iterator[Reason]:
         case _:
             why = f": {facts['error_message']}" if facts["error_message"] else ""
             yield Reason("cancelled", f"it was cancelled at {at}{why}")
-
-
-def _for_people(wait: timedelta) -> str:
-    grain = timedelta(milliseconds=1) if wait < timedelta(minutes=1) else timedelta(seconds=1)
-    total = wait // grain * grain + grain
-    days, rest = divmod(total, timedelta(days=1))
-    hours, rest = divmod(rest, timedelta(hours=1))
-    minutes, rest = divmod(rest, timedelta(minutes=1))
-    parts = [f"{days}d" if days else "", f"{hours}h" if hours else "", f"{minutes}m" if minutes else ""]
-    return "".join(parts) + (format_duration(rest) if rest else "") or "0s"
-
-
-def _instant(at: datetime) -> str:
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.paging import fetch_page
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
+from tickwright.store.paging import fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 

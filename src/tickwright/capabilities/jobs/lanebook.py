@@ -75,7 +75,7 @@ class LaneBook:
         self.hot = frozenset(self.hot.difference(plan.types) | more)
         if more:
             self._advance(claimed.rows, heated)
-        self._settle(plan, claimed.now_s)
+        self._settle(plan, claimed.looked_s)
         return bool(more or claimed.new_lanes)
 
     def _advance(self, rows: Sequence[Row], heated: AbstractSet[str]) -> None:
@@ -88,12 +88,12 @@ class LaneBook:
             if self.dragging or not self._limited(key[0]):
                 self._lanes[key].frontier_s = due_s
 
-    def _settle(self, plan: ClaimPlan, now_s: float) -> None:
-        """Types that are exhausted start from the head again; while sweeps run, from a little behind now.
+    def _settle(self, plan: ClaimPlan, looked_s: float) -> None:
+        """Types that are exhausted start from the head again; while sweeps run, from a little behind the last look.
 
         Beside a drain of another type they would walk their dead rows with each of its claims.
         """
-        frontier_s = now_s - LOOKBACK_S if self.hot or self.dragging else 0.0
+        frontier_s = looked_s - LOOKBACK_S if self.hot or self.dragging else 0.0
         for lane in self._lanes.values():
             if lane.task_type in plan.types and lane.task_type not in self.hot:
                 lane.frontier_s = frontier_s

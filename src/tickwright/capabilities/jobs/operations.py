@@ -2,19 +2,12 @@
 
 from typing import Any, TypeVar
 
-from tickwright.capabilities.jobs.audit import write_audit
-from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
-from tickwright.capabilities.jobs.views import (
-    AlertView,
-    AuditView,
-    LeaseView,
-    OutboxView,
-    Page,
-    WorkerView,
-    view,
-)
+from tickwright.capabilities.jobs.views import AlertView, AuditView, LeaseView, OutboxView, WorkerView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 

@@ -7,7 +7,7 @@ takes as many instants as it claims jobs, and each job starts at its own, in whi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
@@ -28,25 +28,40 @@ class Pacer:
         self._pool = pool
         self._store = store
         self.fire_s: dict[int, float] = {}
+        self._settling = 0
 
     async def share_out(
-        self, connection: Connection, token: int, entries: Mapping[str, Entry], asked: Mapping[str, int]
-    ) -> None:
+        self, connection: Connection, token: int, entries: Mapping[str, Entry], asked: Callable[[], Mapping[str, int]]
+    ) -> Callable[[], None]:
         """Settle this worker's grants; part of the heartbeat's transaction.
 
         What runs and what claims under way may still bring (``asked``) is in use; until the database has
-        answered not one place more.
+        committed not one place more. Both are counted at one instant, behind the wait for the lock: a claim that
+        answered during it would count as held and as asked.
+
+        Returns:
+            What is to be called behind the commit: a grant that is rolled back is somebody else's.
         """
         limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
         if not limited:
-            return
+            return _nothing
         names = [entry.kind.name for entry in limited]
         await connection.fetch(_TYPES["lock_limited"], names)
+        coming = asked()
         for entry in limited:
-            entry.granted = entry.held + asked.get(entry.kind.name, 0)
+            entry.granted = entry.held + coming.get(entry.kind.name, 0)
         rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited])
-        for row in rows:
-            entries[row["name"]].granted = row["granted"]
+        granted = {row["name"]: row["granted"] for row in rows}
+        for entry in limited:
+            entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
+        self._settling = settling = self._settling + 1
+
+        def committed() -> None:
+            if settling == self._settling:  # a later one has counted what is in use since, and says more soon
+                for entry in limited:
+                    entry.granted = granted.get(entry.kind.name, 0)
+
+        return committed
 
     async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
         """Claim jobs of a rate-limited type, and an instant for each.
@@ -97,3 +112,7 @@ class Pacer:
 
 def _with_plan(request: ClaimRequest, plan: ClaimPlan) -> ClaimRequest:
     return ClaimRequest(request.token, plan, request.lanes, request.horizon)
+
+
+def _nothing() -> None:
+    """No type is limited."""

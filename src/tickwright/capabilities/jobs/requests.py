@@ -5,9 +5,8 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 ``unknown_field``, not a silent loss.
 """
 
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,31 +17,17 @@ from tickwright.capabilities.jobs.enqueue import (
     KEY_LENGTH_MAX,
     PAYLOAD_BYTES_MAX,
     PRIORITY_MAX,
-    YEAR_MAX,
     NewJob,
     check_new_job,
-    digest_of,
 )
 from tickwright.domain import strict_json
+from tickwright.domain.digests import digest_of
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
-
-_RFC3339 = re.compile(
-    r"(?P<year>\d{4,6})-\d\d-\d\d[Tt ]\d\d:\d\d:(?P<second>\d\d)(?:\.\d{1,9})?(?P<offset>[Zz]|[+-]\d\d:\d\d)?",
-    re.ASCII,
-)
-_SHOWN = 40
+from tickwright.domain.instants import InstantText, parse_instant
 
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
-]
-InstantText = Annotated[
-    str,
-    Meta(
-        description="RFC 3339 with its offset",
-        examples=["2030-01-31T09:00:00Z"],
-        extra_json_schema={"format": "date-time"},
-    ),
 ]
 DurationText = Annotated[
     str,
@@ -167,29 +152,6 @@ def _delay(wire: _Wire) -> timedelta | None:
 
 def _instant(text: str | None, field: str) -> datetime | None:
     return None if text is None else parse_instant(text, field=field)
-
-
-def parse_instant(text: str, *, field: str) -> datetime:
-    """Return the instant that ``text`` says, in UTC.
-
-    Raises:
-        Rejected: ``naive_datetime``, ``leap_second``, ``time_out_of_range`` or ``invalid_datetime``. Permanent.
-    """
-    found = _RFC3339.fullmatch(text) if len(text) <= _SHOWN else None
-    if found is None:
-        raise Rejected("invalid_datetime", f"{field}: write RFC 3339, such as 2030-01-31T09:00:00Z", field=field)
-    if found["offset"] is None:
-        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2030-01-31T09:00:00Z", field=field)
-    if found["second"] == "60":
-        raise Rejected(
-            "leap_second", f"{field}: leap seconds cannot be scheduled; use the second after it", field=field
-        )
-    if len(found["year"]) > 4 or not 1970 <= int(found["year"]) < YEAR_MAX:
-        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
-    try:
-        return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise Rejected("invalid_datetime", f"{field}: there is no such day or time", field=field) from None
 
 
 def check_bounds(job: NewJob, now: datetime, bounds: ScheduleBounds) -> None:

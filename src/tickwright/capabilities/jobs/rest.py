@@ -11,8 +11,8 @@ Awake, it claims every few milliseconds, and inserts need not ring.
 
 import asyncio
 
-from tickwright.capabilities.jobs.doorbell import Doorbell
 from tickwright.ports.ids import monotonic
+from tickwright.store.bell import Bell
 
 AWAKE_GAP_S = 0.003
 AWAKE_FOR_S = 0.03
@@ -24,7 +24,7 @@ ARMED_FROM_S = 0.02
 class Rest:
     """The sleep of one claimer."""
 
-    def __init__(self, bell: Doorbell) -> None:
+    def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._awake_until_s = 0.0
         self._watched_until_s = 0.0
@@ -53,7 +53,7 @@ class Rest:
         if self._bell.armed or monotonic() < self._watched_until_s or not self._bell.works:
             return True
         self._bell.rung.clear()
-        if await self._bell.arm():
+        if await self._bell.arm() != "refused":
             self.arm_failures = 0
             if (
                 not self._bell.armed

@@ -6,11 +6,9 @@ gate: the caller, the role, the body. Bodies are read strictly, so no route lets
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.imports import ImportResult
 from tickwright.capabilities.jobs.jobs_store import JobFilter
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
@@ -21,18 +19,15 @@ from tickwright.capabilities.jobs.requests import (
     RotateRequest,
     ScheduleBounds,
     TaskTypeRequest,
-    parse_instant,
 )
 from tickwright.capabilities.jobs.service import JobService, ListQuery
 from tickwright.capabilities.jobs.views import (
     BulkAction,
     CreatedJob,
     DeadLetter,
-    Explanation,
     JobAction,
     JobDetail,
     JobView,
-    Page,
     Requeued,
     SecretView,
     StoredTaskType,
@@ -40,44 +35,19 @@ from tickwright.capabilities.jobs.views import (
 )
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.lines import ImportResult
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
+from tickwright.ports.rest import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
+from tickwright.ports.views import Explanation, Page
 
-Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
-Cursor = Annotated[str | None, Query(max_length=300, description="`next` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=200)]
-Instant = Annotated[str | None, Query(max_length=40, description="RFC 3339 with its offset")]
-NDJSON = "application/x-ndjson"
 STRUCTS: tuple[Any, ...] = (
     BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobDetail, JobRequest,
     Page[DeadLetter], Page[JobView], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest, RotateRequest,
     SecretView, StoredTaskType, TaskTypeRequest, TaskTypeView,
 )  # fmt: skip
-
-
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return ``value`` as a JSON answer."""
-    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
-
-
-def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the OpenAPI reference to a struct; the API puts ``STRUCTS`` among the components."""
-    (schema,), _ = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
-    return dict(schema)
-
-
-def answers(kind: Any, *statuses: int) -> dict[str, Any]:
-    """Return the keyword arguments that document a route's answers."""
-    content = {"application/json": {"schema": schema_of(kind)}}
-    return {"responses": {status: {"description": "Done", "content": content} for status in statuses or (200,)}}
-
-
-def takes(kind: Any, *, required: bool = True, media_type: str = "application/json") -> dict[str, Any]:
-    """Return the keyword arguments that document a route's body."""
-    body = {"required": required, "content": {media_type: {"schema": schema_of(kind)}}}
-    return {"openapi_extra": {"requestBody": body}}
 
 
 def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:
@@ -166,8 +136,8 @@ def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
         query = ListQuery(
             statuses=tuple(sorted(set(status or ()))),
             task_type=task_type,
-            execute_from=_instant(execute_from, "execute_from"),
-            execute_to=_instant(execute_to, "execute_to"),
+            execute_from=instant_of(execute_from, "execute_from"),
+            execute_to=instant_of(execute_to, "execute_to"),
             idempotency_key=idempotency_key,
             cursor=cursor,
             limit=limit,
@@ -183,10 +153,6 @@ def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
     async def explain_job(job_id: Id) -> Response:
         """Say why a job is where it is."""
         return answer(await service.explain(job_id))
-
-
-def _instant(text: str | None, field: str) -> Any:
-    return None if text is None else parse_instant(text, field=field)
 
 
 def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
@@ -210,7 +176,7 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
         if (body.execute_at is None) == (body.delay is None):
             raise Rejected("execute_at_or_delay", "send execute_at or delay, one of them", field="execute_at")
         delay = None if body.delay is None else parse_duration(body.delay, field="delay")
-        at = _instant(body.execute_at, "execute_at")
+        at = instant_of(body.execute_at, "execute_at")
         return answer(await service.reschedule(job_id, caller=caller, execute_at=at, delay=delay))
 
     @router.post("/v1/jobs/{job_id}/run-now", tags=["jobs"], **answers(JobAction))
@@ -239,8 +205,8 @@ def _filter(body: FilterRequest) -> JobFilter:
     return JobFilter(
         ids=None if body.ids is None else tuple(body.ids),
         task_type=body.task_type,
-        execute_from=_instant(body.execute_from, "execute_from"),
-        execute_to=_instant(body.execute_to, "execute_to"),
+        execute_from=instant_of(body.execute_from, "execute_from"),
+        execute_to=instant_of(body.execute_to, "execute_to"),
     )
 
 

@@ -80,6 +80,7 @@ class Runner:
         self._quiet = asyncio.Event()
         self.busy = 0
         self.finished = 0
+        self.threads_stuck = 0
         self.rate_per_s = 0.0
         self._rate_mark = (monotonic(), 0)
         self.freed: Callable[[], None] = lambda: None
@@ -287,7 +288,11 @@ class Runner:
             if job.stop_reason not in {None, "shutdown"} and not call.done():
                 self._uncancel()
                 self._end_stopped(job)  # reported at once; the slot stays taken until the thread is back
-                await self._wait_for_thread(job, call)
+                self.threads_stuck += 1
+                try:
+                    await self._wait_for_thread(job, call)
+                finally:
+                    self.threads_stuck -= 1
                 return _REPORTED
             raise
 

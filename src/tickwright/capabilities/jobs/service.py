@@ -11,29 +11,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.access import ApiKeys
-from tickwright.capabilities.jobs.audit import write_audit
 from tickwright.capabilities.jobs.dead_letters import DeadLetters
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.explain import explain
 from tickwright.capabilities.jobs.imports import Imports
 from tickwright.capabilities.jobs.jobs_store import JobFilter, JobsStore
 from tickwright.capabilities.jobs.operations import Operations
-from tickwright.capabilities.jobs.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.task_types import TaskTypes
-from tickwright.capabilities.jobs.views import (
-    BulkAction,
-    Explanation,
-    JobAction,
-    JobDetail,
-    JobView,
-    Page,
-    Requeued,
-    job_view,
-)
+from tickwright.capabilities.jobs.views import BulkAction, JobAction, JobDetail, JobView, Requeued, job_view
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
+from tickwright.ports.views import Explanation, Page
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
 from tickwright.store.pool import Connection, Pool
 
 IDS_IN_AUDIT_MAX = 1000

@@ -23,7 +23,7 @@ FLUSH_GAP_S = 0.02
 FLUSHES_AT_ONCE = 2
 BATCH_MAX = 1000
 RETRY_S = 0.2
-AWAY = (
+PASSING = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -169,7 +169,7 @@ class Settler:
             try:
                 await self._probe.reached("jobs.before_result", kind=kind, ids=batch.ids)
                 found = await self._store.write(kind, token, batch.ids, *batch.columns)
-            except AWAY as error:
+            except PASSING as error:
                 tried = True
                 _log.warning("jobs.result_delayed", kind=kind, jobs=len(batch.ids), error=repr(error))
                 await asyncio.sleep(RETRY_S)

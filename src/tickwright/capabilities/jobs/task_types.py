@@ -1,26 +1,25 @@
 """Task types as operators see them: what a type does, whether it runs, and the secrets that sign for it."""
 
-import base64
 import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.access import OVERLAP_DEFAULT, check_overlap
-from tickwright.capabilities.jobs.audit import write_audit
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.signatures import SECRET_BYTES, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
+from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.jobs.sql", "task_types.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
-SECRET_BYTES = 32
 _DAY = timedelta(days=1)
 
 
@@ -128,7 +127,7 @@ class TaskTypes:
         return after
 
     async def _add_secret(self, connection: Connection, name: str) -> str:
-        secret = "whsec_" + base64.b64encode(random_bytes(SECRET_BYTES)).decode()
+        secret = secret_of(random_bytes(SECRET_BYTES))
         await connection.execute(_SQL["add_secret"], name, secret)
         return secret
 

@@ -6,7 +6,7 @@ lost, every handler is cancelled, every result dropped, and the worker goes on u
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -16,7 +16,7 @@ import structlog
 from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimStore
 from tickwright.capabilities.jobs.delivery import Delivery
-from tickwright.capabilities.jobs.doorbell import Doorbell
+from tickwright.capabilities.jobs.doorbell import doorbell
 from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
@@ -79,7 +79,7 @@ class JobWorker:
         self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
         self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again)
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
-        self.doorbell = Doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
+        self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
         self.claimer = Claimer(self._store, session, self.runner, self._clock, self.doorbell, self, self._pacer)
         self._refreshing: asyncio.Task[None] | None = None
@@ -142,11 +142,12 @@ class JobWorker:
     async def _refresh_types(self) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
             self._adopt(await load_types(connection))
-            await self._share_out(connection)
+            committed = await self._share_out(connection)
+        committed()
         self.claimer.wake()
 
-    async def _share_out(self, connection: Connection) -> None:
-        await self._pacer.share_out(connection, self._session.token, self._entries, self.claimer.asked())
+    async def _share_out(self, connection: Connection) -> Callable[[], None]:
+        return await self._pacer.share_out(connection, self._session.token, self._entries, self.claimer.asked)
 
     def _adopt(self, kinds: Sequence[TaskType]) -> bool:
         entries: dict[str, Entry] = {}
@@ -229,10 +230,10 @@ class JobWorker:
 
     # ------------------------------------------------------------------ heartbeat
 
-    async def _beat(self, connection: Connection) -> None:
+    async def _beat(self, connection: Connection) -> Callable[[], None]:
         self._adopt(await load_types(connection))
-        await self._share_out(connection)
         await self._check_held(connection)
+        return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
         running = {job.id: job for job in self.runner.running(CHECK_AFTER_S)}

@@ -13,6 +13,9 @@ from aiohttp import web
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
+from tickwright.cli.world.couriers import add_couriers
+from tickwright.cli.world.providers import add_providers
+
 BODY_BYTES_MAX = 65_536
 REMEMBERED_MAX = 10_000
 
@@ -50,6 +53,8 @@ async def _serve() -> None:
     receiver = Receiver()
     app = web.Application(client_max_size=BODY_BYTES_MAX)
     app.router.add_post("/callback", receiver.take)
+    add_couriers(app)
+    add_providers(app)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -7,12 +7,18 @@ INSERT INTO tickwright.job_config (job_name) VALUES ($1) ON CONFLICT DO NOTHING;
 SELECT set_config('lock_timeout', $1, true);
 
 -- name: take_lease
--- Take a lease that nobody holds or whose deadline has passed; the version is the new fence. Index: job_config_pkey.
-UPDATE tickwright.job_config
-   SET running = true, owner = $2, version = version + 1, last_started_at = clock_timestamp(),
+-- Take a lease that nobody holds or whose deadline has passed; the version is the new fence. The whole row is locked
+-- first: an update alone would pass by the key's share that a protected transaction of the former holder has on it.
+-- Index: job_config_pkey.
+WITH free AS (
+  SELECT job_name FROM tickwright.job_config
+   WHERE job_name = $1 AND (running = false OR coalesce(lease_until, '-infinity') < clock_timestamp()) FOR UPDATE
+)
+UPDATE tickwright.job_config j
+   SET running = true, owner = $2, version = j.version + 1, last_started_at = clock_timestamp(),
        lease_until = clock_timestamp() + $3::interval
- WHERE job_name = $1 AND (running = false OR coalesce(lease_until, '-infinity') < clock_timestamp())
-RETURNING version;
+  FROM free WHERE j.job_name = free.job_name
+RETURNING j.version;
 
 -- name: renew_lease
 -- Move the deadline, if the lease is still ours. Fenced. Index: job_config_pkey.
@@ -22,24 +28,32 @@ RETURNING version;
 
 -- name: lock_lease
 -- First statement of every protected transaction: no row means that the lease is lost. A takeover waits for this
--- transaction or comes before it. Whoever stalls in it is thrown out long before the lease ends, with or without the
--- pool's session settings. Fenced. Index: job_config_pkey.
+-- transaction or comes before it; a renewal changes no key and passes, so the transaction may last longer than the lease.
+-- Whoever stalls in it is thrown out long before the lease ends, with or without the pool's session settings. Fenced.
+-- Index: job_config_pkey.
 SELECT version, set_config('idle_in_transaction_session_timeout', '3000', true)
-  FROM tickwright.job_config WHERE job_name = $1 AND version = $2 AND running FOR SHARE;
+  FROM tickwright.job_config WHERE job_name = $1 AND version = $2 AND running FOR KEY SHARE;
 
 -- name: release_lease
--- Give a lease back. Fenced: a zombie cannot release its successor's. Index: job_config_pkey.
+-- Give a lease back; nobody takes it before $4 has passed since it was taken. Fenced: a zombie cannot release its successor's.
+-- The fence rises where the lease rests, since it still counts as running. Index: job_config_pkey.
 UPDATE tickwright.job_config
-   SET running = false, owner = NULL, lease_until = NULL, last_completed_at = clock_timestamp()
+   SET running = rests, owner = NULL, lease_until = CASE WHEN rests THEN last_started_at + $4::interval END,
+       version = version + rests::integer, last_completed_at = clock_timestamp()
+  FROM (SELECT coalesce(last_started_at + $4::interval > clock_timestamp(), false) AS rests
+          FROM tickwright.job_config WHERE job_name = $1) AS now
  WHERE job_name = $1 AND owner = $2 AND version = $3
 RETURNING version;
 
 -- name: break_lease
 -- An operator takes a lease away from its holder: the fence rises, so that whatever the holder still writes counts for
--- nothing. Index: job_config_pkey.
-UPDATE tickwright.job_config SET running = false, owner = NULL, lease_until = NULL, version = version + 1
- WHERE job_name = $1 AND running
-RETURNING version;
+-- nothing. Waits for the holder's transaction, as a takeover does. Index: job_config_pkey.
+WITH held AS (
+  SELECT job_name FROM tickwright.job_config WHERE job_name = $1 AND running FOR UPDATE
+)
+UPDATE tickwright.job_config j SET running = false, owner = NULL, lease_until = NULL, version = j.version + 1
+  FROM held WHERE j.job_name = held.job_name
+RETURNING j.version;
 
 -- name: list_leases
 -- Every lease, and whether somebody holds it. Small: a row per job name.

@@ -1,6 +1,7 @@
 -- name: claim
--- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, and the
--- priorities that are in use between the known ones ($9 to $11: gaps; an empty one costs one index probe).
+-- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, the instant
+-- at which the claim looked, and the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
+-- costs one index probe).
 -- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost:
 -- its row is locked against the reclaimer until this transaction ends. Index: scheduled_tasks_due, one range a lane.
 -- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
@@ -61,7 +62,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
              ORDER BY coalesce(t.retry_at, t.execute_at)
              LIMIT 1) AS next),
-       NULL;
+       date_part('epoch', now());
 
 -- name: check_held
 -- Of the jobs that a session runs, those that it must stop: cancelled by a user, or held by it no longer.

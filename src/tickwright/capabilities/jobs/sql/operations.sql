@@ -1,11 +1,3 @@
--- name: audit
--- One line of the audit trail, in the transaction of what it tells.
-INSERT INTO tickwright.audit (actor, action, subject, before, after) VALUES ($1, $2, $3, $4::jsonb, $5::jsonb) RETURNING id;
-
--- name: audit_progress
--- What an import has committed so far, in the transaction that commits it. Index: audit_pkey.
-UPDATE tickwright.audit SET after = $2::jsonb WHERE id = $1;
-
 -- name: list_audit
 -- A page of the audit trail, newest first. Index: audit_pkey.
 SELECT id, at, actor, action, subject, before, after FROM tickwright.audit
@@ -46,11 +38,3 @@ WITH back AS (DELETE FROM tickwright.outbox_dead WHERE id = ANY ($1::bigint[]) R
 INSERT INTO tickwright.outbox (id, destination, key, payload, headers, created_at, error_message)
 OVERRIDING SYSTEM VALUE
 SELECT id, destination, key, payload, headers, created_at, error_message FROM back;
-
--- name: installation
--- What no two installations share; signs cursors.
-SELECT id::text FROM tickwright.installation;
-
--- name: plan_page
--- A page walks its index from where it begins; without this a generic plan may sort a million rows for fifty.
-SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true);

@@ -1,0 +1,1 @@
+"""What is used beside PostgreSQL and the brokers: one folder each."""

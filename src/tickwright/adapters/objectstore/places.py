@@ -1,0 +1,122 @@
+"""What an object store's URL says, and which keys are sound: pure, so that settings are checked without a store.
+
+A URL never holds a password: what a bucket needs comes from the usual environment (``AWS_ACCESS_KEY_ID``, ...). A key
+that is not sound is a mistake of ours, never a user's, because the product makes all keys itself.
+"""
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from tickwright.domain.errors import InvariantBroken, Rejected
+
+UPLOADS = ".uploads"
+"""First part of the names that a folder uses for what is not whole yet. No key begins with it."""
+
+KEY_BYTES_MAX = 800
+SEGMENT_BYTES_MAX = 200  # a file's name holds 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_FORMS = "write file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, without a password, a query or a fragment"
+
+
+class Place(NamedTuple):
+    """Where objects are kept.
+
+    Attributes:
+        scheme: ``file``, ``s3`` or ``gs``.
+        bucket: Empty for ``file``.
+        path: The folder, absolute; or the prefix of every key, without slashes at its ends.
+    """
+
+    scheme: str
+    bucket: str
+    path: str
+
+    def address(self, key: str) -> str:
+        """Return where an object is, for people."""
+        if self.scheme == "file":
+            return f"file://{self.path}/{key}"
+        return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.path, key) if part)
+
+
+def parse_place(url: str) -> Place:
+    """Return what ``url`` says; nothing of it is repeated in an error, for it may hold a password.
+
+    Raises:
+        Rejected: ``invalid_object_store``. Permanent.
+    """
+    try:
+        parts = urlsplit(url)
+        path = unquote(parts.path, errors="strict")
+        sound = not (parts.query or parts.fragment or parts.username or parts.password) and not _CONTROL.search(path)
+    except ValueError:
+        raise _invalid() from None
+    if sound and parts.scheme == "file" and parts.netloc in ("", "localhost") and path.strip("/"):
+        return Place("file", "", path.rstrip("/"))
+    if sound and parts.scheme in ("s3", "gs") and _BUCKET.fullmatch(parts.netloc) and _is_sound(path.strip("/")):
+        return Place(parts.scheme, parts.netloc, path.strip("/"))
+    raise _invalid()
+
+
+def _invalid() -> Rejected:
+    return Rejected("invalid_object_store", _FORMS)
+
+
+def _is_sound(prefix: str) -> bool:
+    return not prefix or _fault(prefix) is None
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that could leave its place or that some store cannot keep.
+
+    Raises:
+        InvariantBroken: ``invalid_object_key``. Permanent: a mistake of ours.
+    """
+    fault = _fault(key)
+    if fault is not None:
+        raise InvariantBroken("invalid_object_key", f"the key {key[:200]!a} {fault}")
+
+
+def _fault(key: str) -> str | None:
+    segments = key.split("/")
+    if _CONTROL.search(key):
+        return "has a control character"
+    if any(segment in ("", ".", "..") for segment in segments):
+        return "has an empty part, . or .."
+    if segments[0] == UPLOADS:
+        return f"begins with {UPLOADS}"
+    if len(key.encode()) > KEY_BYTES_MAX or any(len(segment.encode()) > SEGMENT_BYTES_MAX for segment in segments):
+        return f"is longer than {KEY_BYTES_MAX} bytes, or a part of it than {SEGMENT_BYTES_MAX}"
+    return None
+
+
+def clean_prefix(prefix: str) -> str:
+    """Return the prefix of a listing without a slash at its end; the empty one is everything.
+
+    Raises:
+        InvariantBroken: ``invalid_object_key``. Permanent: a mistake of ours.
+    """
+    cleaned = prefix.removesuffix("/")
+    if cleaned:
+        check_key(cleaned)
+    return cleaned
+
+
+def labels(key: str) -> dict[str, str]:
+    """Return what a browser is told with the object: what it is, and to save it under its name, never to show it."""
+    name = key.rpartition("/")[2]
+    kind = _KINDS.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+    plain = re.sub(r"[^ !#-\[\]-~]", "_", name)  # printable ASCII without quote and backslash
+    return {
+        "Content-Type": kind,
+        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+    }
+
+
+_KINDS = {
+    "csv": "text/csv; charset=utf-8",
+    "json": "application/json",
+    "ndjson": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}

@@ -1,0 +1,99 @@
+"""Entities by call: whom fan-out polls, set and looked at from a program. ``app.entities``.
+
+The same bounds and errors as by REST. A change leaves a line in the audit trail, under the name of ``python``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tickwright.app.payloads import to_json
+from tickwright.capabilities.fanout.entities import EntityQuery
+from tickwright.capabilities.fanout.requests import EntityRequest
+from tickwright.capabilities.fanout.service import FanoutService
+from tickwright.capabilities.fanout.views import EntityDetail, EntityExplanation, EntityView, StoredEntity
+from tickwright.domain import strict_json
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page
+from tickwright.store.paging import LIMIT_DEFAULT
+
+
+class Entities:
+    """The daily part of entities; imports and modules are ``app.entities.service``."""
+
+    def __init__(self, service: FanoutService, caller: Caller) -> None:
+        self.service, self._caller = service, caller
+
+    async def put(
+        self,
+        code: str,
+        *,
+        party: Mapping[str, Any] | None = None,
+        modules: str | Sequence[str] = (),
+        partner: str | None = None,
+        enabled: bool = True,
+    ) -> StoredEntity:
+        """Create an entity, or set it whole; schedulers hear of it at once. The same again changes nothing.
+
+        Args:
+            code: 1 to 100 letters, digits or ``_ . * @ + -``.
+            party: Goes into every message as it is; secrets are written ``${env:NAME}``. At most 64 KiB as JSON.
+            modules: ``"LOCATIONS,TARIFFS"``, or their names.
+            partner: Whose limits its calls keep to.
+            enabled: Whether it is polled.
+
+        Raises:
+            Rejected: ``invalid_entity_code``, ``unknown_module``, ``unknown_partner``, ``plain_secret``,
+                ``party_too_large``, and a party as the payload of ``schedule``. Permanent.
+        """
+        request = EntityRequest(
+            party=_document(party or {}),
+            is_polling_enabled=enabled,
+            polling_enabled_modules=modules if isinstance(modules, str) else list(modules),
+            partner=partner,
+        )
+        return await self.service.entities.put(code, request, caller=self._caller)
+
+    async def get(self, code: str) -> EntityDetail:
+        """Return one entity, and what became of polling it. Raises ``Rejected`` (``entity_not_found``)."""
+        return await self.service.entities.get(code)
+
+    async def list(
+        self,
+        *,
+        module: str | None = None,
+        enabled: bool | None = None,
+        q: str = "",
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[EntityView]:
+        """Return one page of entities, by their codes; ``cursor`` is ``next`` of the page before.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        return await self.service.entities.list(EntityQuery(module, enabled, q, cursor, limit))
+
+    async def explain(self, code: str, module: str) -> EntityExplanation:
+        """Return why it is polled for a module now, or is not. Raises ``Rejected`` (``entity_not_found``)."""
+        return await self.service.entities.explain(code, module)
+
+    async def pause(self, code: str) -> EntityView:
+        """Poll it no more. Raises ``Rejected`` (``entity_not_found``)."""
+        return await self.service.entities.pause(code, caller=self._caller)
+
+    async def enable(self, code: str) -> EntityView:
+        """Poll it again. Raises ``Rejected`` (``entity_not_found``)."""
+        return await self.service.entities.enable(code, caller=self._caller)
+
+    async def delete(self, code: str) -> None:
+        """Poll it no more and forget it. Raises ``Rejected`` (``entity_not_found``)."""
+        await self.service.entities.delete(code, caller=self._caller)
+
+
+def _document(party: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a program's document after the checks of one that came by REST."""
+    document = strict_json.loads(to_json(party).encode())
+    if not isinstance(document, dict):
+        raise Rejected("invalid_payload", "party: give a mapping", field="party")
+    return document

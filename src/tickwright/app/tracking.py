@@ -1,0 +1,130 @@
+"""Trackers by call: registered alone or in the caller's own transaction, looked at, told of and ended.
+
+What is registered is the same as by REST, with the same bounds and errors; like a job that a program schedules, it
+leaves no line in the audit trail, which is the operators'.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tickwright.app.borrowed import Fetching, borrow
+from tickwright.capabilities.polling import trackers_store as store
+from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling.imports import unknown_partner
+from tickwright.capabilities.polling.requests import EVENT_ID_CHARS_MAX, NewTracker, check_status, check_tracker
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.polling.views import EndedTracker, EventOutcome, TrackerDetail
+from tickwright.domain.errors import Rejected
+from tickwright.domain.instants import parse_instant
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Explanation
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.app.sql", "tracking.sql")
+_KEEPS_ITS_SNAPSHOT = ("repeatable read", "serializable")
+
+
+class Tracked(msgspec.Struct, frozen=True):
+    """The answer: the tracker's id, and whether this call registered it."""
+
+    id: int
+    created: bool
+
+
+class Trackers:
+    """The daily part of trackers: ``app.trackers``. Everything else is ``app.trackers.service``.
+
+    Args:
+        service: What operators do: listings, accounts, partners, slices, imports.
+        caller: In whose name a tracker is ended, as the audit trail shows it.
+    """
+
+    def __init__(self, service: PollingService, caller: Caller) -> None:
+        self.service, self._caller = service, caller
+
+    async def get(self, tracker_id: int) -> TrackerDetail:
+        """Return one tracker. Raises ``Rejected`` (``tracker_not_found``)."""
+        return await self.service.get(tracker_id)
+
+    async def explain(self, tracker_id: int) -> Explanation:
+        """Return why a tracker is where it is. Raises ``Rejected`` (``tracker_not_found``)."""
+        return await self.service.explain(tracker_id)
+
+    async def end(self, tracker_id: int) -> EndedTracker:
+        """Poll a tracker no more; a poll that was selected already still goes out. Twice is harmless.
+
+        Raises:
+            Rejected: ``tracker_not_found``. Permanent.
+        """
+        return await self.service.end(tracker_id, caller=self._caller)
+
+    async def event(self, tracker_id: int, status: str, *, at: datetime, event_id: str | None = None) -> EventOutcome:
+        """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
+
+        Args:
+            tracker_id: Whose.
+            status: 1 to 100 characters.
+            at: Aware: when the status came to be. What is not newer than the tracker's status changes nothing.
+            event_id: The sender's, 1 to 200 characters: the same one twice is one piece of news.
+
+        Raises:
+            Rejected: ``tracker_not_found``, ``time_in_future``, ``invalid_status``, ``invalid_event_id``,
+                ``naive_datetime``. Permanent.
+        """
+        if event_id is not None and (not 1 <= len(event_id) <= EVENT_ID_CHARS_MAX or "\0" in event_id):
+            raise Rejected("invalid_event_id", f"event_id: 1 to {EVENT_ID_CHARS_MAX} characters", field="event_id")
+        when = parse_instant(at.isoformat(), field="at")
+        return await self.service.take_news(tracker_id, News(check_status(status), when, event_id))
+
+
+def new_tracker(
+    account_id: str, partner: str, external_id: str, status: str | None, until: datetime | None
+) -> NewTracker:
+    """Return a checked tracker; errors as :func:`check_tracker`, and ``invalid_tracker`` for what is no text."""
+    for field, value in {"account_id": account_id, "partner": partner, "external_id": external_id}.items():
+        if not isinstance(value, str):
+            raise Rejected("invalid_tracker", f"{field}: text, not {type(value).__name__}", field=field)
+    text = None if until is None else until.isoformat()
+    return check_tracker(account_id, partner, external_id, status=status, tracking_until=text, now=None)
+
+
+async def track(pool: Pool, new: NewTracker, connection: Any) -> Tracked:
+    """Register ``new``, on the caller's connection if there is one."""
+    if connection is not None:
+        return await track_borrowed(borrow(connection), new)
+    async with pool.acquire() as own, own.transaction():
+        return await track_through(own, new)
+
+
+async def track_borrowed(connection: Fetching, new: NewTracker) -> Tracked:
+    """Register ``new`` in the caller's transaction, which has to see what others commit.
+
+    With a snapshot of its own it would not find a tracker that was placed meanwhile, and answer with the id of a
+    second one, which is dropped when its turn to be placed comes: an id that nothing has.
+
+    Raises:
+        Rejected: ``unsupported_isolation``, ``unknown_partner``. Permanent.
+    """
+    isolation: str = (await connection.fetch(_SQL["isolation"]))[0][0]
+    if isolation in _KEEPS_ITS_SNAPSHOT:
+        raise Rejected(
+            "unsupported_isolation",
+            f"connection: its transaction is {isolation.upper()} and would not see the same tracker of somebody else; "
+            "use READ COMMITTED, or register it without a connection once yours is committed",
+        )
+    return await track_through(connection, new)
+
+
+async def track_through(connection: Fetching, new: NewTracker) -> Tracked:
+    """Register ``new`` on ``connection``, which is in a transaction.
+
+    Raises:
+        Rejected: ``unknown_partner``. Permanent until somebody sets the partner up.
+    """
+    tracker_id, created = await store.register(connection, new)
+    if tracker_id is None:
+        raise unknown_partner(new.partner)
+    return Tracked(tracker_id, created)

@@ -1,0 +1,1 @@
+"""Producer, database, consumer: occurrences become executions, executions chunks, chunks actions; see README.md."""

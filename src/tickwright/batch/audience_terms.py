@@ -1,0 +1,210 @@
+"""What is said of an audience: where its members are, what tells them apart, and which fields they have.
+
+::
+
+    {"source": "crm",                   # as in [sources.crm]
+     "table": "public.clients",         # or "query": "SELECT …"
+     "key": "id",                       # tells the members apart: a whole number, a text or a UUID
+     "fields": {"age": "int", "tel": {"type": "string", "column": "phone"}},
+     "columns": ["email"]}              # more of what an action is told, which no expression reads
+
+    {"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}}     # or .parquet, in the object store
+
+A field is ``int``, ``double``, ``string``, ``bool`` or ``timestamp``. A query is one SELECT without placeholders; it is
+asked once to cut the audience and then once for each chunk, so one that the database cannot narrow by its key is read
+as often as there are chunks. Every mistake is named at once.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.placeholders import bare, placeholders
+from tickwright.domain.wording import Reader, bad, one_of, read_fields
+from tickwright.ports.batches import FieldType
+
+FIELDS_MAX, COLUMNS_MAX = 100, 100
+COLUMN_CHARS_MAX, PATH_CHARS_MAX = 200, 500
+QUERY_BYTES_MAX = 65_536
+FILE_KINDS = (".csv", ".parquet")
+PLACE = "tickwright place"
+"""A column that a file gets when it is read: no file has one of this name."""
+_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
+_BEGINS = frozenset({"select", "with", "values", "table", "from"})
+
+
+class Field(NamedTuple):
+    """A declared field: what an expression calls ``client.NAME``, and the column that it is read from."""
+
+    name: str
+    type: FieldType
+    column: str
+
+
+class AudienceTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """An audience in its words; either ``file``, or ``source`` with ``table`` or ``query``."""
+
+    source: str | None = None
+    table: str | None = None
+    query: str | None = None
+    file: str | None = None
+    key: str
+    fields: tuple[Field, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    @property
+    def types(self) -> dict[str, FieldType]:
+        """The declared type of each field, as an expression is checked against them."""
+        return {one.name: one.type for one in self.fields}
+
+
+def read_audience(document: Any, *, where: str = "audience") -> AudienceTerms:
+    """Return what ``document`` says of an audience; nothing is asked of its source.
+
+    Raises:
+        Rejected: ``invalid_audience`` with every mistake in ``problems``, each behind its path. Permanent.
+    """
+    problems: list[str] = []
+    if isinstance(document, Mapping):
+        words = read_fields(document, _WORDS, problems, where=where)
+        _check_whole(document, words, problems, where=where)
+    else:
+        problems.append(f'{where}: write an object, such as {{"source": "crm", "table": "clients", "key": "id"}}')
+    refuse(problems)
+    return AudienceTerms(**words)
+
+
+def refuse(problems: list[str]) -> None:
+    """Refuse an audience that has mistakes.
+
+    Raises:
+        Rejected: ``invalid_audience``. Permanent.
+    """
+    if problems:
+        raise Rejected("invalid_audience", "\n".join(problems), problems=problems)
+
+
+def _check_whole(document: Mapping[str, Any], words: Mapping[str, Any], problems: list[str], *, where: str) -> None:
+    if "key" not in document:
+        problems.append(f"{where}.key: missing; write the column that tells the members apart")
+    given = [word for word in ("source", "file") if word in document]
+    if len(given) != 1:
+        problems.append(f"{where}: write either source, with table or query, or file")
+    tables = [word for word in ("table", "query") if word in document]
+    if given == ["source"] and len(tables) != 1:
+        problems.append(f"{where}: write either table or query beside source")
+    if given == ["file"]:
+        problems.extend(f"{where}.{word}: goes with source, not with file" for word in tables)
+    fields = {one.name for one in words.get("fields", ())}
+    problems.extend(
+        f"{where}.columns: {name} is a field already" for name in words.get("columns", ()) if name in fields
+    )
+
+
+def _text(most: int, what: str) -> Reader:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= most or not value.isprintable():
+            raise bad(f"{what} has 1 to {most} characters, none of which is a control character")
+        return value
+
+    return read
+
+
+_column = _text(COLUMN_CHARS_MAX, "a column's name")
+
+
+def _table(value: Any) -> str:
+    table = _text(COLUMN_CHARS_MAX, "a table's name")(value)
+    if not all(table.split(".")):
+        raise bad("write table or schema.table; a name with a dot in it needs a query")
+    return str(table)
+
+
+def _query(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise bad("write one query in SQL")
+    if "\0" in value or len(value.encode("utf-8", "surrogatepass")) > QUERY_BYTES_MAX or not _encodes(value):
+        raise bad(f"a query is a text of at most {QUERY_BYTES_MAX} bytes without \\u0000 and lone surrogates")
+    asked = placeholders(value)
+    if asked:
+        raise bad(f"nobody gives :{min(asked)} a value; write it into the query")
+    query = value.rstrip().removesuffix(";")
+    text = bare(query)
+    if not _BEGINS.intersection(text.replace("(", " ").casefold().split(maxsplit=1)[:1]):
+        raise bad("write one query, which begins with select or with")
+    if ";" in text:
+        raise bad("write one query; there is something behind a semicolon")
+    if not _is_balanced(text):
+        raise bad("its parentheses do not match")
+    return query
+
+
+def _encodes(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _file(value: Any) -> str:
+    path = str(_text(PATH_CHARS_MAX, "a file's key")(value))
+    if not path.lower().endswith(FILE_KINDS):
+        raise bad(f"a file ends with {' or '.join(FILE_KINDS)}")
+    if any(part in {"", ".", ".."} for part in path.split("/")) or path.startswith("."):
+        raise bad("write a key of the object store, such as audiences/clients.csv, without .. and a leading slash")
+    return path
+
+
+def _fields(value: Any) -> tuple[Field, ...]:
+    if not isinstance(value, Mapping) or len(value) > FIELDS_MAX:
+        raise bad(f'write at most {FIELDS_MAX} types by name, such as {{"age": "int"}}')
+    return tuple(_field(name, said) for name, said in value.items())
+
+
+def _field(name: Any, said: Any) -> Field:
+    if not isinstance(name, str) or not _FIELD_NAME.fullmatch(name):
+        raise bad(f"{str(name)[:60]!r}: a field's name has 1 to 50 letters, digits or '_', no digit first")
+    problems: list[str] = []
+    if isinstance(said, Mapping):
+        words = read_fields(said, {"type": _type, "column": _column}, problems, where=name)
+        if "type" not in said:
+            problems.append(f"{name}.type: missing; one of {', '.join(get_args(FieldType))}")
+    else:
+        words = read_fields({"type": said}, {"type": _type}, problems, where=name)
+    if problems:
+        raise bad("; ".join(problems))
+    return Field(name, words["type"], words.get("column", name))
+
+
+def _type(value: Any) -> Any:
+    return one_of(*get_args(FieldType))(value if isinstance(value, str) else "")
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > COLUMNS_MAX:
+        raise bad(f"write a list of at most {COLUMNS_MAX} columns")
+    names = tuple(_column(name) for name in value)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise bad(f"{twice[0]} stands twice")
+    return names
+
+
+_WORDS: Mapping[str, Reader] = {
+    "source": _text(50, "a source's name"),
+    "table": _table,
+    "query": _query,
+    "file": _file,
+    "key": _column,
+    "fields": _fields,
+    "columns": _columns,
+}

@@ -1,0 +1,166 @@
+"""Members as values: what an expression is asked about, and what an action is told, as one JSON text per client.
+
+PostgreSQL and DuckDB have made every field one of its declared type already; SQLite has types per value, so its values
+are read here, by the same rules. JSON has no word for a number that is none or has no end: they are null there.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tickwright.ports.batches import FieldType
+from tickwright.ports.reports import Column
+
+CLIENT_BYTES_MAX = 65_536
+KEY_BYTES_MAX = 1_000
+_INT64 = 2**63
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*", re.ASCII)
+_NUMBER_CHARS_MAX = 400
+_NAN = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
+_TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1"}, {"false", "f", "no", "n", "off", "0"}
+_INSTANT = re.compile(
+    r"(?P<year>[0-9]{4})-[0-9]{2}-[0-9]{2}"
+    r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)?)?",
+    re.ASCII,
+)
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+Shape = Callable[[Any], Any]
+
+
+class Unreadable(ValueError):  # it is what is wrong with a value, and never leaves this package
+    """A member cannot be told about; says why."""
+
+
+def shapes_of(columns: Sequence[Column]) -> list[tuple[int, Shape]]:
+    """Return what the values of some columns become before they are JSON, by their places."""
+    return [(at, _SHAPES[kind]) for at, column in enumerate(columns) if (kind := _family(column)) in _SHAPES]
+
+
+def client_text(names: Sequence[str], values: Sequence[Any]) -> str:
+    """Return a client as the JSON object that an action carries.
+
+    Raises:
+        Unreadable: PostgreSQL could not keep it: too large, a NUL character, a text or document that is none.
+    """
+    try:
+        made = msgspec.json.encode(dict(zip(names, values, strict=True)))
+        if b"\\u" in made:
+            msgspec.json.decode(made)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Unreadable(f"it is no JSON: {error}") from None
+    if len(made) > CLIENT_BYTES_MAX:
+        raise Unreadable(f"its fields and columns are larger than {CLIENT_BYTES_MAX} bytes")
+    if b"\\u0000" in made and _ESCAPED_NUL.search(made):
+        raise Unreadable("it has a NUL character")
+    return made.decode()
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that no action can carry.
+
+    Raises:
+        Unreadable: It is empty, too long or has a NUL character.
+    """
+    if not key or "\0" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise Unreadable(f"a key has 1 to {KEY_BYTES_MAX} bytes, and no NUL character")
+
+
+def instant(text: Any) -> Any:
+    """Return the instant that a source's text of a timestamp with its zone means."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else text
+
+
+def _family(column: Column) -> str:
+    return column.type.partition("(")[0] if not column.type.endswith("]") else ""
+
+
+def _zoned(text: Any) -> Any:
+    return f"{text.replace(' ', 'T', 1)}:00" if isinstance(text, str) and text.endswith("+00") else text
+
+
+def _local(text: Any) -> Any:
+    return text.replace(" ", "T", 1) if isinstance(text, str) else text
+
+
+def _decimal(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    return msgspec.Raw(text.encode()) if text[-1].isdigit() else None
+
+
+_SHAPES: Mapping[str, Shape] = {"TIMESTAMPTZ": _zoned, "TIMESTAMP": _local, "DECIMAL": _decimal}
+
+
+def read_stored(kind: FieldType, value: Any) -> Any:
+    """Return a value of SQLite as one of the field's type, timestamps as texts in UTC.
+
+    Raises:
+        Unreadable: It is none.
+    """
+    if value is None:
+        return None
+    with suppress(ValueError, OverflowError):
+        read = _READERS[kind](value)
+        if read is not None:
+            return read
+    raise Unreadable("")
+
+
+def stored(value: Any) -> Any:
+    """Return a value of SQLite that is only told about."""
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, str) and not _WHOLE.fullmatch(value):
+        return None
+    if isinstance(value, bytes) or (isinstance(value, float) and not value.is_integer()):
+        return None
+    read = int(value)
+    return read if -_INT64 <= read < _INT64 else None
+
+
+def _double(value: Any) -> float | None:
+    if isinstance(value, bytes):
+        return None
+    if isinstance(value, str):
+        words = value.strip().lower()
+        if words in _NAN:
+            return float(words)
+        if len(value) > _NUMBER_CHARS_MAX or not _NUMBER.fullmatch(value) or float(value) in {_ENDLESS, -_ENDLESS}:
+            return None
+    return float(value)
+
+
+_ENDLESS = float("inf")
+
+
+def _string(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _bool(value: Any) -> bool | None:
+    word = value.strip().lower() if isinstance(value, str) else str(value)
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def _timestamp(value: Any) -> str | None:
+    found = _INSTANT.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 2 <= int(found["year"]) <= 9998:  # a zone may lead out of the years 1 to 9999
+        return None
+    read = datetime.fromisoformat(value)
+    return (read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)).isoformat()
+
+
+_READERS: Mapping[FieldType, Shape] = {
+    "int": _int,
+    "double": _double,
+    "string": _string,
+    "bool": _bool,
+    "timestamp": _timestamp,
+}

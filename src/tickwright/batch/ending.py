@@ -1,0 +1,29 @@
+"""The end of an execution: who asked to hear of it does, through the outbox, in the transaction that ends it.
+
+A Python function hears by a one-shot job, which is its own outbox row: retries, limits and history are those of jobs.
+"""
+
+from tickwright.ports.batches import Run
+from tickwright.store.outbox import put_message
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
+
+SQL = load("tickwright.batch.sql", "release.sql")
+
+
+async def tell_finished(connection: Connection, run: Run) -> None:
+    """Send what came of a finished execution to its definition's ``on_finished``, if it has one."""
+    destination = run.definition.get("on_finished")
+    if not destination:
+        return
+    summary: str = await connection.fetchval(SQL["summary"], run.execution_id)
+    if (job := job_of(destination)) is not None:
+        await connection.execute(SQL["put_job"], job, summary)
+    else:
+        await put_message(connection, destination, summary, key=f"execution:{run.execution_id}")
+
+
+def job_of(destination: str) -> str | None:
+    """Return the task type of a Python destination; ``None`` for what the relay carries."""
+    scheme, _, name = destination.partition(":")
+    return name if scheme == "python" else None

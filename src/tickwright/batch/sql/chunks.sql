@@ -1,0 +1,189 @@
+-- name: claim_execution
+-- Take one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
+-- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks is not held any further.
+-- Index: executions_to_begin, executions_open.
+WITH found AS (
+  SELECT e.id
+    FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
+   WHERE e.owner IS NULL AND (e.status = 'NEW' OR (e.status = 'IN_PROGRESS' AND e.planned_at IS NULL)) AND e.due_at <= clock_timestamp()
+     AND e.paused_at IS NULL AND coalesce(e.served_by, b.served_by) = ANY ($2::text[])
+     AND NOT EXISTS (
+       SELECT FROM tickwright.executions o
+        WHERE o.batch_id = e.batch_id AND o.id <> e.id
+          AND (o.status = 'IN_PROGRESS' OR (o.status = 'NEW' AND o.slot_at < e.slot_at)))
+   ORDER BY e.due_at, e.slot_at LIMIT 1 FOR UPDATE OF e SKIP LOCKED
+)
+UPDATE tickwright.executions e
+   SET status = 'IN_PROGRESS', owner = CASE WHEN e.planned_at IS NULL THEN $1::bigint END, fence = e.fence + 1,
+       started_at = coalesce(e.started_at, clock_timestamp()), version = coalesce(e.version, b.version),
+       served_by = coalesce(e.served_by, b.served_by),
+       snapshot = coalesce(e.snapshot, b.definition || jsonb_build_object('product_codes', to_jsonb(b.product_codes)))
+  FROM found f JOIN tickwright.batches b ON b.id = (SELECT x.batch_id FROM tickwright.executions x WHERE x.id = f.id)
+ WHERE e.id = f.id
+RETURNING e.id, e.batch_id, b.kind, b.name, e.version, e.slot_at, e.snapshot::text, e.fence, e.tries, e.lost, e.planned_at IS NULL AS is_to_be_planned;
+
+-- name: claim_chunk
+-- Take the first waiting chunk of the execution whose turn it is; the turn moves on by $3 or by what the execution's rate asks for.
+-- Executions that somebody else claims from or counts into at this moment are passed over. Index: executions_at_work, execution_chunks_waiting.
+WITH turn AS (
+  SELECT e.id FROM tickwright.executions e
+   WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
+     AND e.due_at <= clock_timestamp() AND e.served_by = ANY ($2::text[])
+     AND EXISTS (SELECT FROM tickwright.execution_chunks w
+                  WHERE w.execution_id = e.id AND w.state = 'waiting' AND w.due_at <= clock_timestamp())
+   ORDER BY e.next_chunk_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED
+), found AS (
+  SELECT c.execution_id, c.number
+    FROM turn CROSS JOIN LATERAL (
+      SELECT w.execution_id, w.number FROM tickwright.execution_chunks w
+       WHERE w.execution_id = turn.id AND w.state = 'waiting' AND w.due_at <= clock_timestamp()
+       ORDER BY w.number LIMIT 1 FOR UPDATE SKIP LOCKED) AS c
+), claimed AS (
+  UPDATE tickwright.execution_chunks c
+     SET state = 'working', owner = $1, fence = c.fence + 1, began_at = clock_timestamp()
+    FROM found f WHERE c.execution_id = f.execution_id AND c.number = f.number
+  RETURNING c.execution_id, c.number, c.value, c.members, c.fence, c.tries, c.lost
+), moved AS (
+  UPDATE tickwright.executions e
+     SET next_chunk_at = clock_timestamp()
+       + make_interval(secs => coalesce(c.members / nullif((e.snapshot ->> 'rate_per_s')::float8, 0), 0))
+    FROM claimed c WHERE e.id = c.execution_id
+  RETURNING e.id, e.batch_id, e.version, e.slot_at, e.snapshot
+)
+SELECT c.execution_id, c.number, c.value::text, c.fence, c.tries, c.lost, m.batch_id, b.kind, b.name, m.version, m.slot_at, m.snapshot::text
+  FROM claimed c JOIN moved m ON m.id = c.execution_id JOIN tickwright.batches b ON b.id = m.batch_id;
+
+-- name: next_in
+-- Seconds until something that this process can do may be taken; NULL when there is nothing, below zero when it is due. Index: executions_to_begin, executions_at_work,
+-- execution_chunks_waiting.
+SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
+  FROM (
+    SELECT min(e.due_at) AS at FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
+     WHERE e.owner IS NULL AND (e.status = 'NEW' OR (e.status = 'IN_PROGRESS' AND e.planned_at IS NULL)) AND e.paused_at IS NULL
+       AND coalesce(e.served_by, b.served_by) = ANY ($1::text[])
+       AND NOT EXISTS (
+         SELECT FROM tickwright.executions o
+          WHERE o.batch_id = e.batch_id AND o.id <> e.id
+            AND (o.status = 'IN_PROGRESS' OR (o.status = 'NEW' AND o.slot_at < e.slot_at)))
+    UNION ALL
+    SELECT min(greatest(e.next_chunk_at, e.due_at, w.due_at)) FROM tickwright.executions e
+     CROSS JOIN LATERAL (
+       SELECT c.due_at FROM tickwright.execution_chunks c WHERE c.execution_id = e.id AND c.state = 'waiting' ORDER BY c.number LIMIT 1) AS w
+     WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.served_by = ANY ($1::text[])) AS found;
+
+-- name: lock_plan
+-- Is it still ours to cut? Fenced. Index: executions_pkey.
+SELECT id FROM tickwright.executions WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' FOR NO KEY UPDATE;
+
+-- name: put_chunks
+-- The chunks of an execution from $2 on. Behind lock_plan. Index: execution_chunks_pkey.
+INSERT INTO tickwright.execution_chunks (execution_id, number, value, members)
+SELECT $1, $2::integer + u.place - 1, u.value::jsonb, u.members FROM unnest($3::text[], $4::bigint[]) WITH ORDINALITY AS u (value, members, place);
+
+-- name: end_plan
+-- It has its chunks; one without any has nothing left to do. Behind lock_plan. Index: executions_pkey.
+UPDATE tickwright.executions
+   SET planned_at = clock_timestamp(), owner = NULL, tries = 0, chunks = $2, members = $3,
+       status = CASE WHEN $2 = 0 THEN 'FINISHED' ELSE status END, finished_at = CASE WHEN $2 = 0 THEN clock_timestamp() END
+ WHERE id = $1
+RETURNING status;
+
+-- name: plan_later
+-- Cutting it did not work: again after $4 seconds. Fenced. Index: executions_pkey.
+UPDATE tickwright.executions
+   SET owner = NULL, tries = tries + 1, due_at = clock_timestamp() + make_interval(secs => $4), error_code = $5, error_message = $6
+ WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' RETURNING id;
+
+-- name: plan_failed
+-- Cutting it will never work. Fenced. Index: executions_pkey.
+UPDATE tickwright.executions
+   SET status = 'EXCEPTION_OCCURRED', owner = NULL, finished_at = clock_timestamp(), error_code = $4, error_message = $5, error_trace = $6
+ WHERE id = $1 AND owner = $2 AND fence = $3 AND status = 'IN_PROGRESS' RETURNING id;
+
+-- name: release_plan
+-- As if it had not been taken. Fenced. Index: executions_pkey.
+UPDATE tickwright.executions SET owner = NULL WHERE id = $1 AND owner = $2 AND fence = $3 RETURNING id;
+
+-- name: lock_chunk
+-- First statement of the transaction that completes a chunk: is it still ours? Fenced. Index: execution_chunks_pkey.
+SELECT number FROM tickwright.execution_chunks
+ WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' FOR UPDATE;
+
+-- name: put_actions
+-- One per client, whoever else decided about him. Behind lock_chunk. Index: execution_actions_pkey.
+INSERT INTO tickwright.execution_actions (execution_id, client_id, chunk, client)
+SELECT $1, u.client_id, $2, u.client::jsonb FROM unnest($3::text[], $4::text[]) AS u (client_id, client)
+ON CONFLICT DO NOTHING;
+
+-- name: end_chunk
+-- What came of it. Behind lock_chunk. Index: execution_chunks_pkey.
+UPDATE tickwright.execution_chunks
+   SET state = 'done', owner = NULL, done_at = clock_timestamp(), seen = $3, selected = $4, missing = $5, skipped = $6, actions = $7, problems = $8::jsonb
+ WHERE execution_id = $1 AND number = $2;
+
+-- name: count_chunk
+-- Count it in, and end the execution with its last chunk; no row when it has ended otherwise, and then nothing of the chunk counts. Other chunks
+-- of one that failed may still end, also when it is NEW again because somebody retried it. Index: executions_pkey.
+UPDATE tickwright.executions
+   SET chunks_done = chunks_done + 1, seen = seen + $2, selected = selected + $3, missing = missing + $4, skipped = skipped + $5, actions = actions + $6,
+       status = CASE WHEN chunks_done + 1 = chunks THEN 'FINISHED' ELSE status END,
+       finished_at = CASE WHEN chunks_done + 1 = chunks THEN clock_timestamp() ELSE finished_at END
+ WHERE id = $1 AND status IN ('NEW', 'IN_PROGRESS', 'EXCEPTION_OCCURRED')
+RETURNING status;
+
+-- name: chunk_later
+-- An attempt failed: due again after $5 seconds. Fenced. Index: execution_chunks_pkey.
+UPDATE tickwright.execution_chunks
+   SET state = 'waiting', owner = NULL, tries = tries + 1, due_at = clock_timestamp() + make_interval(secs => $5),
+       problems = jsonb_build_array(jsonb_build_object('problem', $6::text))
+ WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
+
+-- name: chunk_failed
+-- An attempt failed and was the last: the execution ends with it, unless it has ended. Fenced. Index: execution_chunks_pkey, executions_pkey.
+WITH ours AS (
+  UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, tries = tries + 1
+   WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING execution_id
+)
+UPDATE tickwright.executions e
+   SET status = 'EXCEPTION_OCCURRED', finished_at = clock_timestamp(), error_code = $5, error_message = $6, error_trace = $7
+  FROM ours WHERE e.id = ours.execution_id AND e.status = 'IN_PROGRESS' RETURNING e.id;
+
+-- name: release_chunk
+-- As if it had not been begun: its claim is no redone chunk either. Fenced. Index: execution_chunks_pkey.
+UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL
+ WHERE execution_id = $1 AND number = $2 AND owner = $3 AND fence = $4 AND state = 'working' RETURNING number;
+
+-- name: kept_chunks
+-- Which of these chunks are still ours and of an execution that goes on. Index: execution_chunks_pkey, executions_pkey.
+SELECT c.execution_id, c.number
+  FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (execution_id, number, fence)
+  JOIN tickwright.execution_chunks c ON c.execution_id = u.execution_id AND c.number = u.number AND c.fence = u.fence AND c.owner = $4
+  JOIN tickwright.executions e ON e.id = c.execution_id AND e.status IN ('NEW', 'IN_PROGRESS', 'EXCEPTION_OCCURRED');
+
+-- name: kept_plans
+-- Which of these executions are still ours to cut. Index: executions_pkey.
+SELECT e.id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, fence)
+  JOIN tickwright.executions e ON e.id = u.id AND e.fence = u.fence AND e.owner = $3 AND e.status = 'IN_PROGRESS';
+
+-- name: reclaim_chunks
+-- In the transaction that declares their sessions lost: due again at once. Index: execution_chunks_owner.
+UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, lost = lost + 1 WHERE owner = ANY ($1::bigint[]);
+
+-- name: reclaim_plans
+-- The same for executions that were being cut. Index: executions_owner.
+UPDATE tickwright.executions SET owner = NULL, lost = lost + 1 WHERE owner = ANY ($1::bigint[]);
+
+-- name: stray_chunks
+-- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun. Index: execution_chunks_owner.
+UPDATE tickwright.execution_chunks c SET state = 'waiting', owner = NULL
+ WHERE c.owner = $1
+   AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::integer[]) AS u (execution_id, number)
+                    WHERE u.execution_id = c.execution_id AND u.number = c.number);
+
+-- name: stray_plans
+-- The same for executions. Index: executions_owner.
+UPDATE tickwright.executions SET owner = NULL WHERE owner = $1 AND id <> ALL ($2::bigint[]);
+
+-- name: ring
+-- Something may be taken that could not be before. No table.
+SELECT pg_notify('tickwright_batches', '');

@@ -1,0 +1,68 @@
+-- name: summary
+-- What came of an execution, for whoever wants to hear of its end. Index: executions_pkey.
+SELECT jsonb_build_object('event', 'execution.finished', 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
+         'slot_at', e.slot_at, 'status', e.status, 'members', e.members, 'seen', e.seen, 'selected', e.selected, 'missing', e.missing,
+         'skipped', e.skipped, 'actions', e.actions, 'started_at', e.started_at, 'finished_at', e.finished_at)::text
+  FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.id = $1;
+
+-- name: outbox_is_full
+-- Whether more than $1 messages wait: then nothing is added. Index: outbox_pkey, a walk that ends there.
+SELECT count(*) > $1::bigint FROM (SELECT FROM tickwright.outbox LIMIT $1::bigint + 1) AS waiting;
+
+-- name: next_chunk
+-- The next chunk whose actions may leave: of a finished execution, or of one under way that says so. The ones whose turn is longest ago come first.
+-- In a transaction of the checker's lease. Index: executions_to_release, execution_chunks_done.
+SELECT e.id, c.number, c.actions, b.name, e.snapshot #>> '{action,target}' AS target
+  FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
+ CROSS JOIN LATERAL (
+   SELECT d.number, d.actions FROM tickwright.execution_chunks d
+    WHERE d.execution_id = e.id AND d.state = 'done' ORDER BY d.number LIMIT 1) AS c
+ WHERE e.status IN ('IN_PROGRESS', 'FINISHED') AND e.chunks_released < e.chunks AND e.next_release_at <= clock_timestamp() AND e.paused_at IS NULL
+   AND (e.status = 'FINISHED' OR e.snapshot #>> '{action,release}' = 'chunk')
+ ORDER BY e.next_release_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED;
+
+-- name: put_messages
+-- A message per action of a chunk. Behind next_chunk. Index: execution_actions_chunk.
+INSERT INTO tickwright.outbox (destination, key, payload, headers)
+SELECT $3, a.execution_id || ':' || a.client_id,
+       jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
+         'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb)),
+       jsonb_build_object('idempotency-key', 'action_' || a.execution_id || '_' || a.client_id)
+  FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
+ WHERE a.execution_id = $1 AND a.chunk = $2;
+
+-- name: put_jobs
+-- The same for an action that is a Python function: a one-shot job per client, which is its own outbox row. Behind next_chunk.
+-- Index: execution_actions_chunk.
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts)
+SELECT clock_timestamp(), $3::text,
+       jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
+         'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb)),
+       coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $3::text), 3)
+  FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
+ WHERE a.execution_id = $1 AND a.chunk = $2;
+
+-- name: put_job
+-- One job of a type, for whoever wants to hear of an end. In the transaction that ends it.
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts)
+SELECT clock_timestamp(), $1::text, $2::jsonb, coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $1::text), 3);
+
+-- name: note_released
+-- Its actions have left; the turn moves on by what the execution's rate asks for. Behind next_chunk. Index: execution_chunks_pkey, executions_pkey.
+WITH gone AS (
+  UPDATE tickwright.execution_chunks SET state = 'released' WHERE execution_id = $1 AND number = $2 AND state = 'done'
+  RETURNING execution_id, actions
+)
+UPDATE tickwright.executions e
+   SET chunks_released = e.chunks_released + 1, released = e.released + g.actions,
+       next_release_at = clock_timestamp() + make_interval(secs => coalesce(g.actions / nullif((e.snapshot ->> 'rate_per_s')::float8, 0), 0))
+  FROM gone g WHERE e.id = g.execution_id
+RETURNING e.id;
+
+-- name: next_release_in
+-- Seconds until a chunk's actions may leave; NULL when none wait. Index: executions_to_release, execution_chunks_done.
+SELECT extract(epoch FROM min(e.next_release_at) - clock_timestamp())::float8
+  FROM tickwright.executions e
+ WHERE e.status IN ('IN_PROGRESS', 'FINISHED') AND e.chunks_released < e.chunks AND e.paused_at IS NULL
+   AND (e.status = 'FINISHED' OR e.snapshot #>> '{action,release}' = 'chunk')
+   AND EXISTS (SELECT FROM tickwright.execution_chunks d WHERE d.execution_id = e.id AND d.state = 'done');

@@ -1,0 +1,57 @@
+"""One of the producers of ``bench campaigns``: it believes that the lease is its own, whoever else does, and works.
+
+``python -m tickwright.bench.campaigns_producer`` with ``BENCH_DATABASE_URL``; prints how many executions it made in
+how many rounds. It begins when all of them are there.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tickwright.batch.producer import Producer
+from tickwright.store.pool import Connection, Pool, open_pool
+from tickwright.store.queries import load
+
+AT_ONCE = 5
+"""Campaigns of one round: few, so that all of them meet at the same rows again and again."""
+
+SQL = load("tickwright.bench.sql", "campaigns.sql")
+
+
+class NoLease:
+    """A :class:`tickwright.ports.lease.HeldLease` that nobody gave: only the rows stand between two of them."""
+
+    fence = 0
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def holds(self) -> bool:
+        """Return what it believes."""
+        return True
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection | None]:
+        """Open a transaction like any other."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            yield connection
+
+
+async def main() -> None:
+    """Produce until nothing is due."""
+    pool = await open_pool(os.environ["BENCH_DATABASE_URL"], max_size=1)
+    try:
+        async with pool.acquire() as connection:
+            await connection.execute(SQL["wait_start"])
+        producer, lease, rounds = Producer(at_once=AT_ONCE), NoLease(pool), 1
+        while not await producer.round(lease):
+            rounds += 1
+    finally:
+        pool.terminate()
+    sys.stdout.write(f"{producer.counts['executions']} {rounds}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

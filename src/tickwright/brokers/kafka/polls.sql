@@ -1,0 +1,62 @@
+-- name: take_over
+-- Write session $2 in as the reader of the partitions $3 of topic $1: waits for effects of whoever read them before, and
+-- makes all that was taken before have none. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
+INSERT INTO tickwright.poll_partitions AS p (topic, partition, owner)
+SELECT $1, wanted.partition, $2
+  FROM unnest($3::integer[]) AS wanted (partition)
+ WHERE EXISTS (SELECT FROM tickwright.workers WHERE id = $2 AND lost_at IS NULL)
+ ORDER BY wanted.partition
+    ON CONFLICT (topic, partition) DO UPDATE SET owner = excluded.owner, epoch = p.epoch + 1
+RETURNING partition, epoch;
+
+-- name: hold
+-- Which partitions $2 of topic $1 are under the epochs $3 still, and their session is not declared lost; kept so until the
+-- end of the transaction: the fence of every effect. In order, as take_over has it. Index: poll_partitions_pkey, workers_pkey.
+SELECT p.partition, p.epoch
+  FROM tickwright.poll_partitions p
+  JOIN unnest($2::integer[], $3::bigint[]) AS u (partition, epoch) ON p.partition = u.partition AND p.epoch = u.epoch
+  JOIN tickwright.workers w ON w.id = p.owner AND w.lost_at IS NULL
+ WHERE p.topic = $1 AND p.partition = ANY ($2::integer[])
+ ORDER BY p.partition FOR SHARE OF p;
+
+-- name: partners
+-- Numbers of all partners by name. There are a few. Index: none.
+SELECT name, partner_no FROM tickwright.partners;
+
+-- name: accounts
+-- Numbers of accounts by name. Index: polling_schedule_config_pkey.
+SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE account_id = ANY ($1::text[]);
+
+-- name: count_over
+-- Which of the piles, slot $1[i], second $2[i], partner $3[i], $4[i] polls, are over: their trackers' next turn is due. The
+-- slice ledger counts them, but never more than were selected and not polled: the same polls may be read again. Numbers from 1. Index: poll_slots_pkey, poll_slices_pkey.
+WITH over AS MATERIALIZED (
+  SELECT pile.n, date_trunc('minute', pile.due_at, 'UTC') AS due_at, pile.slot_id, pile.partner_no, pile.polls
+    FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[])
+         WITH ORDINALITY AS pile (slot_id, due_at, partner_no, polls, n)
+    JOIN tickwright.poll_slots s USING (slot_id)
+   WHERE pile.due_at + make_interval(mins => s.interval_minutes) <= clock_timestamp()
+), counted AS (
+  UPDATE tickwright.poll_slices l SET superseded = greatest(l.superseded, least(l.superseded + o.polls, l.selected - l.polled))
+    FROM (SELECT due_at, slot_id, partner_no, sum(polls)::integer AS polls FROM over GROUP BY 1, 2, 3) AS o
+   WHERE l.due_at = o.due_at AND l.slot_id = o.slot_id AND l.partner_no = o.partner_no
+)
+SELECT n FROM over;
+
+-- name: write_reads
+-- Say how far we are with the partitions $2 of topic $1: the first poll without an effect $4, and what was read $5. Only while they
+-- are ours under the epochs $3, so that nobody who was overtaken says a word. Index: poll_partitions_pkey, poll_reads_pkey.
+INSERT INTO tickwright.poll_reads AS r (topic, partition, position, read_to, seen_at)
+SELECT p.topic, p.partition, u.position, u.read_to, clock_timestamp()
+  FROM tickwright.poll_partitions p
+  JOIN unnest($2::integer[], $3::bigint[], $4::bigint[], $5::bigint[]) AS u (partition, epoch, position, read_to)
+    ON p.partition = u.partition AND p.epoch = u.epoch
+ WHERE p.topic = $1 AND p.partition = ANY ($2::integer[])
+ ORDER BY p.partition FOR SHARE OF p
+    ON CONFLICT (topic, partition) DO UPDATE
+   SET position = excluded.position, read_to = excluded.read_to, seen_at = excluded.seen_at;
+
+-- name: park
+-- Let polls wait in the queue inside PostgreSQL: of second $1, slot $2, partner $3. In a transaction that holds their
+-- partition. Index: poll_queue_pkey.
+INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) VALUES ($1, $2, $3, $4, $5, $6);

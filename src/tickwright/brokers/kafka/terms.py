@@ -1,0 +1,106 @@
+"""How we talk to a Kafka: where it is, what we are called there, and what nobody may change about it.
+
+What exactly-once rests on is decided here and nowhere else: idempotence, acknowledgement by all replicas, the fixed
+transactional id, three replicas. A user may bring options for reaching and proving (TLS, SASL); an option that would
+touch a promise is refused before anything is sent.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+
+REPLICATION_SAFE = 3
+SHARDS_MAX = 16
+TRANSACTION_TIMEOUT_MS = 15_000
+"""A transaction that nobody ends is ended by Kafka then; until then it holds up every reader of committed records."""
+
+_ALLOWED = ("security.", "sasl.", "ssl.", "socket.", "https.ca.")
+_ALLOWED_NAMES = frozenset({"client.rack", "broker.address.family", "api.version.request"})
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+log = logging.getLogger("tickwright.kafka")
+"""What the client library says; without it that would go to standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTerms:
+    """One Kafka and our place in it.
+
+    Attributes:
+        bootstrap: ``HOST:PORT``, several with commas.
+        prefix: Of topics and transactional ids; two installations on one Kafka need two.
+        replication: Replicas of the topics that we make, and what we demand of those that are there.
+        allow_single_broker: Take fewer than three replicas: for a laptop. A broker's disk is then all there is.
+        partitions: Of the polls' topic, when we make it. 1 to 1,000.
+        options: For reaching the brokers: names that begin with ``security.``, ``sasl.``, ``ssl.``, ``socket.``.
+        wait_s: Bound of one operation: a commit, an answer of the coordinator, reading the position.
+    """
+
+    bootstrap: str
+    prefix: str = "tickwright"
+    replication: int = REPLICATION_SAFE
+    allow_single_broker: bool = False
+    partitions: int = 12
+    options: Mapping[str, str] = field(default_factory=lambda: _NOTHING, repr=False)
+    wait_s: float = 14.0
+
+    def check_options(self) -> None:
+        """Refuse an option that would touch a promise.
+
+        Raises:
+            Rejected: ``kafka_unsafe_option``. Permanent.
+        """
+        for name in self.options:
+            if not name.startswith(_ALLOWED) and name not in _ALLOWED_NAMES:
+                text = f"the Kafka option {name!r} is ours to set, because what we promise rests on it"
+                raise Rejected("kafka_unsafe_option", text, option=name)
+
+    def check(self) -> None:
+        """Refuse what would break exactly-once.
+
+        Raises:
+            Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``. Permanent.
+        """
+        self.check_options()
+        if self.replication < REPLICATION_SAFE and not self.allow_single_broker:
+            text = (
+                f"{self.replication} replicas lose acknowledged records with a broker; use {REPLICATION_SAFE}, "
+                "or say that it is not for production: TICKWRIGHT_KAFKA_ALLOW_SINGLE_BROKER=true"
+            )
+            raise Rejected("kafka_replication_unsafe", text, replication=self.replication)
+
+    def topic(self, name: str) -> str:
+        """Return the full name of one of our topics."""
+        return f"{self.prefix}.{name}"
+
+    def transactional_id(self, shard: int) -> str:
+        """Return the fixed name under which the relay of a shard writes: who takes it over fences who had it."""
+        return f"{self.prefix}.relay.{shard}"
+
+    def client(self, **more: Any) -> dict[str, Any]:
+        """Return the configuration of a client."""
+        ours = {name.replace("_", "."): value for name, value in more.items()}
+        return {
+            **self.options,
+            "bootstrap.servers": self.bootstrap,
+            "client.id": self.prefix,
+            "reconnect.backoff.max.ms": 2000,
+            **ours,
+        }
+
+    def producer(self, **more: Any) -> dict[str, Any]:
+        """Return the configuration of a producer: acknowledged by all replicas, no duplicates of its own making.
+
+        The partitioner is the one of Kafka's own clients, so that a key has one place whoever writes it.
+        """
+        fixed = {"enable_idempotence": True, "acks": "all", "linger_ms": 5, "partitioner": "murmur2_random"}
+        return {"compression.type": "lz4", **self.client(**fixed, **more)}
+
+
+def unavailable(error: object) -> TickwrightError:
+    """Return the error of a Kafka that does not answer. Retry."""
+    return Unavailable("kafka_unavailable", f"Kafka does not answer: {error}")

@@ -1,0 +1,173 @@
+"""The dead letters of a capability: how many, which and why, and back into the queue.
+
+A queue has no index. To look is to take messages one by one without an acknowledgement and to give all of them back, in
+their order, by closing the channel; whoever else looks at that moment does not see them. So all of it has bounds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from pamqp.commands import Basic
+
+from tickwright.brokers.rabbitmq.forwarding import (
+    DIED_HEADER,
+    OUR_HEADERS,
+    REASON_HEADER,
+    TEXT_HEADER,
+    Forwarder,
+    copy_of,
+)
+from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES
+from tickwright.brokers.rabbitmq.queue_names import DeadNames
+from tickwright.brokers.rabbitmq.topology import declare
+from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, lost_is_a_failure, open_channel
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.broker import Accepted, Refused, Unknown
+from tickwright.ports.fanout import DeadTask
+
+PEEK_MAX = 1000
+LOOK_AT_MAX = 10_000
+BODY_SHOWN_BYTES_MAX = 256 * 1024
+PEEK_BYTES_MAX = 64 * 1024 * 1024
+TEXT_SHOWN_CHARS_MAX = 1000
+
+_BROKERS_WORDS = {
+    "delivery_limit": "Handed out again and again without an acknowledgement: consumers died over it or gave it back.",
+    "rejected": "A consumer buried it while no copy with words could be made; its log has them.",
+    "expired": "Nobody took it within its time to live.",
+    "maxlen": "The queue was full.",
+}
+
+
+class RabbitDeadTasks:
+    """Implements :class:`tickwright.ports.fanout.DeadTasks`; connects for each call, one at a time.
+
+    Bodies are shown up to 256 KiB, and 64 MiB of them in all. ``requeue`` looks through the oldest 10,000. A message
+    that is put back is in both queues for a moment; a crash there leaves two under one id: at least once.
+
+    Invariants:
+        RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
+    """
+
+    def __init__(self, url: str, names: DeadNames) -> None:
+        self._url, self._names = url, names
+        self._one_at_a_time = asyncio.Lock()
+
+    async def count(self) -> int:
+        """Return how many there are; those that somebody looks at now are not counted."""
+        async with self._channel() as channel:
+            return await self._waiting(channel)
+
+    async def peek(self, limit: int) -> list[DeadTask]:
+        """Return the oldest ones, at most 1,000, and leave them where they are."""
+        found: list[DeadTask] = []
+        room_bytes = PEEK_BYTES_MAX
+        async with self._channel() as channel:
+            async for one in self._oldest(channel, min(limit, PEEK_MAX)):
+                found.append(_shown(self._names, one))
+                room_bytes -= len(found[-1].body)
+                if room_bytes <= 0:
+                    break
+        return found
+
+    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids.
+
+        Raises:
+            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ takes no message now. Retry; what was moved before
+                stays moved.
+        """
+        wanted = None if message_ids is None else set(message_ids)
+        moved: list[str] = []
+        forwarder = Forwarder(self._url, self._names, name="tickwright-requeue")
+        try:
+            async with self._channel() as channel:
+                async for one in self._oldest(channel, LOOK_AT_MAX):
+                    if wanted is None or one.header.properties.message_id in wanted:
+                        moved.append(await self._move(channel, forwarder, one))
+                    if len(moved) >= limit:
+                        break
+        finally:
+            await forwarder.aclose()
+        return moved
+
+    async def _move(self, channel: AbstractChannel, forwarder: Forwarder, one: DeliveredMessage) -> str:
+        copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
+        outcome = await forwarder.forward(copy, self._names.exchange, _key(self._names, one))
+        if not isinstance(outcome, Accepted):
+            raise _not_taken(outcome)
+        await _within(channel.basic_ack(one.delivery_tag or 0))
+        return copy.message_id
+
+    async def _oldest(self, channel: AbstractChannel, most: int) -> AsyncIterator[DeliveredMessage]:
+        """Take at most as many as there were at the beginning: a consumer may bury what is put back at once."""
+        for _ in range(min(most, await self._waiting(channel))):
+            one: DeliveredMessage = await _within(channel.basic_get(self._names.dead))
+            if not isinstance(one.delivery, Basic.GetOk):
+                return
+            yield one
+
+    async def _waiting(self, channel: AbstractChannel) -> int:
+        answer = await _within(channel.queue_declare(self._names.dead, passive=True))
+        return int(answer.message_count or 0)
+
+    @asynccontextmanager
+    async def _channel(self) -> AsyncIterator[AbstractChannel]:
+        connection: AbstractConnection | None = None
+        async with self._one_at_a_time:
+            try:
+                connection = await dial(self._url, "tickwright-dead-letters")
+                channel = await open_channel(connection)
+                await declare(channel, self._names)
+                yield channel
+            except FAILURES:
+                raise away("looking at dead letters") from None
+            finally:
+                if connection is not None:
+                    await hang_up(connection)
+
+
+async def _within(asking: Any) -> Any:
+    with lost_is_a_failure():
+        async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+            return await asking
+
+
+def _not_taken(outcome: Refused | Unknown) -> Unavailable:
+    return Unavailable(outcome.code, f"RabbitMQ did not take a message back into the queue: {outcome.reason}")
+
+
+def _shown(names: DeadNames, one: DeliveredMessage) -> DeadTask:
+    properties = one.header.properties
+    headers = properties.headers or {}
+    reason, text, died_at_s = _why(names, headers)
+    body = one.body[:BODY_SHOWN_BYTES_MAX]
+    return DeadTask(properties.message_id or None, reason, text, died_at_s, body, headers, _key(names, one))
+
+
+def _key(names: DeadNames, one: DeliveredMessage) -> str:
+    return names.key or str(getattr(one.delivery, "routing_key", ""))
+
+
+def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
+    """Return reason, text and instant: the broker's where it moved the message itself, ours otherwise.
+
+    A copy that we bury carries no ``x-death``. So where the broker names a queue of ours there, it has moved the
+    message, and whatever else the headers say was written by its publisher.
+    """
+    deaths = headers.get("x-death")
+    for death in deaths if isinstance(deaths, list) else ():
+        if isinstance(death, dict) and names.reads(str(death.get("queue"))):
+            reason, at = str(death.get("reason")), death.get("time")
+            died_at_s = at.timestamp() if isinstance(at, datetime) else None
+            return reason[:TEXT_SHOWN_CHARS_MAX], _BROKERS_WORDS.get(reason, ""), died_at_s
+    ours, text, since = headers.get(REASON_HEADER), headers.get(TEXT_HEADER), headers.get(DIED_HEADER)
+    return (
+        ours[:TEXT_SHOWN_CHARS_MAX] if isinstance(ours, str) else "unknown",
+        text[:TEXT_SHOWN_CHARS_MAX] if isinstance(text, str) else "",
+        float(since) if isinstance(since, int) and not isinstance(since, bool) else None,
+    )

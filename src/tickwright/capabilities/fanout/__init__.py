@@ -1,0 +1,1 @@
+"""Entity fan-out; README.md has the promise, the states and the limits."""

@@ -1,0 +1,90 @@
+"""How a user plugs in a module: a function from a task to nothing, called once per entity and window."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.references import Secrets, put_in
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTask:
+    """One entity, polled for one module in one window.
+
+    Attributes:
+        id: Of the message; equal on every attempt.
+        party: The entity's document as it was when the message was sent; secrets in it are references.
+        last_executed_at: When the last run that succeeded began: what changed since then is to be fetched. ``None``
+            for the first one.
+        window_at: Where the window begins.
+        drop_dead_at: Where it ends; nothing begins after that.
+        timeout: After which the run is cancelled.
+        fence: Higher with each run of this entity and module; whoever stores what was fetched may refuse older ones.
+    """
+
+    id: str
+    entity_code: str
+    task_type: str
+    party: Mapping[str, Any]
+    last_executed_at: datetime | None
+    window_at: datetime
+    drop_dead_at: datetime
+    timeout: timedelta
+    config_version: int
+    fence: int
+    secrets: Secrets = field(repr=False, compare=False)
+
+    def resolve(self, document: Any) -> Any:
+        """Return a part of ``party`` with its ``${env:NAME}`` put in, for the call and nothing else.
+
+        Raises:
+            Rejected: ``secret_missing``. Retry once the variable is there.
+        """
+        return put_in(document, self.secrets)
+
+
+Handler: TypeAlias = Callable[[EntityTask], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredModule:
+    """A module that a program brings.
+
+    Attributes:
+        settings: ``every``, ``timeout``, ``gated`` as far as they were given, checked.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    function: Handler
+
+
+class ModuleRegistry:
+    """The module handlers of one program, by the module's name."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, DeclaredModule] = {}
+
+    def add(self, module: DeclaredModule) -> None:
+        """Register ``module``.
+
+        Raises:
+            Rejected: ``duplicate_module``, ``invalid_module`` (the function is not async). Permanent.
+        """
+        if module.name in self._modules:
+            raise Rejected("duplicate_module", f"two functions for module {module.name!r}")
+        if not inspect.iscoroutinefunction(module.function):
+            raise Rejected("invalid_module", f"{module.name}: the function must be async")
+        self._modules[module.name] = module
+
+    def get(self, name: str) -> Handler | None:
+        """Return the function of a module."""
+        found = self._modules.get(name)
+        return None if found is None else found.function
+
+    def all(self) -> list[DeclaredModule]:
+        """Return every module that the program brings."""
+        return list(self._modules.values())

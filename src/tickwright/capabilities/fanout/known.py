@@ -1,0 +1,45 @@
+"""What a consumer knows beside its messages, read every few seconds and kept while the database is away."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from tickwright.domain.dbclock import DbClock
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import AWAY, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.fanout.sql", "known.sql")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+@dataclass(slots=True)
+class Known:
+    """The time, the names of modules, and the numbers of partners.
+
+    Attributes:
+        modules: ``None`` before the first reading.
+    """
+
+    clock: DbClock = field(default_factory=DbClock)
+    modules: frozenset[str] | None = None
+    partners: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def now_s(self) -> float | None:
+        """A time that the database's clock has reached, where it is known."""
+        return self.clock.now(monotonic()) if self.clock.known else None
+
+    async def read(self, pool: Pool) -> bool:
+        """Read it again; false when the database is away."""
+        try:
+            row = await pool.fetchrow(_SQL["known"])
+        except AWAY as error:
+            _log.warning("fanout.nothing_known_anew", error=repr(error))
+            return False
+        if self.clock.sample(row["now_s"], monotonic()):
+            _log.warning("db_clock_jump", now_s=row["now_s"])
+        self.modules = frozenset(row["modules"])
+        self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
+        return True

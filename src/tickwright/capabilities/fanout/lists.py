@@ -1,0 +1,90 @@
+"""What a scheduler keeps in memory: per module the entities that are polled for it, ready to be put into messages.
+
+Read whole, every few minutes and when a row changes; between two readings nothing asks the database.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tickwright.domain.modules import parse_modules
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.fanout.sql", "lists.sql")
+
+
+class Listed(NamedTuple):
+    """One entity as a message needs it; ``party`` is JSON text."""
+
+    party: bytes
+    partner: str | None
+    config_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleList:
+    """One module and whom it is polled for."""
+
+    name: str
+    length_s: int
+    timeout_ms: int
+    is_gated: bool
+    is_paused: bool
+    entities: Mapping[str, Listed]
+    last_success_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """All modules by name, as of one snapshot.
+
+    Attributes:
+        unknown: Modules that entities name and nobody has set up, with how many entities.
+        now_s: The database's clock when they were read, and ``received_s`` the monotonic one when they were here.
+    """
+
+    modules: Mapping[str, ModuleList]
+    unknown: Mapping[str, int]
+    now_s: float
+    received_s: float
+
+
+EMPTY = Lists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
+
+
+async def read_lists(pool: Pool) -> Lists:
+    """Return the lists as they are now, all from one snapshot. Raises what a lost database raises; retry."""
+    async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        now_s = await connection.fetchval(_SQL["now"])
+        received_s = monotonic()
+        modules = await connection.fetch(_SQL["list_modules"])
+        entities = await connection.fetch(_SQL["list_enabled"])
+        cursors = await connection.fetch(_SQL["list_successes"])
+    listed: dict[str, dict[str, Listed]] = {row["name"]: {} for row in modules}
+    unknown: dict[str, int] = {}
+    for code, party, names, partner, version in entities:
+        entry = Listed(party.encode(), partner, version)
+        for name in parse_modules(names):
+            if name in listed:
+                listed[name][code] = entry
+            else:
+                unknown[name] = unknown.get(name, 0) + 1
+    successes: dict[str, dict[str, float]] = {}
+    for code, task_type, at_s in cursors:
+        successes.setdefault(task_type, {})[code] = at_s
+    made = {
+        row["name"]: ModuleList(
+            row["name"],
+            row["interval_seconds"],
+            row["timeout_ms"],
+            row["is_gated"],
+            row["is_paused"],
+            listed[row["name"]],
+            successes.get(row["name"], {}),
+        )
+        for row in modules
+    }
+    return Lists(made, unknown, now_s, received_s)

@@ -1,0 +1,196 @@
+"""A task as it stands in the queue: the one place that writes it, and that says how to read it.
+
+The message carries the whole entity, so that a consumer needs no database for it. What strangers put into the queue is
+read with suspicion: every way in which a message can be wrong has a code, under which it is among the dead letters.
+"""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.modules import MODULE_NAME
+from tickwright.domain.windows import Window
+from tickwright.ports.fanout import Delivery
+
+VERSION = 1
+BODY_BYTES_MAX = 262_144
+SKEW_S = 60
+TIMEOUT_MS_MAX = 1_500_000
+CODE_CHARS_MAX = 100
+ID_CHARS_MAX = 255
+WINDOW_S_MAX = 86_400
+YEAR_2200_S = 7_258_118_400
+
+
+class GOCPITaskMsg(msgspec.Struct, frozen=True, rename="pascal"):
+    """See docs/messages.md. Members may be added under version 1; none is renamed or gets another meaning.
+
+    Attributes:
+        entity_party: The entity's document, as it is.
+        last_executed_at: When the last run that succeeded began, as far as the sender knew; a hint.
+        drop_dead_at: The end of the window: nobody begins it after that.
+        partner: Whose limits the run keeps to; ``None`` for nobody's.
+    """
+
+    version: int
+    message_id: str
+    task_type: str
+    entity_code: str
+    entity_party: msgspec.Raw
+    last_executed_at: str | None
+    window: str
+    drop_dead_at: str
+    timeout_ms: int
+    partner: str | None = None
+    config_version: int = 0
+
+
+class _Head(msgspec.Struct, rename="pascal"):
+    version: Any = None
+    message_id: Any = None
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A message that was read and found sound. Instants in seconds since 1970."""
+
+    id: str
+    task_type: str
+    entity_code: str
+    party: dict[str, Any]
+    last_success_s: float | None
+    window: Window
+    timeout_s: float
+    partner: str | None
+    config_version: int
+
+
+class FutureVersionError(Exception):
+    """A newer release wrote it; another consumer may know how to read it."""
+
+
+_encode = msgspec.json.Encoder().encode
+_head = msgspec.json.Decoder(_Head).decode
+_decode = msgspec.json.Decoder(GOCPITaskMsg).decode
+
+
+def message_id(entity_code: str, task_type: str, window: Window) -> str:
+    """Return the id of a task's message: equal on every attempt, different for every other task.
+
+    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``.
+    """
+    return f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
+
+
+def write_task(  # noqa: PLR0917  the members of the message
+    entity_code: str,
+    task_type: str,
+    party: bytes,
+    window: Window,
+    last_success_s: float | None,
+    timeout_ms: int,
+    partner: str | None,
+    config_version: int,
+) -> tuple[str, bytes]:
+    """Return the id and the body of a task's message; ``party`` is JSON text."""
+    known = message_id(entity_code, task_type, window)
+    last = None if last_success_s is None else _instant(last_success_s)
+    message = GOCPITaskMsg(
+        VERSION,
+        known,
+        task_type,
+        entity_code,
+        msgspec.Raw(party),
+        last,
+        _instant(window.start_s),
+        _instant(window.end_s),
+        timeout_ms,
+        partner,
+        config_version,
+    )
+    return known, _encode(message)
+
+
+def read_task(delivery: Delivery, now_s: float | None) -> Task:
+    """Return the task of a message.
+
+    Args:
+        delivery: As the queue handed it out.
+        now_s: By the database's clock, where it is known: a window that begins later by more than a minute is refused.
+
+    Raises:
+        Rejected: Why it is among the dead letters: ``oversize``, ``encoded``, ``not_json``, ``missing_id``,
+            ``unknown_version``, ``invalid_message``, ``window_in_future``. Permanent for this message.
+        FutureVersionError: Retry elsewhere.
+    """
+    if len(delivery.body) > BODY_BYTES_MAX:
+        raise Rejected("oversize", f"{len(delivery.body)} bytes; at most {BODY_BYTES_MAX}")
+    if delivery.content_encoding not in {None, "", "identity", "utf-8"}:
+        raise Rejected("encoded", f"content-encoding {delivery.content_encoding!r:.60}; send it plain")
+    _check_head(delivery)
+    try:
+        message = _decode(delivery.body)
+        party = msgspec.json.decode(message.entity_party, type=dict[str, Any])
+        task = _task(message, party)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise Rejected("invalid_message", str(error)[:500]) from None
+    if now_s is not None and task.window.start_s > now_s + SKEW_S:
+        raise Rejected("window_in_future", f"the window begins at {message.window}")
+    return task
+
+
+def _check_head(delivery: Delivery) -> None:
+    try:
+        head = _head(delivery.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Rejected("not_json", str(error)[:500]) from None
+    version = head.version
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise Rejected("unknown_version", "Version: write 1")
+    if version > VERSION:
+        raise FutureVersionError(f"version {version}"[:60])
+    if not isinstance(head.message_id, str) or not head.message_id:
+        raise Rejected("missing_id", "MessageId: missing")
+
+
+def _task(message: GOCPITaskMsg, party: dict[str, Any]) -> Task:
+    begin, end = _seconds(message.window), _seconds(message.drop_dead_at)
+    last = None if message.last_executed_at is None else _seconds(message.last_executed_at)
+    window = Window(int(begin), int(end) - int(begin))
+    if begin != window.start_s or not 1 <= window.length_s <= WINDOW_S_MAX:
+        raise ValueError("Window and DropDeadAt: whole seconds, and DropDeadAt after Window by a day at most")
+    if not MODULE_NAME.fullmatch(message.task_type):
+        raise ValueError("TaskType: 1 to 50 capitals, digits or '_'")
+    if not 0 < len(message.entity_code) <= CODE_CHARS_MAX or not message.entity_code.isprintable():
+        raise ValueError(f"EntityCode: 1 to {CODE_CHARS_MAX} printable characters")
+    if len(message.message_id) > ID_CHARS_MAX:
+        raise ValueError(f"MessageId: at most {ID_CHARS_MAX} characters")
+    if not 0 < message.timeout_ms <= TIMEOUT_MS_MAX:
+        raise ValueError(f"TimeoutMs: 1 to {TIMEOUT_MS_MAX}")
+    return Task(
+        message.message_id,
+        message.task_type,
+        message.entity_code,
+        party,
+        last,
+        window,
+        message.timeout_ms / 1000,
+        message.partner,
+        message.config_version,
+    )
+
+
+def _instant(seconds: float) -> str:
+    whole = math.floor(seconds)
+    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    micros = round((seconds - whole) * 1e6) % 1_000_000
+    return f"{text}.{micros:06}Z" if micros else f"{text}Z"
+
+
+def _seconds(text: str) -> float:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None or not 0 <= at.timestamp() < YEAR_2200_S:
+        raise ValueError(f"{text[:40]!r}: an instant with its offset, from 1970 to 2200")
+    return at.timestamp()

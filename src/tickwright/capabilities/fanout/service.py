@@ -1,0 +1,26 @@
+"""What operators and programs do with fan-out, in one object: one per process and pool."""
+
+from tickwright.capabilities.fanout.dead_letters import DeadLetters
+from tickwright.capabilities.fanout.entities import Entities
+from tickwright.capabilities.fanout.imports import Imports
+from tickwright.capabilities.fanout.modules import Modules
+from tickwright.ports.fanout import DeadTasks
+from tickwright.store.paging import Cursors
+from tickwright.store.pool import Pool
+
+
+class FanoutService:
+    """Everything that the API and the command line do with fan-out.
+
+    Attributes:
+        entities: Whom we poll.
+        modules: For what, and how often.
+        imports: Entities by the thousand.
+        dead_letters: Tasks that were given up.
+    """
+
+    def __init__(self, pool: Pool, dead_tasks: DeadTasks) -> None:
+        self.entities = Entities(pool, Cursors(pool))
+        self.modules = Modules(pool)
+        self.imports = Imports(pool)
+        self.dead_letters = DeadLetters(pool, dead_tasks)

@@ -1,0 +1,140 @@
+-- name: lock_entities
+-- Who counts the runs of an entity does so alone, until the end of the transaction, in an order that all keep.
+SELECT pg_advisory_xact_lock(7315, k.key)
+  FROM (SELECT DISTINCT hashtext(u.entity_code) AS key FROM unnest($1::text[]) AS u (entity_code) ORDER BY 1) AS k;
+
+-- name: begin
+-- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may
+-- have $5[i] runs at once; no entity and task type twice. Behind lock_entities. One row per run, in order: the fence of what has
+-- begun, else whether it is done; neither: busy, as is everything for a session that was lost. A claim of a session that is no
+-- more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
+-- Index: fanout_cursors_pkey, workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+), running AS MATERIALIZED (
+  SELECT c.entity_code, c.task_type
+    FROM tickwright.fanout_cursors c JOIN tickwright.workers w ON w.id = c.owner AND w.lost_at IS NULL
+   WHERE c.entity_code = ANY ($2::text[])
+), asked AS MATERIALIZED (
+  SELECT u.n, u.entity_code, u.task_type, to_timestamp(u.window_s) AS window_at, u.at_once, c.last_success_at,
+         coalesce(c.last_window_at >= to_timestamp(u.window_s) AND c.last_window_at <= clock_timestamp() + interval '1 minute',
+                  false) AS done,
+         EXISTS (SELECT FROM running r WHERE r.entity_code = u.entity_code AND r.task_type = u.task_type) AS busy,
+         (SELECT count(*) FROM running r WHERE r.entity_code = u.entity_code) AS live
+    FROM unnest($2::text[], $3::text[], $4::bigint[], $5::integer[])
+         WITH ORDINALITY AS u (entity_code, task_type, window_s, at_once, n)
+    LEFT JOIN tickwright.fanout_cursors c ON c.entity_code = u.entity_code AND c.task_type = u.task_type
+), wanted AS (
+  SELECT a.*, row_number() OVER (PARTITION BY a.entity_code ORDER BY a.n) AS place
+    FROM asked a, mine WHERE NOT a.done AND NOT a.busy
+), claimed AS (
+  INSERT INTO tickwright.fanout_cursors AS c (entity_code, task_type, fence, owner, running_window_at, running_since)
+  SELECT w.entity_code, w.task_type, (date_part('epoch', clock_timestamp()) * 1000000)::bigint, $1, w.window_at, clock_timestamp()
+    FROM wanted w WHERE w.live + w.place <= w.at_once ORDER BY w.entity_code COLLATE "C", w.task_type
+      ON CONFLICT (entity_code, task_type) DO UPDATE
+         SET fence = greatest(c.fence + 1, excluded.fence), owner = excluded.owner, running_window_at = excluded.running_window_at,
+             running_since = excluded.running_since
+       WHERE (c.owner IS NULL OR NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = c.owner AND w.lost_at IS NULL))
+         AND (c.last_window_at < excluded.running_window_at OR c.last_window_at > clock_timestamp() + interval '1 minute')
+  RETURNING c.entity_code, c.task_type, c.fence, c.running_since
+)
+SELECT c.fence, a.done, date_part('epoch', coalesce(c.running_since, clock_timestamp())) AS begun_s,
+       CASE WHEN a.last_success_at <= clock_timestamp() + interval '1 minute' THEN date_part('epoch', a.last_success_at) END
+         AS last_success_s
+  FROM asked a LEFT JOIN claimed c USING (entity_code, task_type) ORDER BY a.n;
+
+-- name: end
+-- How runs of the session $1 ended: run i is of entity $2[i], task type $3[i], fence $4[i], of the window from second $5[i] on, and
+-- began at $6[i]; it failed for the reason $7[i], or was released, $8[i], or succeeded; no entity and task type twice. Only the
+-- holder of a claim writes; the cursor goes forward only. One row per run, in order: whether it was ours; also when it was ended
+-- under this fence before, as it is where the answer was lost. Index: fanout_cursors_pkey, fanout_windows_pkey.
+WITH ended AS MATERIALIZED (
+  SELECT u.n, u.entity_code, u.task_type, u.fence, to_timestamp(u.window_s) AS window_at, to_timestamp(u.begun_s) AS begun_at, u.error,
+         NOT u.released AND u.error IS NULL AS succeeded, NOT u.released AND u.error IS NOT NULL AS failed
+    FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::float8[], $7::text[], $8::boolean[])
+         WITH ORDINALITY AS u (entity_code, task_type, fence, window_s, begun_s, error, released, n)
+), held AS MATERIALIZED (
+  SELECT e.n,
+         e.succeeded AND (c.last_window_at < e.window_at OR c.last_window_at > clock_timestamp() + interval '1 minute') AS newer
+    FROM ended e JOIN tickwright.fanout_cursors c USING (entity_code, task_type)
+   WHERE c.fence = e.fence AND (c.owner = $1 OR c.owner IS NULL)
+   ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
+), written AS (
+  UPDATE tickwright.fanout_cursors c
+     SET owner = NULL, running_window_at = NULL, running_since = NULL,
+         last_window_at = CASE WHEN h.newer THEN e.window_at ELSE c.last_window_at END,
+         last_success_at = CASE WHEN NOT h.newer THEN c.last_success_at
+                                WHEN c.last_success_at <= clock_timestamp() + interval '1 minute'
+                                THEN greatest(c.last_success_at, e.begun_at) ELSE e.begun_at END,
+         failures = CASE WHEN e.succeeded THEN 0 ELSE c.failures + e.failed::integer END,
+         last_error = coalesce(e.error, c.last_error),
+         last_error_at = CASE WHEN e.failed THEN clock_timestamp() ELSE c.last_error_at END
+    FROM held h JOIN ended e USING (n)
+   WHERE c.entity_code = e.entity_code AND c.task_type = e.task_type AND c.fence = e.fence AND c.owner = $1
+  RETURNING e.task_type, e.window_at, h.newer, e.failed
+), counted AS (
+  INSERT INTO tickwright.fanout_windows AS f (task_type, window_at, succeeded, failed)
+  SELECT w.task_type, w.window_at, count(*) FILTER (WHERE w.newer), count(*) FILTER (WHERE w.failed)
+    FROM written w WHERE w.newer OR w.failed GROUP BY w.window_at, w.task_type ORDER BY w.window_at, w.task_type
+      ON CONFLICT (window_at, task_type) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded, failed = f.failed + excluded.failed
+)
+SELECT h.n IS NOT NULL AS ours FROM ended e LEFT JOIN held h USING (n) ORDER BY e.n;
+
+-- name: renew
+-- Which runs of the session $1 are still its own: run i is of entity $2[i], task type $3[i], fence $4[i]. Their lease is that of the
+-- session, so nothing is written. One row per run, in order. Index: fanout_cursors_pkey.
+SELECT c.fence IS NOT NULL AS ours
+  FROM unnest($2::text[], $3::text[], $4::bigint[]) WITH ORDINALITY AS u (entity_code, task_type, fence, n)
+  LEFT JOIN tickwright.fanout_cursors c
+    ON c.entity_code = u.entity_code AND c.task_type = u.task_type AND c.fence = u.fence AND c.owner = $1
+ ORDER BY u.n;
+
+-- name: let_go
+-- Claims of the session $1 that it does not know of, because the answer was lost: of entity $2[i] and task type $3[i].
+-- Index: fanout_cursors_pkey.
+WITH lost AS MATERIALIZED (
+  SELECT c.entity_code, c.task_type
+    FROM unnest($2::text[], $3::text[]) AS u (entity_code, task_type) JOIN tickwright.fanout_cursors c USING (entity_code, task_type)
+   WHERE c.owner = $1 ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
+)
+UPDATE tickwright.fanout_cursors c
+   SET owner = NULL, fence = c.fence + 1, running_window_at = NULL, running_since = NULL
+  FROM lost l WHERE c.entity_code = l.entity_code AND c.task_type = l.task_type AND c.owner = $1;
+
+-- name: reclaim
+-- The runs of lost sessions are nobody's; their fences are over. Index: fanout_cursors_owner.
+WITH lost AS MATERIALIZED (
+  SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
+   WHERE c.owner = ANY ($1::bigint[]) ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
+)
+UPDATE tickwright.fanout_cursors c
+   SET owner = NULL, fence = c.fence + 1, running_window_at = NULL, running_since = NULL
+  FROM lost l WHERE c.entity_code = l.entity_code AND c.task_type = l.task_type AND c.owner = ANY ($1::bigint[]);
+
+-- name: carry_over
+-- What succeeded without a database: of entity $1[i] and task type $2[i], the window from second $3[i] on, by a run that began at
+-- $4[i]; no entity and task type twice. The cursor goes forward only, so the same twice changes nothing; a run that is under way stays
+-- its owner's. Index: fanout_cursors_pkey, fanout_windows_pkey.
+WITH written AS (
+  INSERT INTO tickwright.fanout_cursors AS c (entity_code, task_type, last_window_at, last_success_at)
+  SELECT u.entity_code, u.task_type, to_timestamp(u.window_s), to_timestamp(u.success_s)
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::float8[]) AS u (entity_code, task_type, window_s, success_s)
+   ORDER BY u.entity_code COLLATE "C", u.task_type
+      ON CONFLICT (entity_code, task_type) DO UPDATE
+         SET last_window_at = excluded.last_window_at, failures = 0,
+             last_success_at = CASE WHEN c.last_success_at <= clock_timestamp() + interval '1 minute'
+                                    THEN greatest(c.last_success_at, excluded.last_success_at) ELSE excluded.last_success_at END
+       WHERE c.last_window_at < excluded.last_window_at OR c.last_window_at > clock_timestamp() + interval '1 minute'
+  RETURNING c.task_type, c.last_window_at AS window_at
+)
+INSERT INTO tickwright.fanout_windows AS f (task_type, window_at, succeeded)
+SELECT w.task_type, w.window_at, count(*) FROM written w GROUP BY w.window_at, w.task_type ORDER BY w.window_at, w.task_type
+    ON CONFLICT (window_at, task_type) DO UPDATE SET succeeded = f.succeeded + excluded.succeeded;
+
+-- name: count_dropped
+-- Messages that were dropped: of task type $1[i] and the window from second $2[i] on, $3[i] superseded and $4[i] expired; no window
+-- of a type twice. Index: fanout_windows_pkey.
+INSERT INTO tickwright.fanout_windows AS f (task_type, window_at, superseded, expired)
+SELECT u.task_type, to_timestamp(u.window_s), u.superseded, u.expired
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS u (task_type, window_s, superseded, expired) ORDER BY 2, 1
+    ON CONFLICT (window_at, task_type) DO UPDATE SET superseded = f.superseded + excluded.superseded, expired = f.expired + excluded.expired;

@@ -1,0 +1,57 @@
+"""Whether a store is asked at all: while it does not answer it is tried again now and then, by one caller."""
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import structlog
+
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import monotonic
+
+TRY_AGAIN_S = 2.0
+
+T = TypeVar("T")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class Standing:
+    """One store as this process sees it; says one line when it goes and one when it is back.
+
+    Args:
+        event: First part of the line, such as ``marks.redis``.
+        again_s: Between two tries while it is away, in seconds.
+    """
+
+    def __init__(self, event: str, *, again_s: float = TRY_AGAIN_S) -> None:
+        self._event, self._again_s = event, again_s
+        self._next_s = 0.0
+        self.away = False
+
+    def worth_a_try(self) -> bool:
+        """Whether to ask it now; while it is away this is true once in a while, for one caller."""
+        if not self.away:
+            return True
+        now = monotonic()
+        if now < self._next_s:
+            return False
+        self._next_s = now + self._again_s
+        return True
+
+    async def ask(self, question: Awaitable[T]) -> T:
+        """Return the answer, and remember whether there was one.
+
+        Raises:
+            Unavailable: There was none. Retry.
+        """
+        try:
+            answer = await question
+        except Unavailable as error:
+            self._next_s = monotonic() + self._again_s
+            if not self.away:
+                self.away = True
+                _log.warning(f"{self._event}_away", code=error.code, error=error.message)
+            raise
+        if self.away:
+            self.away = False
+            _log.warning(f"{self._event}_back")
+        return answer

@@ -1,0 +1,147 @@
+"""One call of a module's function: within its time, and within the limits of the partner that it goes to."""
+
+import asyncio
+import re
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import structlog
+
+from tickwright.capabilities.fanout.handlers import EntityTask, Handler
+from tickwright.capabilities.fanout.known import Known
+from tickwright.capabilities.fanout.messages import Task
+from tickwright.domain.references import HandedOut, Secrets
+from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
+from tickwright.partners.outcomes import RETRY_AFTER_MAX
+from tickwright.ports.fanout import Begun
+from tickwright.ports.service import ends_task
+
+PERMIT_S = 1.0
+WAITING_SHARE = 4
+REASON_CHARS_MAX = 2000
+
+Outcome: TypeAlias = Answered | Failed | Throttled
+
+_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What became of a call; ``outcome`` is ``None`` where the partner's limits let none through in time."""
+
+    outcome: Outcome | None
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed."""
+        return self.outcome.reason if isinstance(self.outcome, Failed) else None
+
+    @property
+    def released(self) -> bool:
+        """Whether it counts as not begun: there was no call, or the partner asked for silence."""
+        return self.outcome is None or isinstance(self.outcome, Throttled)
+
+
+class Caller:
+    """Calls functions, and tells the partner contract what became of it.
+
+    Args:
+        contract: Of this process: the same object that polls of trackers keep to.
+        slots: Messages at once; at most a quarter of them wait for the permits of one partner.
+        secrets: Where ``${env:NAME}`` is found.
+    """
+
+    def __init__(self, contract: PartnerContract, *, slots: int, secrets: Secrets) -> None:
+        self._contract, self._secrets = contract, secrets
+        self._waiting_max = max(1, slots // WAITING_SHARE)
+        self._waiting: Counter[str] = Counter()
+
+    async def call(self, function: Handler, task: Task, begun: Begun, known: Known) -> Called:
+        """Call ``function`` with the task, as the partner allows it; one that is not known here allows nothing."""
+        if task.partner is None:
+            return Called(await self._ask(function, task, begun))
+        number = known.partners.get(task.partner)
+        permit = None if number is None else await self._permit(task.partner, number)
+        if permit is None:
+            return Called(None)
+        try:
+            outcome = await self._ask(function, task, begun)
+        except BaseException:
+            permit.close(None)
+            raise
+        permit.close(outcome)
+        return Called(outcome)
+
+    async def _permit(self, partner: str, number: int) -> Permit | None:
+        """Wait for a permit, no longer than a second and not in too many slots: they are for others, too."""
+        if self._waiting[partner] >= self._waiting_max:
+            return None
+        self._waiting[partner] += 1
+        try:
+            async with asyncio.timeout(PERMIT_S):
+                return await self._contract.acquire(number)
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting[partner] -= 1
+
+    async def _ask(self, function: Handler, task: Task, begun: Begun) -> Outcome:
+        """Call it; what it says of its failure is kept and logged, so the secrets that it was given are taken out."""
+        secrets = HandedOut(self._secrets)
+        try:
+            async with asyncio.timeout(task.timeout_s) as limit:
+                result = await function(_entity_task(task, begun, secrets))
+        except TimeoutError as error:
+            return Failed("timeout") if limit.expired() else _raised(task, error, secrets)
+        except BaseException as error:  # the user's function: whatever it raises is a failed run
+            if ends_task(error):
+                raise
+            return _raised(task, error, secrets)
+        return Failed("timeout") if limit.expired() else _outcome(result, secrets)
+
+
+def _raised(task: Task, error: BaseException, secrets: HandedOut) -> Failed:
+    try:
+        said = repr(error)
+    except Exception:  # noqa: BLE001  the user's class
+        said = type(error).__name__
+    failed = _failed(said, secrets)
+    _log.warning("fanout.function_raised", task=task.id, error=failed.reason)
+    return failed
+
+
+def _outcome(result: object, secrets: HandedOut) -> Outcome:
+    """Return what a function said, made fit for the ledger and for the partner contract; anything else is a success."""
+    if isinstance(result, Failed):
+        return _failed(str(result.reason), secrets)
+    if not isinstance(result, Throttled):
+        return ANSWERED
+    wait: object = result.retry_after
+    if not isinstance(wait, timedelta):
+        return _failed(f"Throttled with {type(wait).__name__} instead of a timedelta", secrets)
+    return Throttled(min(max(wait, timedelta()), RETRY_AFTER_MAX))
+
+
+def _failed(text: str, secrets: HandedOut) -> Failed:
+    """Return a failure with a text that can be kept: cleared of secrets first, so that none is cut in half."""
+    return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", secrets.mask(text)[:REASON_CHARS_MAX]))
+
+
+def _entity_task(task: Task, begun: Begun, secrets: Secrets) -> EntityTask:
+    last_s = task.last_success_s if begun.last_success_s is None else begun.last_success_s
+    return EntityTask(
+        id=task.id,
+        entity_code=task.entity_code,
+        task_type=task.task_type,
+        party=task.party,
+        last_executed_at=None if last_s is None else datetime.fromtimestamp(last_s, UTC),
+        window_at=datetime.fromtimestamp(task.window.start_s, UTC),
+        drop_dead_at=datetime.fromtimestamp(task.window.end_s, UTC),
+        timeout=timedelta(seconds=task.timeout_s),
+        config_version=task.config_version,
+        fence=begun.fence,
+        secrets=secrets,
+    )

@@ -1,0 +1,215 @@
+"""Accounts and partners as operators see them: how often, how fast, and whether at all.
+
+Nothing here moves a tracker: an interval that differs from the placed one is what the corrector looks for, and who is
+paused is read with every selection. So a change counts from the next turn on, in every process, without a restart.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.polling.courier_terms import read_http
+from tickwright.capabilities.polling.freshness import read_freshness
+from tickwright.capabilities.polling.requests import AccountRequest, check_account, check_partner
+from tickwright.capabilities.polling.views import AccountDetail, AccountView, PartnerView, StoredAccount, StoredPartner
+from tickwright.domain.errors import Rejected
+from tickwright.partners.settings import read_settings
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.polling.sql", "accounts.sql")
+COUNTED_MAX = 10_000
+
+
+class Accounts:
+    """The rows of ``tickwright.polling_schedule_config``."""
+
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
+
+    async def list(self, *, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[AccountView]:
+        """Return one page of accounts, by their ids.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(limit)
+        after = "" if cursor is None else await self._cursors.read(cursor, str, "accounts")
+        rows = await fetch_page(self._pool, _SQL["list_accounts"], after, limit + 1)
+        items = [view(AccountView, row) for row in rows[:limit]]
+        more = await self._cursors.make(items[-1].account_id, "accounts") if len(rows) > limit else None
+        return Page(items, more)
+
+    async def get(self, account_id: str) -> AccountDetail:
+        """Return one account and about how many trackers it has.
+
+        Raises:
+            Rejected: ``account_not_found`` (404). Permanent.
+        """
+        row = await self._pool.fetchrow(_SQL["get_account"], account_id)
+        if row is None:
+            raise _no_account(account_id)
+        found = await self._pool.fetchrow(_SQL["count_trackers"], row["account_no"], COUNTED_MAX + 1)
+        estimated = found["counted"] > COUNTED_MAX
+        trackers = max(COUNTED_MAX, round(found["estimated"])) if estimated else found["counted"]
+        freshness = await read_freshness(self._pool, row["account_no"])
+        return view(AccountDetail, row, trackers=trackers, trackers_estimated=estimated, freshness=freshness)
+
+    async def put(self, account_id: str, settings: AccountRequest, *, caller: Caller) -> StoredAccount:
+        """Create an account or set it whole; its trackers follow within minutes, without a restart.
+
+        Raises:
+            Rejected: ``invalid_account``. Permanent.
+        """
+        check_account(account_id)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, account_id)
+            await connection.execute(
+                _SQL["put_account"], account_id, settings.polling_interval_minutes, settings.max_age_days,
+                settings.polls_per_slice_max, settings.freshness_objective,
+            )  # fmt: skip
+            after = await self._written(connection, caller, "put", account_id, before)
+        return StoredAccount(after, before is None)
+
+    async def pause(self, account_id: str, *, caller: Caller) -> AccountView:
+        """Select its trackers no more; what is selected already goes out. Twice is harmless.
+
+        Raises:
+            Rejected: ``account_not_found`` (404). Permanent.
+        """
+        return await self._change("pause", account_id, caller)
+
+    async def enable(self, account_id: str, *, caller: Caller) -> AccountView:
+        """Select its trackers again, each at its own next turn; nothing is made up for.
+
+        Raises:
+            Rejected: ``account_not_found`` (404). Permanent.
+        """
+        return await self._change("enable", account_id, caller)
+
+    async def _change(self, action: str, account_id: str, caller: Caller) -> AccountView:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, account_id)
+            if before is None:
+                raise _no_account(account_id)
+            await connection.execute(_SQL[f"{action}_account"], account_id)
+            return await self._written(connection, caller, action, account_id, before)
+
+    async def _locked(self, connection: Connection, account_id: str) -> AccountView | None:
+        await connection.execute(_SQL["lock_account"], account_id)
+        row = await connection.fetchrow(_SQL["get_account"], account_id)
+        return None if row is None else view(AccountView, row)
+
+    async def _written(
+        self, connection: Connection, caller: Caller, action: str, account_id: str, before: AccountView | None
+    ) -> AccountView:
+        after = view(AccountView, await connection.fetchrow(_SQL["get_account"], account_id))
+        await write_audit(connection, caller, f"accounts.{action}", f"account:{account_id}", before=before, after=after)
+        return after
+
+
+class Partners:
+    """The rows of ``tickwright.partners``."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self) -> list[PartnerView]:
+        """Return every partner by name."""
+        return [view(PartnerView, row) for row in await self._pool.fetch(_SQL["list_partners"], None)]
+
+    async def get(self, name: str) -> PartnerView:
+        """Return one partner.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        row = await self._pool.fetchrow(_SQL["list_partners"], name)
+        if row is None:
+            raise _no_partner(name)
+        return view(PartnerView, row)
+
+    async def put(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> StoredPartner:
+        """Create a partner or replace its settings; every consumer reads them within seconds.
+
+        Raises:
+            Rejected: ``invalid_partner``: the name, or with every mistake in the settings. Permanent.
+        """
+        check_partner(name)
+        check_settings_of_partner(settings)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
+            after = await self._written(connection, caller, "put", name, before)
+        return StoredPartner(after, before is None)
+
+    async def pause(self, name: str, *, caller: Caller) -> PartnerView:
+        """Call it no more, and select none of its trackers. Twice is harmless.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("pause", name, caller)
+
+    async def enable(self, name: str, *, caller: Caller) -> PartnerView:
+        """Call it again.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("enable", name, caller)
+
+    async def reset(self, name: str, *, caller: Caller) -> PartnerView:
+        """Close its breaker, and end the silence that it asked for: whoever does it knows that it works again.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("reset", name, caller)
+
+    async def _change(self, action: str, name: str, caller: Caller) -> PartnerView:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            if before is None:
+                raise _no_partner(name)
+            await connection.execute(_SQL[f"{action}_partner"], name)
+            return await self._written(connection, caller, action, name, before)
+
+    async def _locked(self, connection: Connection, name: str) -> PartnerView | None:
+        await connection.execute(_SQL["lock_partner"], name)
+        row = await connection.fetchrow(_SQL["list_partners"], name)
+        return None if row is None else view(PartnerView, row)
+
+    async def _written(
+        self, connection: Connection, caller: Caller, action: str, name: str, before: PartnerView | None
+    ) -> PartnerView:
+        after = view(PartnerView, await connection.fetchrow(_SQL["list_partners"], name))
+        await write_audit(connection, caller, f"partners.{action}", f"partner:{name}", before=before, after=after)
+        return after
+
+
+def check_settings_of_partner(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that whoever calls the partner would not understand.
+
+    Raises:
+        Rejected: ``invalid_partner`` with every mistake and its remedy. Permanent.
+    """
+    problems: list[str] = []
+    read = read_settings(settings, problems, where="settings")
+    if read.http is not None:
+        read_http(read.http, problems, where="settings.http", secrets=lambda _: "")
+    if problems:
+        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
+
+
+def _no_account(account_id: str) -> Rejected:
+    return Rejected("account_not_found", f"there is no account {account_id[:50]!r}", status=404)
+
+
+def _no_partner(name: str) -> Rejected:
+    return Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)

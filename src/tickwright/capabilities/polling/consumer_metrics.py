@@ -1,0 +1,33 @@
+"""What a consumer of polls counts, for the metrics of its process."""
+
+from collections.abc import Sequence
+
+from tickwright.capabilities.polling.consumer import PollConsumer
+from tickwright.observe.metrics import Sample, Source
+
+
+def consumer_source(consumer: PollConsumer) -> Source:
+    """Return what reads a consumer and the partners that it serves."""
+
+    def read() -> Sequence[Sample]:
+        effector = consumer.effector
+        samples = [
+            Sample("tickwright_polls_done_total", effector.polled),
+            Sample("tickwright_poll_news_total", effector.news),
+            Sample("tickwright_polls_superseded_total", effector.superseded),
+            Sample("tickwright_poll_lost_answers_total", effector.lost),
+            Sample("tickwright_poll_answer_backlog", effector.backlog),
+        ]
+        for desk in consumer.desks:
+            samples += [
+                Sample("tickwright_polls_held", desk.held, (desk.name,)),
+                Sample("tickwright_partner_running_calls", desk.lane.held, (desk.name,)),
+                Sample("tickwright_partner_closed", float(desk.lane.closed), (desk.name,)),
+            ]
+            samples += [
+                Sample("tickwright_partner_calls_total", count, (desk.name, outcome))
+                for outcome, count in list(desk.lane.outcomes.items())
+            ]
+        return samples
+
+    return read

@@ -1,0 +1,110 @@
+"""The consumer's side of the tables: what a turn needs to know beforehand, and the effect of many answers at once."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tickwright.capabilities.polling.courier import Answer
+from tickwright.ports.polls import Turn
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.polling.sql", "consumer.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is known of a turn before it is carried out.
+
+    Attributes:
+        interval_minutes: ``None`` when its slot is gone.
+        now_s: The database's clock.
+        over: Trackers that are polled no more.
+        done: Trackers whose poll of this second is done.
+    """
+
+    interval_minutes: int | None
+    now_s: float
+    over: frozenset[int]
+    done: frozenset[int]
+
+
+async def prepare(pool: Pool, turns: Sequence[Turn]) -> list[Prepared]:
+    """Return what is known of each of ``turns``, in order."""
+    numbers = [n for n, turn in enumerate(turns) for _ in turn.ids]
+    rows = await pool.fetch(
+        SQL["prepare"],
+        list(range(len(turns))),
+        [turn.slot_id for turn in turns],
+        [turn.due_at for turn in turns],
+        [turn.partner_no for turn in turns],
+        numbers,
+        [tracker_id for turn in turns for tracker_id in turn.ids],
+    )
+    found = {row["n"]: row for row in rows}
+    return [
+        Prepared(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
+        for row in (found[n] for n in range(len(turns)))
+    ]
+
+
+async def account_names(pool: Pool, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the names of accounts by their numbers."""
+    return dict(await pool.fetch(SQL["account_names"], list(numbers)))
+
+
+@dataclass(slots=True)
+class Effects:
+    """Answers of one second, slot and partner.
+
+    Attributes:
+        answers: By tracker, with whether it ends it.
+        dropped: Polls of it that nobody will carry out, as far as they are to be counted now.
+    """
+
+    interval_minutes: int
+    answers: dict[int, tuple[Answer, bool]] = field(default_factory=dict)
+    dropped: int = 0
+
+
+Key = tuple[int, datetime, int]
+
+
+async def write_effects(connection: Connection, effects: Mapping[Key, Effects], destination: str) -> tuple[int, int]:
+    """Write effects in a transaction that holds their turns; ``(polls that are done now, trackers with news)``."""
+    keys = sorted(effects)
+    turns = [list(column) for column in zip(*keys, strict=True)]
+    await connection.execute(SQL["lock_turns"], *turns)
+    answers: dict[str, list[Any]] = defaultdict(list)
+    for n, key in enumerate(keys):
+        for tracker_id, (answer, terminal) in effects[key].answers.items():
+            _add(answers, n, tracker_id, answer, terminal=terminal)
+    row = await connection.fetchrow(
+        SQL["write_effects"],
+        list(range(len(keys))),
+        *turns,
+        [effects[key].interval_minutes for key in keys],
+        [effects[key].dropped for key in keys],
+        *(answers[name] for name in ("n", "id", "status", "at", "newest_at", "events", "terminal")),
+        destination,
+    )
+    return row["polled"], row["news"]
+
+
+def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
+    columns["n"].append(n)
+    columns["id"].append(tracker_id)
+    columns["status"].append(answer.status)
+    columns["at"].append(answer.at)
+    columns["newest_at"].append(max((event.at for event in answer.events), default=None))
+    columns["events"].append(_events_json(answer))
+    columns["terminal"].append(terminal)
+
+
+def _events_json(answer: Answer) -> str:
+    if not answer.events:
+        return "[]"
+    return json.dumps([{"at": event.at.astimezone(UTC).isoformat(), "text": event.text} for event in answer.events])

@@ -1,0 +1,136 @@
+"""How a user plugs in a partner: a function from a poll to an answer, or a configuration that makes one."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from tickwright.domain.errors import Rejected
+from tickwright.partners import Failed, Throttled
+
+STATUS_CHARS_MAX = 100
+EVENTS_MAX = 100
+EVENT_TEXT_CHARS_MAX = 500
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What is to be asked for.
+
+    Attributes:
+        id: Of the message, ``poll_<tracker id>_<due second>``; the same one whenever this poll is tried again.
+        external_id: What the partner calls it: the tracking number.
+        due_at: When it was to be asked for.
+        timeout: After which the call is given up.
+    """
+
+    id: str
+    tracker_id: int
+    external_id: str
+    account_id: str
+    partner: str
+    due_at: datetime
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEvent:
+    """Something that happened to the tracked thing.
+
+    Attributes:
+        at: When, as the partner says; aware.
+        text: At most 500 characters.
+    """
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a partner said.
+
+    Attributes:
+        status: 1 to 100 characters; ``None`` when it knows nothing of it, which changes nothing.
+        at: When the status came to be; aware. Older than what is known already is stale and changes nothing.
+        events: At most 100; those after the known status are news.
+        terminal: Nothing more will come: the tracker ends. Also when the partner's settings list the status.
+    """
+
+    status: str | None
+    at: datetime | None = None
+    events: tuple[ScanEvent, ...] = field(default=())
+    terminal: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written: one bad answer must not hold up those that are written with it.
+
+        Raises:
+            Rejected: ``invalid_answer``. Permanent.
+        """
+        if self.status is not None and not 0 < len(self.status) <= STATUS_CHARS_MAX:
+            raise _invalid(f"status: 1 to {STATUS_CHARS_MAX} characters")
+        if len(self.events) > EVENTS_MAX:
+            raise _invalid(f"events: at most {EVENTS_MAX}")
+        for text in (self.status or "", *(event.text for event in self.events)):
+            if _UNWRITABLE.search(text):
+                raise _invalid("PostgreSQL cannot keep a text with NUL or half a character in it")
+        if any(len(event.text) > EVENT_TEXT_CHARS_MAX for event in self.events):
+            raise _invalid(f"events: a text has at most {EVENT_TEXT_CHARS_MAX} characters")
+        for at in (self.at, *(event.at for event in self.events)):
+            if at is not None and (at.tzinfo is None or not EARLIEST <= at <= LATEST):
+                raise _invalid("at: give an aware datetime from 1970 to 2200")
+
+
+def _invalid(problem: str) -> Rejected:
+    return Rejected("invalid_answer", problem)
+
+
+Result: TypeAlias = Answer | Throttled | Failed
+Courier: TypeAlias = Callable[[Poll], Awaitable[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPartner:
+    """A partner that a program brings.
+
+    Attributes:
+        settings: Its limits, checked, as they are kept in ``tickwright.partners``.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    courier: Courier
+
+
+class CourierRegistry:
+    """The couriers of one program, by the partner's name."""
+
+    def __init__(self) -> None:
+        self._partners: dict[str, DeclaredPartner] = {}
+
+    def add(self, partner: DeclaredPartner) -> None:
+        """Register ``partner``.
+
+        Raises:
+            Rejected: ``duplicate_partner``, ``invalid_partner`` (the function is not async). Permanent.
+        """
+        if partner.name in self._partners:
+            raise Rejected("duplicate_partner", f"two functions for partner {partner.name!r}")
+        if not inspect.iscoroutinefunction(partner.courier):
+            raise Rejected("invalid_partner", f"{partner.name}: the function must be async")
+        self._partners[partner.name] = partner
+
+    def get(self, name: str) -> Courier | None:
+        """Return the function of a partner."""
+        found = self._partners.get(name)
+        return None if found is None else found.courier
+
+    def all(self) -> list[DeclaredPartner]:
+        """Return every partner that the program brings."""
+        return list(self._partners.values())

@@ -1,0 +1,97 @@
+"""News that somebody else brings of a tracker: a courier's webhook outranks polling.
+
+Pure: the service loads the tracker under a lock, this module decides, the service writes. News are applied in the order
+of their own instants, not of their arrival: what is not newer than the tracker's status changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+
+TERMINAL_DEFAULT = ("Delivered",)
+"""Which statuses end a tracker where its partner's settings say nothing."""
+
+AHEAD_MAX = timedelta(minutes=5)
+REMEMBERED = timedelta(days=7)
+
+
+class Verdict(StrEnum):
+    """What becomes of news."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+    DUPLICATE = "duplicate"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What somebody says of a tracker.
+
+    Attributes:
+        at: When the status came to be.
+        event_id: The sender's.
+    """
+
+    status: str
+    at: datetime
+    event_id: str | None = None
+
+
+def judge(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
+    """Return what becomes of ``news``.
+
+    Args:
+        tracker: ``status status_at ended_at`` as they are, under a lock.
+        news: Not ahead of the database's clock, see :func:`check_news`.
+        seen: Whether the sender's id came before.
+    """
+    if seen or (tracker["status_at"] == news.at and tracker["status"] == news.status):
+        return Verdict.DUPLICATE
+    if tracker["ended_at"] is not None:
+        return Verdict.ENDED
+    if tracker["status_at"] is not None and news.at <= tracker["status_at"]:
+        return Verdict.STALE
+    return Verdict.APPLIED
+
+
+def check_news(news: News, now: datetime) -> None:
+    """Refuse news from the future: they would make all others stale.
+
+    Raises:
+        Rejected: ``time_in_future``. Permanent; a clock of the sender is wrong.
+    """
+    if news.at > now + AHEAD_MAX:
+        raise Rejected("time_in_future", f"at: more than {AHEAD_MAX.seconds // 60} minutes ahead of now", field="at")
+
+
+def is_terminal(status: str, terminal: str | None) -> bool:
+    """Say whether a status ends a tracker; ``terminal`` is the partner's JSON list, compared as written."""
+    if terminal is None:
+        return status in TERMINAL_DEFAULT
+    listed = msgspec.json.decode(terminal)
+    return isinstance(listed, list) and status in listed
+
+
+def message_of(tracker: Mapping[str, Any], news: News, *, ended: bool) -> str:
+    """Return what goes to the topic of poll events, as JSON text."""
+    message = {
+        "version": 1,
+        "event": "ended" if ended else "status",
+        "reason": "terminal" if ended else "event",
+        "tracker_id": tracker["id"],
+        "account_id": tracker["account_id"],
+        "partner": tracker["partner"],
+        "external_id": tracker["external_id"],
+        "status": news.status,
+        "previous_status": tracker["status"],
+        "at": news.at,
+        "event_id": news.event_id,
+    }
+    return msgspec.json.encode(message).decode()

@@ -1,0 +1,74 @@
+"""How fresh accounts are kept: every turn is judged when its time is over, from what really was polled.
+
+A poll is *fresh* when it was made within a tenth of its interval behind its second, so that no tracker gets older than
+1.1 intervals. The judge does not believe counters on the way: it compares who stood in the slot with the ledger of
+polls that are done. So a turn that nobody selected, a poll that was dropped, deferred or lost, and a partner that does
+not answer all count, whatever the reason. Counts are kept per account, in slices of five minutes
+and, later, in days.
+
+The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2.
+"""
+
+from typing import Any
+
+from tickwright.capabilities.polling.views import FreshCounts, Freshness
+from tickwright.capabilities.polling.wheels_store import WANTED
+from tickwright.ports.lease import HeldLease
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+LOOK_S = 5.0
+FOLD_MAX = 5000
+
+_SQL = {
+    name: sql.replace("{wanted}", WANTED)
+    for name, sql in load("tickwright.capabilities.polling.sql", "freshness.sql").items()
+}
+
+
+class Judge:
+    """Judges turns, each once, and folds slices whose time is over into days.
+
+    Invariants:
+        FRS-1: each tracker that stood in a slot since one interval before its turn counts once for it, as fresh or not.
+    """
+
+    async def round(self, lease: HeldLease) -> float:
+        """Judge the next turn of every wheel; at once again while there are more."""
+        async with lease.transaction() as connection:
+            if connection is None:
+                return 0.0
+            turns = await connection.fetch(_SQL["to_judge"])
+            folded = await connection.fetchval(_SQL["fold"], FOLD_MAX)
+            await connection.execute(_SQL["forget"], FOLD_MAX)
+            await connection.execute(_SQL["forget_caps"])
+        for turn in turns:
+            async with lease.transaction() as connection:
+                if connection is None:
+                    return 0.0
+                await connection.execute(_SQL["judge"], turn["slot_id"], turn["due_at"], turn["interval_minutes"])
+        return 0.0 if turns or folded == FOLD_MAX else LOOK_S
+
+
+async def read_freshness(pool: Pool, account_no: int) -> Freshness:
+    """Return how fresh one account is."""
+    return freshness_of(await pool.fetchrow(_SQL["show"], account_no))
+
+
+def freshness_of(row: Any) -> Freshness:
+    """Return what a row of the query ``show`` says."""
+    month = _counts(row["polls"], row["fresh"])
+    budget = None if month.share is None else 1 - (1 - month.share) / (1 - row["objective"])
+    return Freshness(
+        objective=row["objective"],
+        lag_ratio=row["lag_ratio"],
+        judged_until=row["judged_until"],
+        stale_since=row["stale_since"],
+        recent=_counts(row["recent_polls"], row["recent_fresh"]),
+        month=month,
+        error_budget_left=budget,
+    )
+
+
+def _counts(polls: int, fresh: int) -> FreshCounts:
+    return FreshCounts(polls=polls, fresh=fresh, share=fresh / polls if polls else None)

@@ -1,0 +1,233 @@
+"""What callers may ask of polling, as typed bodies, and how a line of an import becomes a tracker.
+
+REST, NDJSON and CSV are read here, so that one rule has one error. A line of NDJSON costs a few microseconds: what
+two parsers could read differently cannot be in a line that has no backslash and as many quotes as its fields need, so
+only other lines go through the careful reader.
+"""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tickwright.domain import strict_json
+from tickwright.domain.errors import Rejected
+from tickwright.domain.instants import InstantText, parse_instant
+
+ACCOUNT_CHARS_MAX = 200
+EXTERNAL_ID_CHARS_MAX = 200
+STATUS_CHARS_MAX = 100
+EVENT_ID_CHARS_MAX = 200
+INTERVAL_MINUTES_MAX = 10_080
+AGE_DAYS_MAX = 3_650
+SLICE_POLLS_MAX = 1_000_000
+COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
+_PARTNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
+
+PartnerName = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class TrackerRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A tracker to be polled. What the OpenAPI document shows; :class:`TrackerWire` is what is read."""
+
+    account_id: Annotated[str, Meta(min_length=1, max_length=ACCOUNT_CHARS_MAX, pattern="^[^/]+$")]
+    partner: PartnerName
+    external_id: Annotated[
+        str, Meta(min_length=1, max_length=EXTERNAL_ID_CHARS_MAX, description="What the partner calls it")
+    ]
+    status: Annotated[str, Meta(min_length=1, max_length=STATUS_CHARS_MAX)] | None = None
+    tracking_until: InstantText | None = None
+
+
+class TrackerWire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """:class:`TrackerRequest` without its bounds: those have errors of their own in :func:`check_tracker`."""
+
+    account_id: str
+    partner: str
+    external_id: str
+    status: str | None = None
+    tracking_until: str | None = None
+
+
+class NewTracker(msgspec.Struct, frozen=True):
+    """A tracker that somebody registers, checked."""
+
+    account_id: str
+    partner: str
+    external_id: str
+    status: str | None
+    tracking_until: datetime | None
+
+
+class AccountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An account, whole: what is left out gets its default."""
+
+    polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] = 120
+    max_age_days: Annotated[int, Meta(ge=1, le=AGE_DAYS_MAX)] = 60
+    polls_per_slice_max: Annotated[int, Meta(ge=1, le=SLICE_POLLS_MAX)] | None = None
+    freshness_objective: Annotated[float, Meta(ge=0.5, le=0.9999)] = 0.99
+
+
+class EventRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """News of a tracker.
+
+    Attributes:
+        at: When the status came to be.
+        event_id: The sender's; the same one twice is one piece of news, whatever else it says.
+    """
+
+    status: Annotated[str, Meta(min_length=1, max_length=STATUS_CHARS_MAX)]
+    at: InstantText
+    event_id: Annotated[str, Meta(min_length=1, max_length=EVENT_ID_CHARS_MAX)] | None = None
+
+
+class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
+    """Which turns to look at again: from ``from`` to before ``to``; without ``dry_run: false`` it only counts.
+
+    Attributes:
+        topic_lost: What went to Kafka and was not read is not there any more; otherwise it is left out.
+    """
+
+    from_: InstantText
+    to: InstantText
+    partner: PartnerName | None = None
+    dry_run: bool = True
+    topic_lost: bool = False
+
+
+Minutes = Literal["1", "5"]
+_decoder = msgspec.json.Decoder(TrackerWire)
+
+
+def read_tracker(body: bytes, *, now: datetime | None) -> NewTracker:
+    """Return the checked tracker that a JSON body or line asks for.
+
+    Args:
+        body: One JSON object.
+        now: The database's clock as far as known; ``None`` lets ``tracking_until`` lie anywhere.
+
+    Raises:
+        Rejected: Syntax and unknown fields 400, values 422. Permanent: do not retry.
+    """
+    try:
+        wire = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        wire = None
+    if wire is None or not _is_plain(body, wire):
+        wire = strict_json.decode(body, _decoder)
+    return check_tracker(
+        wire.account_id, wire.partner, wire.external_id, status=wire.status, tracking_until=wire.tracking_until, now=now
+    )
+
+
+def _is_plain(body: bytes, wire: TrackerWire) -> bool:
+    """Say whether a line can only be read in one way: no escape, no field twice, nothing between the fields."""
+    given = 3 + (wire.status is not None) + (wire.tracking_until is not None)
+    return b"\\" not in body and body.count(b'"') == 4 * given and b"null" not in body
+
+
+def check_tracker(
+    account_id: str,
+    partner: str,
+    external_id: str,
+    *,
+    status: str | None,
+    tracking_until: str | None,
+    now: datetime | None,
+) -> NewTracker:
+    """Return a tracker whose values are within their bounds.
+
+    Raises:
+        Rejected: ``invalid_account``, ``invalid_partner``, ``invalid_external_id``, ``invalid_status``,
+            ``time_in_past``, or what :func:`parse_instant` says. Permanent.
+    """
+    check_account(account_id)
+    check_partner(partner)
+    if not 1 <= len(external_id) <= EXTERNAL_ID_CHARS_MAX or _UNPRINTABLE.search(external_id):
+        raise _bad("invalid_external_id", "external_id", EXTERNAL_ID_CHARS_MAX)
+    if status is not None:
+        check_status(status)
+    until = None if tracking_until is None else parse_instant(tracking_until, field="tracking_until")
+    if until is not None and now is not None and until <= now:
+        raise Rejected("time_in_past", "tracking_until: must be ahead", field="tracking_until")
+    return NewTracker(account_id, partner, external_id, status, until)
+
+
+def check_account(account_id: str) -> str:
+    """Return the id of an account when it can be one.
+
+    Raises:
+        Rejected: ``invalid_account``. Permanent.
+    """
+    if not 1 <= len(account_id) <= ACCOUNT_CHARS_MAX or "/" in account_id or _UNPRINTABLE.search(account_id):
+        raise Rejected(
+            "invalid_account", f"account_id: 1 to {ACCOUNT_CHARS_MAX} printable characters, no '/'", field="account_id"
+        )
+    return account_id
+
+
+def check_partner(name: str) -> str:
+    """Return the name of a partner when it can be one.
+
+    Raises:
+        Rejected: ``invalid_partner``. Permanent.
+    """
+    if not _PARTNER.fullmatch(name):
+        raise Rejected("invalid_partner", "partner: 1 to 50 letters, digits, '_', '.' or '-'", field="partner")
+    return name
+
+
+def check_status(status: str) -> str:
+    """Return a status when it can be one.
+
+    Raises:
+        Rejected: ``invalid_status``. Permanent.
+    """
+    if not 1 <= len(status) <= STATUS_CHARS_MAX or _UNPRINTABLE.search(status):
+        raise _bad("invalid_status", "status", STATUS_CHARS_MAX)
+    return status
+
+
+def _bad(code: str, field: str, chars_max: int) -> Rejected:
+    return Rejected(code, f"{field}: 1 to {chars_max} printable characters", field=field)
+
+
+def read_columns(head: str) -> tuple[str, ...]:
+    """Return the columns that the first line of a CSV file names.
+
+    Raises:
+        Rejected: ``invalid_columns`` (400): one is missing, unknown or there twice. Permanent.
+    """
+    names = tuple(name.strip().strip('"') for name in head.lstrip("\ufeff").split(","))
+    missing = [name for name in COLUMNS[:3] if name not in names]
+    strange = [name for name in names if name not in COLUMNS]
+    if missing or strange or len(set(names)) != len(names):
+        raise Rejected(
+            "invalid_columns",
+            f"the first line names the columns: {', '.join(COLUMNS[:3])} and, if you like, {', '.join(COLUMNS[3:])}",
+            status=400,
+            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
+        )
+    return names
+
+
+def tracker_of_row(columns: tuple[str, ...], cells: list[str], *, now: datetime | None) -> NewTracker:
+    """Return the checked tracker that a row of a CSV file asks for; an empty cell is none.
+
+    Raises:
+        Rejected: ``invalid_csv`` (400), or as :func:`check_tracker`. Permanent.
+    """
+    if len(cells) != len(columns):
+        raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
+    row: dict[str, Any] = dict(zip(columns, cells, strict=True))
+    return check_tracker(
+        row["account_id"],
+        row["partner"],
+        row["external_id"],
+        status=row.get("status") or None,
+        tracking_until=row.get("tracking_until") or None,
+        now=now,
+    )

@@ -1,0 +1,147 @@
+"""The REST routes of trackers; those of accounts, partners and slices are in :mod:`.admin_routes`.
+
+Bodies are read strictly, so no route lets FastAPI parse one.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from tickwright.capabilities.polling.admin_routes import account_routes, partner_routes, slice_routes
+from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling.requests import (
+    AccountRequest,
+    EventRequest,
+    ReplayRequest,
+    TrackerRequest,
+    check_status,
+    read_tracker,
+)
+from tickwright.capabilities.polling.service import PollingService, TrackerQuery
+from tickwright.capabilities.polling.views import (
+    AccountDetail,
+    AccountView,
+    EndedTracker,
+    EventOutcome,
+    PartnerView,
+    RegisteredTracker,
+    Replay,
+    SliceView,
+    StoredAccount,
+    StoredPartner,
+    TrackerDetail,
+    TrackerView,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.domain.instants import parse_instant
+from tickwright.domain.lines import ImportResult
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.gate import Gate
+from tickwright.ports.rest import NDJSON, Cursor, Id, Limit, answer, answers, takes
+from tickwright.ports.views import Explanation, Page
+
+CSV = "text/csv"
+STRUCTS: tuple[Any, ...] = (
+    AccountDetail, AccountRequest, AccountView, EndedTracker, EventOutcome, EventRequest, Explanation, ImportResult,
+    Page[AccountView], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerView, RegisteredTracker, Replay,
+    ReplayRequest, SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView,
+)  # fmt: skip
+
+
+def polling_routes(service: PollingService, gate: Gate) -> APIRouter:
+    """Return every route of this capability, below ``/v1``."""
+    router = APIRouter()
+    _registering(router, service, gate)
+    _looking(router, service, gate)
+    _acting(router, service, gate)
+    account_routes(router, service, gate)
+    partner_routes(router, service, gate)
+    slice_routes(router, service, gate)
+    return router
+
+
+def _registering(router: APIRouter, service: PollingService, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/trackers", tags=["trackers"], **answers(RegisteredTracker, 201, 200), **takes(TrackerRequest))
+    async def register(request: Request, caller: operator) -> Response:
+        """Register one tracker. Same partner and `external_id`: 200 and the tracker that is there, as it is."""
+        new = read_tracker(await gate.read_bytes(request), now=gate.now())
+        made = await service.register(new, caller=caller)
+        headers = {"location": f"/v1/trackers/{made.tracker.id}"}
+        return answer(made, 201 if made.created else 200, headers)
+
+    lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, CSV)}
+    body: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, "content": lines}}}
+
+    @router.post("/v1/trackers:bulk", tags=["trackers"], **answers(ImportResult), **body)
+    async def import_trackers(request: Request, caller: operator) -> Response:
+        """Register trackers from NDJSON, one `TrackerRequest` per line, or CSV with the same columns.
+
+        Lines are committed in batches of up to 5,000 in their order; a bad line is rejected and costs no other.
+        Accounts that nobody knew get the default interval. When the connection breaks off, whole batches stay and
+        the rest is dropped; the same upload can be sent again and registers nobody twice. The first line of CSV names
+        the columns.
+        """
+        as_csv = request.headers.get("content-type", "").lower().startswith(CSV)
+        chunks = gate.stream(request, csv=True)
+        return answer(await service.import_trackers(chunks, caller=caller, as_csv=as_csv, now=gate.now()))
+
+
+def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/trackers", tags=["trackers"], dependencies=viewer, **answers(Page[TrackerView]))
+    async def list_trackers(  # noqa: PLR0917  FastAPI calls it by name
+        account_id: Annotated[str | None, Query(max_length=200)] = None,
+        partner: Annotated[str | None, Query(max_length=50)] = None,
+        status: Annotated[str | None, Query(max_length=100)] = None,
+        ended: Annotated[bool | None, Query()] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List trackers, newest first. A page looks at 20,000 at most: it may be short and still have a `next`."""
+        query = TrackerQuery(account_id, partner, status, ended, cursor, limit)
+        return answer(await service.list(query))
+
+    @router.get("/v1/trackers/{tracker_id}", tags=["trackers"], dependencies=viewer, **answers(TrackerDetail))
+    async def get_tracker(tracker_id: Id) -> Response:
+        """Return one tracker, with the last ten events that polls brought."""
+        return answer(await service.get(tracker_id))
+
+    @router.get("/v1/trackers/{tracker_id}/explain", tags=["trackers"], dependencies=viewer, **answers(Explanation))
+    async def explain_tracker(tracker_id: Id) -> Response:
+        """Say why a tracker is where it is: its next turn, what holds it up, where its poll is, its last answer."""
+        return answer(await service.explain(tracker_id))
+
+
+def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/trackers/{tracker_id}/end", tags=["trackers"], **answers(EndedTracker))
+    async def end_tracker(tracker_id: Id, caller: operator) -> Response:
+        """Poll a tracker no more. Twice is harmless."""
+        return answer(await service.end(tracker_id, caller=caller))
+
+    @router.post(
+        "/v1/trackers/{tracker_id}/events",
+        tags=["trackers"],
+        dependencies=[Depends(gate.allow(Role.OPERATOR))],
+        **answers(EventOutcome),
+        **takes(EventRequest),
+    )
+    async def take_event(request: Request, tracker_id: Id) -> Response:
+        """Take news that a courier sent: they outrank polling, and the next poll waits for one whole interval.
+
+        Answers what it did: `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
+        """
+        body = await gate.read(request, EventRequest)
+        at = parse_instant(body.at, field="at")
+        return answer(await service.take_news(tracker_id, News(check_status(body.status), at, _id(body.event_id))))
+
+
+def _id(event_id: str | None) -> str | None:
+    if event_id is not None and "\0" in event_id:
+        raise Rejected("unsupported_character", "event_id: \\u0000 cannot be kept", status=400, field="event_id")
+    return event_id

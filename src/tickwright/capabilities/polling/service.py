@@ -1,0 +1,225 @@
+"""What operators, users and couriers do with trackers; accounts, partners and slices have modules of their own.
+
+Decides nothing about time: every instant is the database's. Each action locks its tracker first and leaves one line in
+the audit trail, in its own transaction; news are no operator's action and leave a message instead.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tickwright.capabilities.polling import trackers_store as store
+from tickwright.capabilities.polling.accounts import Accounts, Partners
+from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, check_news, is_terminal, judge, message_of
+from tickwright.capabilities.polling.explain import explain
+from tickwright.capabilities.polling.explain_kafka import look_up
+from tickwright.capabilities.polling.imports import Imports, unknown_partner
+from tickwright.capabilities.polling.requests import NewTracker
+from tickwright.capabilities.polling.slices import Slices
+from tickwright.capabilities.polling.views import (
+    EndedTracker,
+    EventOutcome,
+    RegisteredTracker,
+    TrackerDetail,
+    TrackerEvent,
+    TrackerView,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.domain.lines import ImportResult
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Explanation, Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.outbox import put_message
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.store.pool import Connection, Pool
+
+POLL_EVENTS = "pg:tickwright.poll-events"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerQuery:
+    """What a listing of trackers is asked for.
+
+    Attributes:
+        ended: Nothing is both.
+        cursor: From the page before.
+        limit: 1 to 200.
+    """
+
+    account_id: str | None = None
+    partner: str | None = None
+    status: str | None = None
+    ended: bool | None = None
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class PollingService:
+    """Everything that the API and the command line do with polling; one per process and pool.
+
+    Args:
+        pool: Of this process.
+        events_to: Destination of poll events: a topic inside PostgreSQL, or Kafka's where there is one.
+        shards: How many relays share the partners.
+
+    Attributes:
+        accounts: How often.
+        partners: Whom.
+        slices: What became of each minute.
+        imports: Trackers by the million.
+    """
+
+    def __init__(self, pool: Pool, *, events_to: str = POLL_EVENTS, shards: int = 1) -> None:
+        self._pool, self._events_to = pool, events_to
+        self._cursors = Cursors(pool)
+        self.accounts = Accounts(pool, self._cursors)
+        self.partners = Partners(pool)
+        self.slices = Slices(pool, self._cursors, shards=shards)
+        self.imports = Imports(pool)
+
+    async def register(self, new: NewTracker, *, caller: Caller) -> RegisteredTracker:
+        """Register a tracker; one (partner, external id) is one tracker, whatever else the second request says.
+
+        Raises:
+            Rejected: ``unknown_partner``. Permanent until somebody sets the partner up.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            tracker_id, created = await store.register(connection, new)
+            if tracker_id is None:
+                raise unknown_partner(new.partner)
+            [row] = await store.get_trackers(connection, [tracker_id])
+            tracker = view(TrackerView, row)
+            if created:
+                await write_audit(
+                    connection, caller, "trackers.register", f"tracker:{tracker_id}", after=_named(tracker)
+                )
+        return RegisteredTracker(tracker, created)
+
+    async def import_trackers(
+        self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool, now: datetime | None
+    ) -> ImportResult:
+        """Register a stream of trackers; see :meth:`Imports.run` for the errors."""
+        return await self.imports.run(chunks, caller=caller, as_csv=as_csv, now=now)
+
+    async def get(self, tracker_id: int) -> TrackerDetail:
+        """Return one tracker with its last scan events.
+
+        Raises:
+            Rejected: ``tracker_not_found`` (404). Permanent.
+        """
+        rows = await store.get_trackers(self._pool, [tracker_id])
+        if not rows:
+            raise _not_found(tracker_id)
+        events = await store.scan_events(self._pool, tracker_id)
+        return view(TrackerDetail, rows[0], events=[TrackerEvent(row["at"], row["text"]) for row in events])
+
+    async def list(self, query: TrackerQuery) -> Page[TrackerView]:
+        """Return one page of trackers, newest first.
+
+        A page may hold fewer than its limit, or none, and still have a next one: it looks at so many trackers at most.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(query.limit)
+        listing = ("trackers", query.account_id, query.partner, query.status, query.ended)
+        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
+        numbers = await store.numbers_of(self._pool, query.account_id, query.partner)
+        account_no, partner_no = numbers["account_no"], numbers["partner_no"]
+        if (query.account_id is not None and account_no is None) or (query.partner is not None and partner_no is None):
+            return Page([])
+        found = await store.page_of_ids(
+            self._pool,
+            before,
+            numbers=(account_no, partner_no),
+            status=query.status,
+            ended=query.ended,
+            limit=limit + 1,
+        )
+        ids = found["ids"][:limit]
+        position = ids[-1] if len(found["ids"]) > limit else None if found["whole"] else found["lowest_id"]
+        items = [view(TrackerView, row) for row in await store.get_trackers(self._pool, ids)] if ids else []
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))
+
+    async def explain(self, tracker_id: int) -> Explanation:
+        """Return why a tracker is where it is.
+
+        Raises:
+            Rejected: ``tracker_not_found`` (404). Permanent.
+        """
+        facts = await store.explain_facts(self._pool, tracker_id)
+        if facts is None:
+            raise _not_found(tracker_id)
+        return explain(facts, await look_up(self._pool, facts))
+
+    async def end(self, tracker_id: int, *, caller: Caller) -> EndedTracker:
+        """Poll a tracker no more; a poll that was selected already still goes out. Twice is harmless.
+
+        Raises:
+            Rejected: ``tracker_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before, waiting = await self._locked(connection, tracker_id)
+            if before["ended_at"] is not None:
+                return EndedTracker(tracker_id, "already_ended", before["ended_at"])
+            ended_at = await store.end(connection, tracker_id, waiting=waiting)
+            if ended_at is None:
+                raise _not_found(tracker_id)
+            await write_audit(
+                connection,
+                caller,
+                "trackers.end",
+                f"tracker:{tracker_id}",
+                before={"status": before["status"]},
+                after={"ended_at": ended_at},
+            )
+        return EndedTracker(tracker_id, "ended", ended_at)
+
+    async def take_news(self, tracker_id: int, news: News) -> EventOutcome:
+        """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
+
+        The message to the topic of poll events is written in the same transaction, so news are told once or never.
+
+        Raises:
+            Rejected: ``tracker_not_found`` (404), ``time_in_future``. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            tracker, waiting = await self._locked(connection, tracker_id)
+            check_news(news, tracker["now"])
+            seen = news.event_id is not None and await store.note_event(
+                connection, tracker_id, news.event_id, REMEMBERED
+            )
+            verdict = judge(tracker, news, seen=seen)
+            if verdict != Verdict.APPLIED:
+                return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
+            return await self._apply(connection, tracker, news, waiting=waiting)
+
+    async def _apply(
+        self, connection: Connection, tracker: Mapping[str, Any], news: News, *, waiting: bool
+    ) -> EventOutcome:
+        tracker_id, minutes = tracker["id"], tracker["polling_interval_minutes"]
+        ended = is_terminal(news.status, tracker["terminal"])
+        until: datetime | None = await store.write_news(
+            connection, tracker_id, news.status, news.at, minutes, waiting=waiting
+        )
+        if ended:
+            await store.end(connection, tracker_id, waiting=waiting)
+            until = None
+        message = message_of(tracker, news, ended=ended)
+        await put_message(connection, self._events_to, message, key=str(tracker_id))
+        return EventOutcome(tracker_id, Verdict.APPLIED, news.status, news.at, until, ended)
+
+    async def _locked(self, connection: Connection, tracker_id: int) -> tuple[Any, bool]:
+        row, waiting = await store.lock(connection, tracker_id)
+        if row is None:
+            raise _not_found(tracker_id)
+        return row, waiting
+
+
+def _named(tracker: TrackerView) -> dict[str, Any]:
+    return {name: getattr(tracker, name) for name in ("account_id", "partner", "external_id", "tracking_until")}
+
+
+def _not_found(tracker_id: int) -> Rejected:
+    return Rejected("tracker_not_found", f"there is no tracker {tracker_id}", status=404)

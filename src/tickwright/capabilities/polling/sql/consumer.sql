@@ -1,0 +1,112 @@
+-- name: prepare
+-- What is to be known before turns are carried out: their interval, which of their polls are done already (the inbox),
+-- and which trackers are polled no more. Turn $1[i] is of slot $2[i], second $3[i], partner $4[i]; tracker $6[j] belongs
+-- to turn $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
+WITH turn AS MATERIALIZED (
+  SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[]) AS t (n, slot_id, due_at, partner_no)
+), poll AS MATERIALIZED (
+  SELECT * FROM unnest($5::integer[], $6::bigint[]) AS p (n, id)
+), over AS (
+  SELECT p.n, array_agg(p.id) AS ids
+    FROM poll p LEFT JOIN tickwright.trackers k ON k.id = p.id
+   WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now()
+   GROUP BY p.n
+)
+SELECT t.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, coalesce(over.ids, '{}') AS over,
+       ARRAY (SELECT unnest(d.ids) FROM tickwright.poll_done d
+               WHERE d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no) AS done
+  FROM turn t LEFT JOIN tickwright.poll_slots s USING (slot_id) LEFT JOIN over USING (n);
+
+-- name: account_names
+-- Names of accounts by their numbers. Index: polling_schedule_config_account_no_key.
+SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);
+
+-- name: lock_turns
+-- Whoever writes effects of one minute, slot and partner does so alone, in an order that all keep: so two deliveries of
+-- one poll cannot both find it undone. Held until the end of the transaction.
+SELECT pg_advisory_xact_lock(7314, k.key)
+  FROM (SELECT DISTINCT hashtext(concat_ws('/', u.slot_id, date_part('epoch', date_trunc('minute', u.due_at))::bigint, u.partner_no)) AS key
+          FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[]) AS u (slot_id, due_at, partner_no)
+         ORDER BY 1) AS k;
+
+-- name: write_effects
+-- The effect of answers, all or none: what is new of it goes to the ledger, which is also the inbox; news go to the
+-- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
+-- partner $4[i], interval $5[i], and $6[i] of its polls were dropped. Answer j of turn $7[j] is of tracker $8[j]: status
+-- $9[j] since $10[j], its newest event at $11[j], its events $12[j] as JSON, and whether it ends the tracker, $13[j].
+-- An instant that is ahead of the clock is none: it would make all later news stale. News go to the destination $14. In a transaction that holds the turns and has locked them.
+-- Index: poll_done_due, trackers_pkey, poll_slices_pkey.
+WITH turn AS MATERIALIZED (
+  SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[], $6::integer[])
+    AS t (n, slot_id, due_at, partner_no, interval_minutes, dropped)
+), answer AS MATERIALIZED (
+  SELECT a.n, a.id, a.status, CASE WHEN a.at <= clock_timestamp() + interval '5 minutes' THEN a.at END AS at,
+         CASE WHEN a.newest_at IS NULL OR a.newest_at <= clock_timestamp() + interval '5 minutes' THEN a.newest_at
+              ELSE (SELECT max((e ->> 'at')::timestamptz) FROM jsonb_array_elements(a.events::jsonb) AS e
+                     WHERE (e ->> 'at')::timestamptz <= clock_timestamp() + interval '5 minutes') END AS newest_at, a.events, a.terminal
+    FROM unnest($7::integer[], $8::bigint[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::boolean[])
+    AS a (n, id, status, at, newest_at, events, terminal)
+), done AS MATERIALIZED (
+  SELECT DISTINCT t.n, x.id
+    FROM turn t JOIN tickwright.poll_done d ON d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no
+   CROSS JOIN LATERAL unnest(d.ids) AS x (id)
+), fresh AS MATERIALIZED (
+  SELECT a.* FROM answer a WHERE NOT EXISTS (SELECT FROM done WHERE done.n = a.n AND done.id = a.id)
+), ledger AS (
+  INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
+  SELECT t.slot_id, t.due_at, t.partner_no, clock_timestamp(), array_agg(f.id ORDER BY f.id)
+    FROM fresh f JOIN turn t USING (n) GROUP BY t.slot_id, t.due_at, t.partner_no
+), counted AS (
+  SELECT date_trunc('minute', t.due_at) AS due_at, t.slot_id, t.partner_no, coalesce(sum(c.polled), 0) AS polled,
+         coalesce(sum(c.polled) FILTER (WHERE clock_timestamp() > t.due_at + t.interval_minutes * interval '6 seconds'), 0) AS late,
+         sum(t.dropped) AS dropped
+    FROM turn t LEFT JOIN (SELECT n, count(*) AS polled FROM fresh GROUP BY n) AS c USING (n)
+   GROUP BY 1, 2, 3
+), slices AS (
+  UPDATE tickwright.poll_slices s
+     SET polled = s.polled + c.polled, late = s.late + c.late,
+         superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled - c.polled))
+    FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
+), news AS MATERIALIZED (
+  SELECT k.id, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.events, f.newest_at,
+         f.status, f.at, f.terminal, k.status_at AS old_at
+    FROM fresh f JOIN turn t USING (n) JOIN tickwright.trackers k ON k.id = f.id
+   WHERE k.ended_at IS NULL
+     AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at > k.status_at))
+          OR f.newest_at > k.status_at OR (f.newest_at IS NOT NULL AND k.status_at IS NULL)
+          OR (f.terminal AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at)))
+   ORDER BY k.id FOR NO KEY UPDATE OF k
+), told AS (
+  UPDATE tickwright.trackers k
+     SET status = CASE WHEN n.status IS NOT NULL AND (n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
+         status_at = greatest(k.status_at, n.newest_at, coalesce(n.at, CASE WHEN n.newest_at IS NULL THEN clock_timestamp() END)),
+         last_polled_at = clock_timestamp(),
+         events = CASE WHEN n.events = '[]' THEN k.events ELSE (
+           SELECT jsonb_agg(last.e ORDER BY last.at, last.e ->> 'text')
+             FROM (SELECT e, (e ->> 'at')::timestamptz AS at
+                     FROM (SELECT jsonb_array_elements(k.events) AS e UNION SELECT jsonb_array_elements(n.events::jsonb)) AS either
+                    WHERE (e ->> 'at')::timestamptz <= clock_timestamp() + interval '5 minutes'
+                    ORDER BY at DESC, e ->> 'text' DESC LIMIT 10) AS last) END,
+         ended_at = CASE WHEN n.terminal THEN clock_timestamp() END,
+         place = CASE WHEN n.terminal THEN NULL ELSE k.place END
+    FROM news n WHERE k.id = n.id
+  RETURNING k.id, k.status, k.status_at, k.ended_at
+), published AS (
+  INSERT INTO tickwright.outbox (destination, key, payload)
+  SELECT $14, n.id::text, jsonb_build_object(
+           'version', 1,
+           'event', CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN k.status <> n.old_status THEN 'status' ELSE 'events' END,
+           'reason', CASE WHEN k.ended_at IS NOT NULL THEN 'terminal' ELSE 'poll' END,
+           'tracker_id', n.id, 'account_id', c.account_id, 'partner', p.name, 'external_id', n.external_id,
+           'status', k.status, 'previous_status', n.old_status, 'at', k.status_at, 'due_at', n.due_at,
+           'event_id', 'poll_' || n.id || '_' || date_part('epoch', n.due_at)::bigint,
+           'events', (SELECT coalesce(jsonb_agg(e ORDER BY e->>'at'), '[]') FROM jsonb_array_elements(n.events::jsonb) AS e
+                       WHERE (n.old_at IS NULL OR (e->>'at')::timestamptz > n.old_at)
+                         AND (e->>'at')::timestamptz <= clock_timestamp() + interval '5 minutes'))
+    FROM news n JOIN told k USING (id)
+    JOIN tickwright.polling_schedule_config c ON c.account_no = n.account_no
+    JOIN tickwright.partners p ON p.partner_no = n.partner_no
+   ORDER BY n.id
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM fresh) AS polled, (SELECT count(*) FROM published) AS news;

@@ -1,0 +1,65 @@
+-- name: take
+-- Claim turns for session $1, the longest due first: at most $3[i] of partner $2[i], none before its second. Nobody
+-- waits for anybody, and a session that was declared lost claims nothing. Index: poll_queue_waiting, workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+), picked AS MATERIALIZED (
+  SELECT q.seq
+    FROM mine CROSS JOIN unnest($2::smallint[], $3::integer[]) AS room (partner_no, turns)
+   CROSS JOIN LATERAL (
+    SELECT w.seq FROM tickwright.poll_queue w
+     WHERE w.partner_no = room.partner_no AND w.owner IS NULL AND w.due_at <= now()
+     ORDER BY w.due_at, w.seq LIMIT room.turns FOR UPDATE SKIP LOCKED) AS q
+)
+UPDATE tickwright.poll_queue q SET owner = $1, taken_at = clock_timestamp()
+ WHERE q.seq = ANY (ARRAY (SELECT seq FROM picked)) AND q.owner IS NULL
+RETURNING q.seq, q.slot_id, q.due_at, q.partner_no, q.ids, q.account_nos, q.external_ids;
+
+-- name: hold
+-- Which of the turns $1 are under the tokens $2 still, locked until the end of the transaction: the fence of every
+-- effect. In order, so that two holders never wait for each other in a circle. Index: poll_queue_pkey.
+SELECT q.seq, q.owner
+  FROM tickwright.poll_queue q JOIN unnest($1::bigint[], $2::bigint[]) AS u (seq, owner) ON q.seq = u.seq AND q.owner = u.owner
+ WHERE q.seq = ANY ($1::bigint[]) ORDER BY q.seq FOR UPDATE OF q;
+
+-- name: finish
+-- Nothing is left to do; in a transaction that holds them. Index: poll_queue_pkey.
+DELETE FROM tickwright.poll_queue WHERE seq = ANY ($1::bigint[]);
+
+-- name: give_back
+-- Others may have them, if they are ours still. Index: poll_queue_pkey.
+UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
+  FROM unnest($1::bigint[], $2::bigint[]) AS u (seq, owner)
+ WHERE q.seq = u.seq AND q.owner = u.owner AND q.seq = ANY ($1::bigint[]);
+
+-- name: reclaim
+-- Turns of lost sessions are nobody's again; in the transaction that declares them lost. Index: poll_queue_taken.
+WITH back AS (
+  UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL WHERE owner = ANY ($1::bigint[]) RETURNING 1
+)
+SELECT count(*) FROM back;
+
+-- name: orphans
+-- Turns under the token of a session that has left or is lost are nobody's again: whoever stopped could not give them
+-- back, or its claim came after it. One that an effect holds locked is left. Index: poll_queue_taken, workers_pkey.
+WITH gone AS MATERIALIZED (
+  SELECT DISTINCT q.owner FROM tickwright.poll_queue q
+   WHERE q.owner IS NOT NULL
+     AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = q.owner AND w.lost_at IS NULL)
+), orphan AS MATERIALIZED (
+  SELECT seq FROM tickwright.poll_queue
+   WHERE owner IS NOT NULL AND owner = ANY (ARRAY (SELECT owner FROM gone)) FOR UPDATE SKIP LOCKED
+), back AS (
+  UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL
+   WHERE seq = ANY (ARRAY (SELECT seq FROM orphan)) RETURNING 1
+)
+SELECT count(*) FROM back;
+
+-- name: strays
+-- Turns under our own token $1 that we do not know of ($2 are those that we do) are nobody's again: the claim was
+-- committed, and its answer was lost. Young ones, below $3, are left. Index: poll_queue_taken.
+WITH back AS (
+  UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL
+   WHERE owner = $1 AND seq <> ALL ($2::bigint[]) AND taken_at < clock_timestamp() - $3::interval RETURNING 1
+)
+SELECT count(*) FROM back;

@@ -1,0 +1,226 @@
+-- name: shown
+-- The columns of a tracker as callers see it.
+v.id, v.account_id, v.partner, v.external_id, v.status, coalesce(t.status_at, i.status_at) AS status_at, v.created_at,
+v.last_polled_at, v.next_poll_at, v.tracking_until, coalesce(t.skip_until, i.skip_until) AS skip_until, v.ended_at,
+CASE WHEN v.ended_at IS NOT NULL THEN 'ended' WHEN i.id IS NOT NULL THEN 'waiting' ELSE 'placed' END AS state;
+
+-- name: get
+-- Trackers by their ids, newest first. Indexes: trackers_pkey, tracker_intake_pkey, poll_done_due.
+SELECT {shown}
+  FROM tickwright.shipment_polling_tracker v
+  LEFT JOIN tickwright.trackers t ON t.id = v.id
+  LEFT JOIN tickwright.tracker_intake i ON i.id = v.id
+ WHERE v.id = ANY ($1::bigint[]) ORDER BY v.id DESC;
+
+-- name: scan_events
+-- The last scan events of a tracker that polls brought, newest last. Index: trackers_pkey.
+SELECT (e.value ->> 'at')::timestamptz AS at, e.value ->> 'text' AS text
+  FROM tickwright.trackers t CROSS JOIN LATERAL jsonb_array_elements(t.events) WITH ORDINALITY AS e (value, n)
+ WHERE t.id = $1 ORDER BY e.n;
+
+-- name: numbers
+-- The numbers of an account and of a partner, of which either may be unknown. Indexes: polling_schedule_config_pkey, partners_pkey.
+SELECT (SELECT account_no FROM tickwright.polling_schedule_config WHERE account_id = $1) AS account_no,
+       (SELECT partner_no FROM tickwright.partners WHERE name = $2) AS partner_no;
+
+-- name: page
+-- Ids behind $1 that fit, of the next $7 that are looked at, newest first; and whether these were all there are.
+-- Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
+WITH looked AS MATERIALIZED (
+  SELECT id, account_no, partner_no, status, ended FROM (
+    (SELECT id, account_no, partner_no, status, ended_at IS NOT NULL AS ended FROM tickwright.trackers
+      WHERE id < $1 ORDER BY id DESC LIMIT $7)
+    UNION ALL
+    (SELECT id, account_no, partner_no, status, false FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7)
+  ) AS both_tables ORDER BY id DESC LIMIT $7
+), fitting AS (
+  SELECT id FROM looked
+   WHERE ($2::integer IS NULL OR account_no = $2) AND ($3::smallint IS NULL OR partner_no = $3)
+     AND ($4::text IS NULL OR status = $4) AND ($5::boolean IS NULL OR ended = $5)
+   ORDER BY id DESC LIMIT $6
+)
+SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) FROM looked) AS lowest_id,
+       (SELECT count(*) FROM looked) < $7 AS whole;
+
+-- name: page_of_few
+-- The same for an account with few trackers: all of them are looked at, down to the last of $7 that wait.
+-- Indexes: trackers_account, tracker_intake_pkey.
+WITH waiting AS MATERIALIZED (
+  SELECT id, account_no, partner_no, status FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7
+), edge AS MATERIALIZED (
+  SELECT CASE WHEN count(*) < $7 THEN 0 ELSE min(id) END AS id FROM waiting
+), looked AS MATERIALIZED (
+  SELECT t.id, t.partner_no, t.status, t.ended_at IS NOT NULL AS ended FROM tickwright.trackers t
+   WHERE t.account_no = $2 AND t.id < $1 AND t.id >= (SELECT id FROM edge)
+  UNION ALL
+  SELECT id, partner_no, status, false FROM waiting WHERE account_no = $2
+), fitting AS (
+  SELECT id FROM looked
+   WHERE ($3::smallint IS NULL OR partner_no = $3) AND ($4::text IS NULL OR status = $4)
+     AND ($5::boolean IS NULL OR ended = $5)
+   ORDER BY id DESC LIMIT $6
+)
+SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, edge.id AS lowest_id, edge.id = 0 AS whole FROM edge;
+
+-- name: is_few
+-- Whether an account has at most $2 trackers. Index: trackers_account.
+SELECT count(*) <= $2 FROM (SELECT FROM tickwright.trackers WHERE account_no = $1 LIMIT $2 + 1) AS first;
+
+-- name: account_number
+-- The number of an account; a new one gets the default interval. Index: polling_schedule_config_pkey.
+SELECT tickwright.account_number($1::text);
+
+-- name: account_numbers
+-- The same for many. Index: polling_schedule_config_pkey.
+SELECT count(tickwright.account_number(wanted)) FROM unnest($1::text[]) AS wanted;
+
+-- name: partner_names
+-- Who can be polled. Small: a row per partner.
+SELECT name FROM tickwright.partners;
+
+-- name: register
+-- Put one tracker into the intake, unless it waits there. Indexes: polling_schedule_config_pkey, partners_pkey.
+INSERT INTO tickwright.tracker_intake (account_no, partner_no, status, external_id, tracking_until)
+SELECT c.account_no, p.partner_no, coalesce($4::text, 'registered'), $3::text,
+       coalesce($5::timestamptz, now() + make_interval(days => c.max_age_days))
+  FROM tickwright.polling_schedule_config c, tickwright.partners p WHERE c.account_id = $1::text AND p.name = $2::text
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: find
+-- The tracker of an external id, placed or waiting; a placed one first. Indexes: trackers_external, tracker_intake_external_id_partner_no_key.
+SELECT found.id
+  FROM tickwright.partners p CROSS JOIN LATERAL (
+    SELECT 1 AS place, t.id FROM tickwright.trackers t WHERE t.external_id = $1::text AND t.partner_no = p.partner_no
+    UNION ALL
+    SELECT 2, i.id FROM tickwright.tracker_intake i WHERE i.external_id = $1::text AND i.partner_no = p.partner_no) AS found
+ WHERE p.name = $2::text ORDER BY found.place LIMIT 1;
+
+-- name: unregister
+-- Take back what was put into the intake just now. Index: tracker_intake_pkey.
+DELETE FROM tickwright.tracker_intake WHERE id = $1::bigint RETURNING id;
+
+-- name: register_many
+-- Put trackers into the intake that are not there and not placed; two uploads of one file insert in one order, so that
+-- neither waits for the other in a circle. Indexes: polling_schedule_config_pkey, partners_pkey, trackers_external.
+INSERT INTO tickwright.tracker_intake (account_no, partner_no, external_id, status, tracking_until)
+SELECT c.account_no, p.partner_no, u.external_id, coalesce(u.status, 'registered'),
+       coalesce(u.tracking_until, now() + make_interval(days => c.max_age_days))
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
+       AS u (account_id, partner, external_id, status, tracking_until)
+  JOIN tickwright.polling_schedule_config c ON c.account_id = u.account_id
+  JOIN tickwright.partners p ON p.name = u.partner
+ WHERE NOT EXISTS (SELECT FROM tickwright.trackers t WHERE t.external_id = u.external_id AND t.partner_no = p.partner_no)
+ ORDER BY u.external_id COLLATE "C", p.partner_no
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_waiting
+-- One tracker that waits for its place, locked against the registrar. Index: tracker_intake_pkey.
+SELECT i.id, i.status, i.status_at, i.external_id, NULL::timestamptz AS ended_at, c.account_id, c.polling_interval_minutes,
+       p.name AS partner, p.settings->'terminal_statuses' AS terminal, clock_timestamp() AS now
+  FROM tickwright.tracker_intake i
+  JOIN tickwright.polling_schedule_config c ON c.account_no = i.account_no
+  JOIN tickwright.partners p ON p.partner_no = i.partner_no
+ WHERE i.id = $1 FOR UPDATE OF i;
+
+-- name: lock_placed
+-- One tracker that has its place or has ended, locked. Index: trackers_pkey.
+SELECT t.id, t.status, t.status_at, t.external_id, t.ended_at, c.account_id, c.polling_interval_minutes,
+       p.name AS partner, p.settings->'terminal_statuses' AS terminal, clock_timestamp() AS now
+  FROM tickwright.trackers t
+  JOIN tickwright.polling_schedule_config c ON c.account_no = t.account_no
+  JOIN tickwright.partners p ON p.partner_no = t.partner_no
+ WHERE t.id = $1 FOR UPDATE OF t;
+
+-- name: end_waiting
+-- End a tracker before it got its place: it is kept as any other ended one. Index: tracker_intake_pkey.
+WITH taken AS (DELETE FROM tickwright.tracker_intake WHERE id = $1 RETURNING *)
+INSERT INTO tickwright.trackers
+       (id, created_at, tracking_until, last_polled_at, status_at, skip_until, ended_at, account_no, partner_no, status, external_id)
+SELECT id, created_at, tracking_until, last_polled_at, status_at, skip_until, clock_timestamp(), account_no, partner_no, status, external_id
+  FROM taken
+RETURNING ended_at;
+
+-- name: end_placed
+-- Poll a tracker no more; what the ledger knew of its last poll goes into its row. Indexes: trackers_pkey, poll_done_due.
+UPDATE tickwright.trackers t
+   SET ended_at = clock_timestamp(), place = NULL,
+       last_polled_at = (SELECT v.last_polled_at FROM tickwright.shipment_polling_tracker v WHERE v.id = t.id)
+ WHERE t.id = $1 AND t.ended_at IS NULL
+RETURNING ended_at;
+
+-- name: note_event
+-- Remember the sender's id of a piece of news; no row when it came before. Index: tracker_events_pkey.
+INSERT INTO tickwright.tracker_events (tracker_id, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING tracker_id;
+
+-- name: forget_events
+-- Forget two ids of news from before $1, whoever sent them; with each new one, so that the table holds a week.
+-- Index: tracker_events_age.
+DELETE FROM tickwright.tracker_events
+ WHERE ctid = ANY (ARRAY (SELECT ctid FROM tickwright.tracker_events WHERE received_at < clock_timestamp() - $1::interval
+                           ORDER BY received_at LIMIT 2 FOR UPDATE SKIP LOCKED));
+
+-- name: news_waiting
+-- News of a tracker without a place: it takes them along. Index: tracker_intake_pkey.
+UPDATE tickwright.tracker_intake
+   SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
+RETURNING skip_until;
+
+-- name: news_placed
+-- News of a tracker that somebody else brought: not polled before $4 minutes from now. Index: trackers_pkey; the row stays HOT.
+UPDATE tickwright.trackers
+   SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
+RETURNING skip_until;
+
+-- name: note_news
+-- Say where news of trackers go, for those who change trackers by plain SQL. One row.
+UPDATE tickwright.poll_news SET destination = $1 WHERE destination <> $1;
+
+-- name: explain
+-- Everything that decides where a tracker is. Primary keys, poll_done_due, and the rows of one second of one slot in
+-- scheduler_outbox and poll_queue, which are read whole: they hold a minute or two.
+WITH tracker AS MATERIALIZED (
+  SELECT t.id, t.status, t.status_at, t.skip_until, t.ended_at, t.tracking_until, t.created_at, t.last_polled_at, t.place,
+         t.account_no, t.partner_no, false AS waiting
+    FROM tickwright.trackers t WHERE t.id = $1
+  UNION ALL
+  SELECT i.id, i.status, i.status_at, i.skip_until, NULL, i.tracking_until, i.created_at, i.last_polled_at, NULL, i.account_no, i.partner_no, true
+    FROM tickwright.tracker_intake i WHERE i.id = $1
+   LIMIT 1
+), facts AS MATERIALIZED (
+  SELECT x.*, c.account_id, c.paused_at AS account_paused_at, c.polls_per_slice_max, c.polling_interval_minutes, c.placed_interval_minutes,
+         p.name AS partner, p.paused_at AS partner_paused_at, p.settings->'terminal_statuses' AS terminal,
+         s.slot_id, s.interval_minutes, x.place % 60 AS second, s.missed_due_at,
+         s.next_due_at + x.place % 60 * interval '1 second' AS next_at, s.prev_due_at,
+         s.prev_due_at + x.place % 60 * interval '1 second' AS turn_at,
+         b.breaker, b.open_until, b.blocked_until, b.last_error, b.next_free_at, p.settings::text AS settings
+    FROM tracker x
+    JOIN tickwright.polling_schedule_config c ON c.account_no = x.account_no
+    JOIN tickwright.partners p ON p.partner_no = x.partner_no
+    LEFT JOIN tickwright.poll_slots s ON s.slot_id = x.place / 60
+    LEFT JOIN tickwright.partner_states b ON b.partner_no = x.partner_no
+)
+SELECT f.*, clock_timestamp() AS now, v.next_poll_at, v.last_polled_at AS answered_at,
+       o.release_at, o.batch_no, q.seq AS queue_seq, q.owner, q.taken_at, w.name AS worker_name,
+       l.selected AS turn_selected, l.deferred AS turn_deferred, d.done_at,
+       (SELECT max(r.published_at) FROM tickwright.poll_relays r) AS published_at,
+       (SELECT count(*) FROM tickwright.workers c
+         WHERE c.lost_at IS NULL AND c.lease_until > clock_timestamp() AND 'poll-consumer' = ANY (c.roles)) AS consumers,
+       CASE WHEN EXISTS (SELECT FROM tickwright.workers c
+                          WHERE c.lost_at IS NULL AND c.lease_until > clock_timestamp() AND c.facts -> 'partners' ? f.partner) THEN 'function'
+            WHEN jsonb_typeof(f.settings::jsonb -> 'http') = 'object' THEN 'http' END AS called_by,
+       (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'registrar') AS registrar_lives,
+       (SELECT j.lease_until > clock_timestamp() FROM tickwright.job_config j WHERE j.job_name = 'selector') AS selector_lives
+  FROM facts f
+  JOIN tickwright.shipment_polling_tracker v ON v.id = $1 -- not f.id: the view is read by a value, never whole
+  LEFT JOIN LATERAL (
+    SELECT o.release_at, o.batch_no FROM tickwright.scheduler_outbox o
+     WHERE o.slot_id = f.slot_id AND o.due_at = f.turn_at AND o.partner_no = f.partner_no AND f.id = ANY (o.ids) LIMIT 1) AS o ON true
+  LEFT JOIN LATERAL (
+    SELECT q.seq, q.owner, q.taken_at FROM tickwright.poll_queue q
+     WHERE q.slot_id = f.slot_id AND q.due_at = f.turn_at AND q.partner_no = f.partner_no AND f.id = ANY (q.ids) LIMIT 1) AS q ON true
+  LEFT JOIN tickwright.workers w ON w.id = q.owner
+  LEFT JOIN tickwright.poll_slices l ON l.due_at = f.prev_due_at AND l.slot_id = f.slot_id AND l.partner_no = f.partner_no
+  LEFT JOIN LATERAL (
+    SELECT max(d.done_at) AS done_at FROM tickwright.poll_done d
+     WHERE d.slot_id = f.slot_id AND d.due_at = f.turn_at AND d.partner_no = f.partner_no AND f.id = ANY (d.ids)) AS d ON true;

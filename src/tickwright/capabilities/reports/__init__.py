@@ -1,0 +1,1 @@
+"""Fan-out / gather reports: many sources asked at once, one file."""

@@ -1,0 +1,70 @@
+"""What operators and programs do with reports, in one object: one per process and pool."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.reports.dead_letters import DeadCalls
+from tickwright.capabilities.reports.deliveries import BODY_BYTES_MAX, Deliveries
+from tickwright.capabilities.reports.files import Files
+from tickwright.capabilities.reports.part_places import PartPlaces
+from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.records import Records
+from tickwright.capabilities.reports.records_list import RecordsList
+from tickwright.capabilities.reports.records_store import RecordsStore
+from tickwright.capabilities.reports.report_types import ReportTypes
+from tickwright.ports.fanout import DeadTasks
+from tickwright.ports.objects import ObjectStore
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.reports import SharedParts
+from tickwright.store.paging import Cursors
+from tickwright.store.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where reports go from this process.
+
+    Attributes:
+        routes: Where stages are announced.
+        shared: The hash in Redis; ``None`` without Redis.
+        objects: Of files and large parts.
+        folder: Makes the folder where deliveries are spooled, and returns it.
+        part_bytes_max: Of one delivery.
+        dead_calls: The dead letters of the calls; ``None`` without RabbitMQ.
+    """
+
+    routes: Routes
+    shared: SharedParts | None
+    objects: ObjectStore
+    folder: Callable[[], Path]
+    part_bytes_max: int = BODY_BYTES_MAX
+    dead_calls: DeadTasks | None = None
+    probe: Probe = NO_PROBE
+
+
+class ReportsService:
+    """Everything that the API and the command line do with reports.
+
+    Attributes:
+        types: What can be asked for.
+        records: Reports: asked for, looked at, cancelled.
+        listing: The download centre.
+        files: Links to files, and what is behind them.
+        deliveries: Parts that services bring.
+        dead_calls: Calls that were given up.
+    """
+
+    def __init__(self, pool: Pool, keeping: Keeping) -> None:
+        cursors, parts = Cursors(pool), PartsStore(pool)
+        places = PartPlaces(parts, keeping.shared, keeping.objects, probe=keeping.probe)
+        store = RecordsStore(pool, keeping.routes)
+        self.types = ReportTypes(pool, cursors)
+        self.records = Records(pool, store, self.types, places, keeping.objects)
+        self.listing = RecordsList(pool, cursors)
+        self.files = Files(pool, keeping.objects)
+        self.dead_calls = DeadCalls(pool, keeping.dead_calls)
+        self.deliveries = Deliveries(
+            pool, parts, places, keeping.folder, bytes_max=keeping.part_bytes_max, probe=keeping.probe
+        )

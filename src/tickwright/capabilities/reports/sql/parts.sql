@@ -1,0 +1,112 @@
+-- name: claim_parts
+-- Take what is due of what this process can bring, as much as it has room for. $4 and $5: only this listener of this report,
+-- due or not yet, because it was announced. Index: report_parts_due.
+WITH found AS (
+  SELECT c.report_id, c.listener
+    FROM unnest($2::text[], $3::integer[]) AS mine (served_by, room)
+   CROSS JOIN LATERAL (
+     SELECT p.report_id, p.listener FROM tickwright.report_parts p
+      WHERE p.served_by = mine.served_by AND p.state = 'due'
+        AND (p.due_at <= now() OR (p.attempts = 0 AND p.report_id = $4)) AND ($4::bigint IS NULL OR (p.report_id = $4 AND p.listener = $5))
+      ORDER BY p.due_at LIMIT mine.room FOR UPDATE SKIP LOCKED) AS c
+)
+UPDATE tickwright.report_parts p
+   SET state = 'running', owner = $1, fence = p.fence + 1, attempts = p.attempts + 1, began_at = clock_timestamp(), rows = 0, bytes = 0
+  FROM found f JOIN tickwright.reports r ON r.id = f.report_id
+ WHERE p.report_id = f.report_id AND p.listener = f.listener AND p.epoch = r.epoch AND p.stage = r.stage
+   AND r.status IN ('pending', 'querying')
+RETURNING p.report_id, p.listener, p.stage, p.kind, p.served_by, p.epoch, p.fence, p.attempts, r.type, r.status, r.conditions::text,
+          r.feed::text, r.plan::text, r.requester, r.deadline_at, r.nonce;
+
+-- name: next_part_in
+-- Seconds until a part that this process can bring is due; NULL when none is. Index: report_parts_due.
+SELECT min(first.in_s)::float8
+  FROM unnest($1::text[]) AS mine (served_by)
+ CROSS JOIN LATERAL (
+   SELECT extract(epoch FROM p.due_at - clock_timestamp()) AS in_s FROM tickwright.report_parts p
+    WHERE p.served_by = mine.served_by AND p.state = 'due' ORDER BY p.due_at LIMIT 1) AS first;
+
+-- name: keep_parts
+-- Say how far they are; what does not come back is not ours any more. Index: report_parts_pkey, or report_parts_owner.
+UPDATE tickwright.report_parts p SET rows = u.rows
+  FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) AS u (report_id, listener, fence, rows)
+ WHERE p.report_id = u.report_id AND p.listener = u.listener AND p.fence = u.fence AND p.owner = $5
+RETURNING p.report_id, p.listener;
+
+-- name: finish_part
+-- What was brought and where it is, under the claim. Behind lock_report. Index: report_parts_pkey.
+UPDATE tickwright.report_parts
+   SET state = 'done', owner = NULL, done_at = clock_timestamp(), rows = $6, bytes = $7, checksum = $8, columns = $9::jsonb, place = $10,
+       object_key = $11, error = NULL
+ WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND fence = $4 AND owner = $5
+RETURNING listener;
+
+-- name: deliver_part
+-- The same for a service, which has no claim: the first one that delivers. Behind lock_report. Index: report_parts_pkey.
+UPDATE tickwright.report_parts
+   SET state = 'done', owner = NULL, fence = fence + 1, attempts = attempts + 1, began_at = coalesce(began_at, $4), done_at = clock_timestamp(),
+       rows = $5, bytes = $6, checksum = $7, columns = $8::jsonb, place = $9, object_key = $10, error = NULL
+ WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND kind = 'service' AND state = 'due'
+RETURNING listener;
+
+-- name: part_of
+-- One part, to say what is the matter with it. Index: report_parts_pkey.
+SELECT p.listener, p.stage, p.kind, p.epoch, p.state, p.rows, p.bytes, p.checksum, r.status, r.epoch AS report_epoch, r.stage AS report_stage,
+       r.plan::text, r.feed::text
+  FROM tickwright.report_parts p JOIN tickwright.reports r ON r.id = p.report_id WHERE p.report_id = $1 AND p.listener = $2;
+
+-- name: put_data
+-- A small part where there is no Redis. In the transaction that finishes it. Index: report_data_pkey.
+INSERT INTO tickwright.report_data (report_id, listener, epoch, data) VALUES ($1, $2, $3, $4)
+ON CONFLICT (report_id, listener) DO UPDATE SET epoch = excluded.epoch, data = excluded.data;
+
+-- name: get_data
+-- A part that is kept here. Index: report_data_pkey.
+SELECT data FROM tickwright.report_data WHERE report_id = $1 AND listener = $2 AND epoch = $3;
+
+-- name: fail_part
+-- An attempt failed: due again after $7 seconds, or for good where that is NULL. Behind lock_report. Index: report_parts_pkey.
+UPDATE tickwright.report_parts
+   SET state = CASE WHEN $7::float8 IS NULL THEN 'failed' ELSE 'due' END, owner = NULL, error = $6,
+       due_at = clock_timestamp() + make_interval(secs => coalesce($7::float8, 0))
+ WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND fence = $4 AND owner = $5
+RETURNING state;
+
+-- name: refuse_part
+-- A service says that it cannot: for good. Behind lock_report. Index: report_parts_pkey.
+UPDATE tickwright.report_parts SET state = 'failed', fence = fence + 1, attempts = attempts + 1, error = $4
+ WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND kind = 'service' AND state = 'due'
+RETURNING listener;
+
+-- name: release_part
+-- As if it had not been begun. Index: report_parts_pkey.
+UPDATE tickwright.report_parts SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
+ WHERE report_id = $1 AND listener = $2 AND fence = $3 AND owner = $4 RETURNING listener;
+
+-- name: reclaim_parts
+-- In the transaction that declares their sessions lost: due again at once. The attempt counts: what kills its process must
+-- not do so for ever. Index: report_parts_owner.
+UPDATE tickwright.report_parts
+   SET state = 'due', owner = NULL, due_at = clock_timestamp(), error = 'the process that ran it was lost'
+ WHERE owner = ANY ($1::bigint[]);
+
+-- name: stray_parts
+-- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun and no attempt is counted.
+-- Index: report_parts_owner.
+UPDATE tickwright.report_parts p
+   SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
+ WHERE p.owner = $1
+   AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::text[]) AS u (report_id, listener)
+                    WHERE u.report_id = p.report_id AND u.listener = p.listener);
+
+-- name: queries_on
+-- The listeners that are queries on one of these sources. Small: a row per type.
+SELECT DISTINCT one ->> 'name' AS listener
+  FROM tickwright.report_types t CROSS JOIN jsonb_array_elements(t.definition -> 'listeners') AS one
+ WHERE one ->> 'kind' = 'sql' AND one ->> 'source' = ANY ($1::text[]) ORDER BY 1 LIMIT 1000;
+
+-- name: services
+-- The listeners that are services: their queues are made by us, so that nothing is lost before they first look. Small: a row per type.
+SELECT DISTINCT one ->> 'name' AS listener
+  FROM tickwright.report_types t CROSS JOIN jsonb_array_elements(t.definition -> 'listeners') AS one
+ WHERE one ->> 'kind' = 'service' ORDER BY 1 LIMIT 1000;

@@ -1,0 +1,186 @@
+-- name: insert_report
+-- A new record, unless the same requester has an equal one under way. On the caller's connection, where every value names its type.
+-- Index: reports_running.
+INSERT INTO tickwright.reports
+       (source, type, query_key, conditions, department, requester, plan, notify, deadline_at, check_at, step_at)
+SELECT $1::text, $2::text, $3::text, $4::jsonb, $5::text, $6::text, $7::jsonb, $8::text, c.now + make_interval(secs => $9::float8),
+       c.now + make_interval(secs => $10::float8), c.now + make_interval(secs => least($9::float8, $10::float8))
+  FROM (SELECT clock_timestamp() AS now) AS c
+ON CONFLICT (requester, query_key) WHERE status IN ('pending', 'querying', 'merging') DO NOTHING
+RETURNING id, epoch, deadline_at;
+
+-- name: running_report
+-- The record that an equal request of the same requester is answered with. Index: reports_running.
+SELECT id FROM tickwright.reports
+ WHERE requester = $1::text AND query_key = $2::text AND status IN ('pending', 'querying', 'merging');
+
+-- name: insert_parts
+-- What is expected of whom, frozen with the record; the first stage is due, announced or not, after $7 seconds.
+INSERT INTO tickwright.report_parts (report_id, listener, stage, kind, served_by, required, state, due_at)
+SELECT $1::bigint, u.listener, u.stage, u.kind, u.served_by, u.required, CASE u.stage WHEN 1 THEN 'due' ELSE 'waiting' END,
+       clock_timestamp() + make_interval(secs => $7::float8)
+  FROM unnest($2::text[], $3::smallint[], $4::text[], $5::text[], $6::boolean[]) AS u (listener, stage, kind, served_by, required);
+
+-- name: ring
+-- Wake whoever waits for parts or steps, behind the commit.
+SELECT pg_notify('tickwright_reports', '');
+
+-- name: announce
+-- Tell listeners which report to look at: a message in the outbox, with what decides.
+INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1::text, $2::text, $3::jsonb);
+
+-- name: lock_report
+-- Everything that concerns a stage as a whole is decided one after the other. Index: reports_pkey.
+SELECT status, epoch, stage FROM tickwright.reports WHERE id = $1 FOR NO KEY UPDATE;
+
+-- name: note_querying
+-- Somebody has begun. Index: reports_pkey.
+UPDATE tickwright.reports SET status = 'querying', started_at = clock_timestamp() WHERE id = ANY ($1::bigint[]) AND status = 'pending';
+
+-- name: ring_if_complete
+-- The last part of the stage that was open is not any more, or a required one has failed: the next step is due at once.
+-- Behind lock_report, so that the last one sees that it is the last. Indexes: reports_pkey, report_parts_pkey.
+UPDATE tickwright.reports r
+   SET last_part_at = clock_timestamp(), status = CASE r.status WHEN 'pending' THEN 'querying' ELSE r.status END,
+       started_at = coalesce(r.started_at, clock_timestamp()),
+       step_at = CASE WHEN due.now THEN least(r.step_at, clock_timestamp()) ELSE r.step_at END
+  FROM (SELECT count(*) FILTER (WHERE p.state NOT IN ('done', 'failed')) = 0
+            OR count(*) FILTER (WHERE p.state = 'failed' AND p.required) > 0 AS now
+          FROM tickwright.report_parts p WHERE p.report_id = $1 AND p.stage = $2) AS due
+ WHERE r.id = $1
+RETURNING due.now;
+
+-- name: claim_steps
+-- Take what is due and nobody's, oldest first. Index: reports_steps.
+UPDATE tickwright.reports r
+   SET owner = $1, fence = r.fence + 1, step_at = 'infinity'
+ WHERE r.id = ANY (ARRAY(
+         SELECT c.id FROM tickwright.reports c WHERE c.step_at <= now() AND c.owner IS NULL
+          ORDER BY c.step_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING r.id, r.type, r.status, r.stage, r.epoch, r.fence, r.restarts, r.tries, r.checks, r.conditions::text, r.requester, r.feed::text,
+          r.plan::text, r.deadline_at, r.notify, r.nonce, r.check_at <= clock_timestamp() AS check_due, r.deadline_at <= clock_timestamp() AS overdue,
+          extract(epoch FROM r.deadline_at - clock_timestamp())::float8 AS left_s;
+
+-- name: next_step_in
+-- Seconds until a step is due; NULL when none is. Index: reports_steps.
+SELECT extract(epoch FROM step_at - clock_timestamp())::float8
+  FROM tickwright.reports WHERE step_at < 'infinity' AND owner IS NULL ORDER BY step_at LIMIT 1;
+
+-- name: report_parts
+-- What became of each part. Index: report_parts_pkey.
+SELECT listener, stage, kind, required, epoch, state, attempts, rows, bytes, checksum, columns::text, place, object_key, error
+  FROM tickwright.report_parts WHERE report_id = $1 ORDER BY stage, listener;
+
+-- name: held_steps
+-- Which steps are still ours. Index: reports_pkey, or reports_owner.
+SELECT r.id FROM tickwright.reports r JOIN unnest($1::bigint[], $2::bigint[]) AS u (id, fence) ON r.id = u.id AND r.fence = u.fence
+ WHERE r.owner = $3;
+
+-- name: waiting_steps
+-- Reports whose step is due and waits for room, or is in this session's hands: nobody else says that they are under way.
+-- Index: reports_steps, reports_owner.
+SELECT id, epoch, plan::text FROM tickwright.reports WHERE step_at <= clock_timestamp() OR owner = $1 LIMIT 10000;
+
+-- name: leave_step
+-- Nothing more to do for now: look again after $4 seconds, where that is NULL at the next check, or when it is rung for.
+-- Index: reports_pkey.
+UPDATE tickwright.reports
+   SET owner = NULL, step_at = least(step_at, deadline_at, coalesce(clock_timestamp() + make_interval(secs => $4::float8), check_at))
+ WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
+
+-- name: count_check
+-- A delayed check that announced what is missing. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET checks = checks + 1, check_at = clock_timestamp() + make_interval(secs => $4::float8)
+ WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
+
+-- name: begin_merge
+-- The parts are complete; what comes late is dropped. Index: reports_pkey.
+UPDATE tickwright.reports SET status = 'merging', tries = tries + 1 WHERE id = $1 AND fence = $2 AND owner = $3 AND epoch = $4
+RETURNING id;
+
+-- name: begin_try
+-- Another try of a step that takes its time. Index: reports_pkey.
+UPDATE tickwright.reports SET tries = tries + 1 WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
+
+-- name: drop_open_parts
+-- What is not there by now is not waited for; what brings it finds that. Index: report_parts_pkey.
+UPDATE tickwright.report_parts SET state = 'dropped', owner = NULL, fence = fence + 1
+ WHERE report_id = $1 AND state IN ('waiting', 'due', 'running');
+
+-- name: next_stage
+-- A stage is complete, the next one begins. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET stage = stage + 1, feed = feed || $4::jsonb, checks = 0, tries = 0, owner = NULL,
+       check_at = clock_timestamp() + make_interval(secs => $5::float8),
+       step_at = least(deadline_at, clock_timestamp() + make_interval(secs => $5::float8))
+ WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING stage, feed::text;
+
+-- name: open_stage
+-- Its parts are due, announced or not, after $3 seconds; optional parts of the stages before are not waited for any more.
+-- Index: report_parts_pkey.
+UPDATE tickwright.report_parts
+   SET state = CASE WHEN stage = $2 THEN 'due' ELSE 'dropped' END, owner = NULL, fence = fence + 1,
+       due_at = clock_timestamp() + make_interval(secs => $3::float8)
+ WHERE report_id = $1 AND ((stage = $2 AND state = 'waiting') OR (stage < $2 AND state IN ('due', 'running')));
+
+-- name: restart_report
+-- Parts were lost: all are asked again, under the next epoch. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET epoch = epoch + 1, restarts = restarts + 1, stage = 1, feed = '{}', checks = 0, tries = 0, status = 'querying', owner = NULL,
+       check_at = clock_timestamp() + make_interval(secs => $4::float8),
+       step_at = least(deadline_at, clock_timestamp() + make_interval(secs => $4::float8))
+ WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING epoch;
+
+-- name: reset_parts
+-- The expected set stays, what was brought is nothing any more. Index: report_parts_pkey.
+UPDATE tickwright.report_parts
+   SET epoch = $2, state = CASE stage WHEN 1 THEN 'due' ELSE 'waiting' END, owner = NULL, fence = fence + 1, attempts = 0, rows = 0,
+       bytes = 0, checksum = NULL, columns = NULL, place = NULL, object_key = NULL, began_at = NULL, done_at = NULL,
+       due_at = clock_timestamp() + make_interval(secs => $3::float8)
+ WHERE report_id = $1;
+
+-- name: delete_data
+-- What was kept here of its parts. Index: report_data_pkey.
+DELETE FROM tickwright.report_data WHERE report_id = $1;
+
+-- name: finish_report
+-- The file is whole and where it says. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET status = 'finished', owner = NULL, step_at = NULL, finished_at = clock_timestamp(), file_address = $5, file_key = $6, rows = $7,
+       bytes = $8, checksum = $9, manifest = $10::jsonb, file_expires_at = clock_timestamp() + make_interval(secs => $11::float8)
+ WHERE id = $1 AND fence = $2 AND owner = $3 AND epoch = $4 AND status = 'merging'
+RETURNING id;
+
+-- name: fail_report
+-- It ends without a file, with a reason. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET status = 'failed', owner = NULL, step_at = NULL, finished_at = clock_timestamp(), error_code = $4, error = $5, manifest = $6::jsonb
+ WHERE id = $1 AND fence = $2 AND owner = $3
+RETURNING id;
+
+-- name: cancel_report
+-- Whoever works on it has lost it. Index: reports_pkey.
+UPDATE tickwright.reports
+   SET status = 'cancelled', fence = fence + 1, owner = NULL, step_at = NULL, finished_at = clock_timestamp()
+ WHERE id = $1 AND status IN ('pending', 'querying', 'merging')
+RETURNING id;
+
+-- name: notify_end
+-- The receiver that wants to hear of the end, signed when it leaves; the same transaction as the end. Index: reports_pkey.
+INSERT INTO tickwright.outbox (destination, key, payload)
+SELECT 'alert:' || r.notify, 'report/' || r.id,
+       jsonb_build_object('version', 1, 'event', 'report.' || r.status, 'report_id', r.id, 'type', r.type, 'source', r.source,
+                          'requester', r.requester, 'department', r.department, 'query_key', r.query_key, 'status', r.status,
+                          'rows', r.rows, 'bytes', r.bytes, 'checksum', r.checksum, 'error_code', r.error_code, 'error', r.error,
+                          'missing', coalesce(r.manifest -> 'missing', '[]'), 'file', CASE r.status WHEN 'finished' THEN '/v1/reports/' || r.id || '/file' END,
+                          'created_at', r.created_at, 'finished_at', r.finished_at)
+  FROM tickwright.reports r WHERE r.id = $1 AND r.notify IS NOT NULL;
+
+-- name: stray_steps
+-- What the ledger says is ours and we know nothing of: an answer was lost on its way. Index: reports_owner.
+UPDATE tickwright.reports SET owner = NULL, step_at = least(step_at, clock_timestamp()) WHERE owner = $1 AND id <> ALL ($2::bigint[]);
+
+-- name: reclaim_steps
+-- In the transaction that declares their sessions lost: the next who looks takes the step again. Index: reports_owner.
+UPDATE tickwright.reports SET owner = NULL, step_at = least(step_at, clock_timestamp()) WHERE owner = ANY ($1::bigint[]);

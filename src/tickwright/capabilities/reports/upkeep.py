@@ -1,0 +1,137 @@
+"""Upkeep of reports: files that are not kept any more, what losers and the dead left in the object store, old records.
+
+One process at a time does it, under a lease. An object is removed before the record forgets it, so a crash between
+the two costs another look and leaves nothing behind. What is under way is never touched: a report's objects are
+looked at when it has been over for an hour, and whoever still writes then has lost its claim long ago.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tickwright.ports.lease import HeldLease
+from tickwright.ports.objects import ObjectStore
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.reports.sql", "upkeep.sql")
+BATCH = 100
+BATCHES_MAX = 20
+LISTED = 1000
+PAGES_MAX = 100
+FOLDERS = ("parts", "reports")
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepTerms:
+    """How long things are kept, and how often upkeep looks.
+
+    Attributes:
+        every: Between two rounds.
+        objects: Of a report that is over, but for its file: parts, and files of steps that did not count.
+        records: Since they ended; one that has its file stays as long as the file.
+    """
+
+    every: timedelta = timedelta(seconds=30)
+    objects: timedelta = timedelta(hours=1)
+    records: timedelta = timedelta(days=90)
+
+
+class Upkeep:
+    """The round of a loop under the lease ``report-upkeep``.
+
+    Invariants:
+        RPU-1: the file of a record is removed when its time is over, and nothing else that a record names.
+        RPU-2: a round looks at no more than ``BATCHES_MAX`` batches of each kind.
+    """
+
+    def __init__(self, objects: ObjectStore, terms: UpkeepTerms | None = None) -> None:
+        self._objects, self.terms = objects, terms or UpkeepTerms()
+        self.counts: Counter[str] = Counter()
+
+    async def round(self, lease: HeldLease) -> float:
+        """Do everything once; return in how many seconds to come again, 0 where more is left.
+
+        Raises:
+            Unavailable: The object store does not answer. Retry.
+            Rejected: It says no. Permanent until an operator acts.
+        """
+        more = [await self._files(lease), await self._clear(lease), await self._records(lease)]
+        await self._unknown(lease)
+        return 0.0 if any(more) else self.terms.every.total_seconds()
+
+    async def _files(self, lease: HeldLease) -> bool:
+        """Remove files whose time is over; return whether more is left."""
+        for _ in range(BATCHES_MAX):
+            rows = await _fetch(lease, "expired_files", BATCH)
+            if rows:
+                await self._objects.delete([row["file_key"] for row in rows])
+                await self._note(lease, "forget_files", rows)
+            if len(rows) < BATCH:
+                return False
+        return True
+
+    async def _clear(self, lease: HeldLease) -> bool:
+        """Remove what is left of reports that are over, but for their files; return whether more is left."""
+        for _ in range(BATCHES_MAX):
+            rows = await _fetch(lease, "reports_to_clear", self.terms.objects, BATCH)
+            for row in rows:
+                await self._remove(row["id"], but=row["file_key"])
+            if rows:
+                await self._note(lease, "note_cleared", rows)
+            if len(rows) < BATCH:
+                return False
+        return True
+
+    async def _records(self, lease: HeldLease) -> bool:
+        """Delete old records, with whatever came late of them; return whether more is left."""
+        for _ in range(BATCHES_MAX):
+            rows = await _fetch(lease, "old_reports", self.terms.records, BATCH)
+            for row in rows:
+                await self._remove(row["id"])
+            if rows:
+                await self._note(lease, "delete_reports", rows)
+            if len(rows) < BATCH:
+                return False
+        return True
+
+    async def _unknown(self, lease: HeldLease) -> None:
+        """Remove objects of reports that are none any more, as far as one listing shows them."""
+        for folder in FOLDERS:
+            found = {_report_of(one.key) for one in await self._objects.listing(f"{folder}/", LISTED)}
+            ids = sorted(one for one in found if one is not None)
+            for row in await _fetch(lease, "unknown_reports", ids) if ids else ():
+                self.counts["unknown"] += 1
+                await self._remove(row["id"])
+
+    async def _remove(self, report_id: int, *, but: str | None = None) -> None:
+        """Remove every object of a report but one, as many pages as a report may have."""
+        for folder in FOLDERS:
+            for _ in range(PAGES_MAX):
+                found = await self._objects.listing(f"{folder}/{report_id}/", LISTED)
+                keys = [one.key for one in found if one.key != but]
+                if keys:
+                    await self._objects.delete(keys)
+                    self.counts["objects"] += len(keys)
+                if len(found) < LISTED:
+                    break
+
+    async def _note(self, lease: HeldLease, query: str, rows: Sequence[Any]) -> None:
+        async with lease.transaction() as connection:
+            if connection is not None:
+                await connection.execute(SQL[query], [row["id"] for row in rows])
+                self.counts[query] += len(rows)
+
+
+async def _fetch(lease: HeldLease, query: str, *arguments: Any) -> Sequence[Any]:
+    """Read what there is to do; nothing when the lease is lost."""
+    if not lease.holds():
+        return ()
+    async with lease.transaction() as connection:
+        return () if connection is None else await connection.fetch(SQL[query], *arguments)
+
+
+def _report_of(key: str) -> int | None:
+    number = key.split("/")[1]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None

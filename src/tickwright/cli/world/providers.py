@@ -1,0 +1,32 @@
+"""Four providers of the example's hub, one of them slow. They run in the receiver's process.
+
+The slow one takes as long for an answer as the others together would for fifty.
+"""
+
+import asyncio
+import hmac
+import os
+from collections.abc import Mapping
+
+from aiohttp import web
+
+TOKEN_VARIABLE = "TICKWRIGHT_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
+PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
+"""How many seconds each takes."""
+
+
+async def _answer(request: web.Request) -> web.Response:
+    """Answer ``GET /hub/{code}/locations?date_from=``: nothing is new."""
+    shown, wanted = request.headers.get("authorization", ""), f"Token {os.environ.get(TOKEN_VARIABLE, '')}"
+    if not hmac.compare_digest(shown.encode(), wanted.encode()):
+        return web.json_response({"status_code": 2001, "status_message": "wrong token"}, status=401)
+    seconds = PROVIDERS.get(request.match_info["code"])
+    if seconds is None:
+        return web.json_response({"status_code": 2003, "status_message": "nobody of this name"}, status=404)
+    await asyncio.sleep(seconds)
+    return web.json_response({"data": [], "status_code": 1000})
+
+
+def add_providers(app: web.Application) -> None:
+    """Let the receiver's server answer as providers, too."""
+    app.router.add_get("/hub/{code}/locations", _answer)

@@ -1,0 +1,127 @@
+"""Streams of lines, however long: how they are cut, and what is said about each that was not taken."""
+
+import csv
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from tickwright.domain.errors import Rejected, TickwrightError
+
+LINE_BYTES_MAX = 262_144
+REJECTS_SHOWN_MAX = 1_000
+
+T = TypeVar("T")
+
+
+class LineReject(msgspec.Struct):
+    """A line that was not taken: its number from 1, a stable code and the reason."""
+
+    line: int
+    code: str
+    message: str
+
+
+class ImportResult(msgspec.Struct):
+    """What an import did.
+
+    Attributes:
+        import_id: The row of the audit trail.
+        lines: All that came, empty ones too.
+        created: Things made by this call.
+        existing: Lines whose key had made it before.
+        rejected: Lines that was not taken; the first 1,000 are in ``rejects``.
+        committed_lines: Every line up to this one is settled for good.
+    """
+
+    import_id: int = 0
+    lines: int = 0
+    created: int = 0
+    existing: int = 0
+    rejected: int = 0
+    committed_lines: int = 0
+    rejects: list[LineReject] = []
+    rejects_left_out: int = 0
+
+    def reject(self, line: int, error: TickwrightError) -> None:
+        """Count a line that is not taken."""
+        self.rejected += 1
+        if len(self.rejects) < REJECTS_SHOWN_MAX:
+            self.rejects.append(LineReject(line, error.code, error.message))
+        else:
+            self.rejects_left_out += 1
+
+
+class LineSplitter:
+    """Cuts a stream into lines; one that is too long is dropped while it comes, not kept."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._dropping = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | None]:
+        """Return the lines that ``chunk`` completes; ``None`` stands for one that was too long."""
+        *lines, rest = (self._kept + chunk).split(b"\n")
+        for number, line in enumerate(lines):
+            dropped = self._dropping and number == 0
+            self._dropping = self._dropping and number > 0
+            yield None if dropped or len(line) > LINE_BYTES_MAX else line
+        if lines:
+            self._dropping = False
+        self._kept = rest
+        if len(rest) > LINE_BYTES_MAX or self._dropping:
+            self._kept, self._dropping = b"", True
+
+    def end(self) -> Iterator[bytes | None]:
+        """Return a last line without a line end."""
+        if self._kept or self._dropping:
+            yield None if self._dropping else self._kept
+        self._kept, self._dropping = b"", False
+
+
+def text_of_row(line: bytes) -> str:
+    """Return a line of a CSV file as text, without its line end.
+
+    Raises:
+        Rejected: ``invalid_csv`` (400): not UTF-8. Permanent.
+    """
+    try:
+        return line.decode().removesuffix("\r")
+    except UnicodeDecodeError:
+        raise Rejected("invalid_csv", "not UTF-8", status=400) from None
+
+
+def cells_of_row(text: str) -> list[str]:
+    """Return the cells of a row of a CSV file; quoted ones hold no line end.
+
+    Raises:
+        Rejected: ``invalid_csv`` (400). Permanent.
+    """
+    if '"' not in text:
+        return text.split(",")
+    try:
+        return next(csv.reader([text], strict=True))
+    except csv.Error as error:
+        raise Rejected("invalid_csv", f"not a row of CSV: {error}", status=400) from None
+
+
+def csv_reader(
+    read_columns: Callable[[str], tuple[str, ...]], read_row: Callable[[tuple[str, ...], list[str]], T]
+) -> Callable[[bytes], T | None]:
+    """Return what reads lines of CSV, the first of which names the columns and stands for nothing.
+
+    Args:
+        read_columns: Checks the first line, and returns its columns.
+        read_row: Returns what the cells under those columns stand for.
+    """
+    columns: tuple[str, ...] = ()
+
+    def read(line: bytes) -> T | None:
+        nonlocal columns
+        text = text_of_row(line)
+        if not columns:
+            columns = read_columns(text)
+            return None
+        return read_row(columns, cells_of_row(text))
+
+    return read

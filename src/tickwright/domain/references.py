@@ -1,0 +1,67 @@
+"""Secrets by reference: a document says ``${env:NAME}``, and only who needs the secret puts it in."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tickwright.domain.errors import Rejected
+
+MASK = "***"
+
+REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]{0,99})\}")
+Secrets = Callable[[str], str | None]
+
+
+def put_in(document: Any, secrets: Secrets) -> Any:
+    """Return ``document`` with every reference in its texts replaced, at any depth; keys stay as they are.
+
+    Raises:
+        Rejected: ``secret_missing``. Retry once the variable is there.
+    """
+    if isinstance(document, str):
+        return REFERENCE.sub(lambda match: _found(match[1], secrets), document)
+    if isinstance(document, Mapping):
+        return {key: put_in(value, secrets) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [put_in(value, secrets) for value in document]
+    return document
+
+
+def _found(name: str, secrets: Secrets) -> str:
+    found = secrets(name)
+    if found is None:
+        raise Rejected("secret_missing", f"there is no variable {name} in the environment")
+    return found
+
+
+class HandedOut:
+    """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
+
+    Exceptions of HTTP clients tell the request's headers and address.
+
+    Args:
+        secrets: Where they are found.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._told: set[str] = set()
+
+    def __call__(self, name: str) -> str | None:
+        """Return the secret of this name."""
+        found = self._secrets(name)
+        if found:
+            encoded = b64encode(found.encode("utf-8", "surrogateescape")).decode()
+            self._told |= {found, repr(found)[1:-1], quote(found, safe=""), encoded}
+        return found
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` with ``***`` for every secret that was looked up, also as in a URL or in Base64.
+
+        One that the function has encoded in another way, such as together with a name, is not recognised.
+        """
+        for secret in sorted(self._told, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text

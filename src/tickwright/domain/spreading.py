@@ -1,0 +1,62 @@
+"""Which trackers of a wheel have to move so that the load stays level. Pure.
+
+Where a tracker stands first is the database's to say (``tickwright.place_of``). A wheel of ``interval_minutes`` has
+that many slots of a minute and six *buckets* of ten seconds in each. A bucket is the unit of levelling: what is even
+in buckets is even in slices of five minutes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil, sqrt
+
+BUCKET_S = 10
+BUCKETS_PER_SLOT = 60 // BUCKET_S
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """So many trackers of one partner from one bucket of a wheel to another."""
+
+    source: int
+    target: int
+    trackers: int
+
+
+def allowed_load(mean: float) -> int:
+    """Return the most that a bucket may hold before trackers are moved out of it.
+
+    When a share of the trackers has ended at random, loads scatter by about half the root of their mean. Moving what is
+    beyond that moves some hundredths of all and keeps a partner level whose trackers stand on several wheels.
+    """
+    return ceil(mean + 0.5 * sqrt(mean))
+
+
+def level(loads: Sequence[int], sources: Sequence[int], open_targets: Sequence[int], moves_max: int) -> list[Move]:
+    """Return the moves that bring ``sources`` down to what a bucket may hold.
+
+    Args:
+        loads: Trackers in each bucket of one partner's wheel.
+        sources: Buckets that may give trackers away now.
+        open_targets: Buckets that may receive some now.
+        moves_max: Trackers that may move in all.
+
+    Returns:
+        Moves from buckets above :func:`allowed_load` into the emptiest ones, never above the mean.
+    """
+    mean = sum(loads) / len(loads)
+    allowed, full = allowed_load(mean), ceil(mean)
+    given = set(sources)
+    emptiest = [(loads[bucket], bucket) for bucket in open_targets if loads[bucket] < full and bucket not in given]
+    heapify(emptiest)
+    moves: list[Move] = []
+    for source in sorted(sources, key=lambda bucket: -loads[bucket]):
+        surplus = min(loads[source] - full, moves_max) if loads[source] > allowed else 0
+        while surplus > 0 and emptiest:
+            load, target = heappop(emptiest)
+            step = min(surplus, full - load)
+            moves.append(Move(source, target, step))
+            surplus, moves_max = surplus - step, moves_max - step
+            if load + step < full:
+                heappush(emptiest, (load + step, target))
+    return moves

@@ -1,0 +1,82 @@
+"""Words that are read one by one from JSON, TOML or keyword arguments, so that every mistake is named at once.
+
+A reader takes one value and returns what it means, or raises ``Rejected`` with the remedy. Which words there are, each
+kind of thing says for itself.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected
+
+Reader = Callable[[Any], Any]
+
+
+def read_fields(
+    table: Mapping[str, Any], readers: Mapping[str, Reader], problems: list[str], *, where: str
+) -> dict[str, Any]:
+    """Return what ``readers`` make of the keys of ``table``; unknown keys and bad values become problems."""
+    values = {}
+    for key, value in table.items():
+        read = readers.get(key)
+        if read is None:
+            near = difflib.get_close_matches(str(key), readers, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(readers)}"
+            problems.append(f"{where}.{key}: unknown key; {hint}")
+            continue
+        try:
+            values[key] = read(value)
+        except Rejected as error:
+            problems.append(f"{where}.{key}: {error.message.removeprefix('duration: ')}")
+    return values
+
+
+def bad(remedy: str) -> Rejected:
+    """Return the mistake whose remedy is ``remedy``."""
+    return Rejected("invalid_value", remedy)
+
+
+def whole(low: int, high: int) -> Reader:
+    """Return a reader of whole numbers within bounds."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise bad(f"a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def lasting(low: timedelta, high: timedelta) -> Reader:
+    """Return a reader of durations within bounds: ``"30s"``, or a ``timedelta``."""
+
+    def read(value: Any) -> timedelta:
+        if not isinstance(value, str | timedelta):
+            raise bad('write a duration with its unit, such as "30s"')
+        duration = parse_duration(value) if isinstance(value, str) else value
+        if not low <= duration <= high:
+            raise bad(f"between {low} and {high}")
+        return duration
+
+    return read
+
+
+def one_of(*allowed: str) -> Reader:
+    """Return a reader of one of a few words."""
+
+    def read(value: Any) -> str:
+        if value not in allowed:
+            raise bad(f"one of {', '.join(allowed)}")
+        return str(value)
+
+    return read
+
+
+def flag(value: Any) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise bad("true or false")
+    return value

@@ -1,0 +1,244 @@
+"""The partner contract of one process: one object that everybody shares who calls partners.
+
+::
+
+    async with contract.call(partner_no) as permit:
+        permit.report(Answered())
+
+Between the processes the shared rows decide (``model.decide``), a few times a second and for all partners at once;
+inside the process a :class:`~tickwright.partners.lane.Lane` gives permits at once. Without the database grants run
+out within ``VALID_S`` and nobody calls.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from types import MappingProxyType
+
+import structlog
+
+from tickwright.domain.dbclock import DbClock
+from tickwright.domain.errors import Rejected
+from tickwright.partners import model, store
+from tickwright.partners.breaker import Report
+from tickwright.partners.lane import Lane, Permit
+from tickwright.partners.outcomes import Failed, Outcome
+from tickwright.partners.settings import PartnerSettings, check_settings
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.session import Session
+from tickwright.store.pool import AWAY, Pool
+
+PERIOD_S = 0.2
+GAP_S = 0.02
+IDLE_S = 1.0
+AWAY_S = 0.2
+
+_log = structlog.get_logger("tickwright.partners")
+
+
+class Call:
+    """A call that may be made now."""
+
+    __slots__ = ("_permit", "outcome")
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+        self.outcome: Outcome | None = None
+
+    def report(self, outcome: Outcome) -> None:
+        """Say what became of it."""
+        self.outcome = outcome
+
+
+class PartnerContract:
+    """A :class:`tickwright.ports.service.Service`; one per process.
+
+    Invariants:
+        CON-1: no call begins without a grant that is younger than ``VALID_S``, under a session that holds.
+        CON-2: after a ``Retry-After`` this process begins no call before its end, the others none later than
+            ``VALID_S`` after it was heard.
+    """
+
+    name = "partners"
+
+    def __init__(self, pool: Pool, session: Session, *, probe: Probe = NO_PROBE) -> None:
+        self._pool, self._session, self._probe = pool, session, probe
+        self.clock = DbClock()
+        self._lanes: dict[int, Lane] = {}
+        self._woken = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._ticked_s: float | None = None
+        session.on_lost(self._session_lost)
+
+    # ------------------------------------------------------------------ calling
+
+    @asynccontextmanager
+    async def call(self, partner_no: int) -> AsyncIterator[Call]:
+        """Wait until a call may begin, and hold its place until it is over.
+
+        A body that raises counts as failed; one that is cancelled says nothing.
+        """
+        permit = await self.acquire(partner_no)
+        call = Call(permit)
+        try:
+            yield call
+        except asyncio.CancelledError:
+            permit.close(call.outcome)
+            raise
+        except BaseException as error:
+            permit.close(call.outcome or Failed(repr(error)))
+            raise
+        permit.close(call.outcome or Failed("nothing was reported"))
+
+    async def acquire(self, partner_no: int) -> Permit:
+        """Do the same for whoever closes the permit elsewhere."""
+        return await self.lane(partner_no).acquire()
+
+    def lane(self, partner_no: int) -> Lane:
+        """Return how things stand with a partner in this process."""
+        found = self._lanes.get(partner_no)
+        if found is None:
+            found = self._lanes[partner_no] = Lane(partner_no, self.clock, self._session, self._woken.set)
+        return found
+
+    @property
+    def lanes(self) -> Mapping[int, Lane]:
+        """Every partner that was called from here."""
+        return MappingProxyType(self._lanes)
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Exchange with the shared state until stopped."""
+        self._over.clear()
+        try:
+            while not self._stopping.is_set():
+                busy = await self._round()
+                await self._rest(PERIOD_S if busy else self._until_next_look())
+        finally:
+            self._over.set()
+
+    async def _round(self) -> bool:
+        self._woken.clear()
+        now = monotonic()
+        needy = sorted((no, lane) for no, lane in self._lanes.items() if lane.needs_exchange(now))
+        try:
+            if needy and self._session.holds():
+                await self._exchange([lane for _, lane in needy])
+        except AWAY as error:
+            _log.warning("partners.exchange_failed", error=repr(error))
+            await asyncio.sleep(AWAY_S)
+        self._ticked_s = monotonic()
+        return bool(needy)
+
+    def _until_next_look(self) -> float:
+        now = monotonic()
+        looks = [lane.look_again_s - now for lane in self._lanes.values() if lane.waiting]
+        return max(GAP_S, min([IDLE_S, *looks]))
+
+    async def _rest(self, longest_s: float) -> None:
+        """Wait for the next exchange: a period, or less when something urgent is to be said or asked."""
+        begun = monotonic()
+        try:
+            async with asyncio.timeout(longest_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
+
+    async def _exchange(self, lanes: Sequence[Lane]) -> None:
+        reports = {lane.partner_no: lane.report() for lane in lanes}
+        exchange = _Exchange(
+            self._session.token, {no: report for no, (report, _) in reports.items()}, reports_errors(reports)
+        )
+        asked_s = monotonic()
+        try:
+            await self._probe.reached("partners.before_exchange")
+            counts = await store.exchange(self._pool, exchange.token, sorted(reports), exchange.decide)
+        except BaseException:
+            for lane in lanes:
+                lane.seen.add(reports[lane.partner_no][1])
+            raise
+        if not counts or exchange.token != self._session.token:
+            return  # the session was declared lost; it hears of it itself
+        if self.clock.sample(exchange.now_s, monotonic()):
+            _log.warning("partners.db_clock_jump", now_s=exchange.now_s)
+        for lane in lanes:
+            if (found := exchange.found.get(lane.partner_no)) is not None:
+                lane.settings = found.settings
+                lane.grant(found.grant, asked_s=asked_s, now_s=exchange.now_s, listed=found.granted is not None)
+
+    async def quiesce(self) -> None:
+        """Nothing to finish: whoever calls partners stops first."""
+
+    async def stop(self) -> None:
+        """Report what is unreported, give shares back, and end."""
+        self._stopping.set()
+        self._woken.set()
+        await self._over.wait()
+        for lane in self._lanes.values():
+            lane.close()
+        await self._round()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the last round."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    def _session_lost(self) -> None:
+        for lane in self._lanes.values():
+            lane.forget()
+
+
+def reports_errors(reports: Mapping[int, tuple[Report, object]]) -> dict[int, str | None]:
+    """Return the last error that each report brings."""
+    return {no: getattr(seen, "error", None) for no, (_, seen) in reports.items()}
+
+
+class _Found:
+    """What an exchange decided for one partner."""
+
+    __slots__ = ("grant", "granted", "settings")
+
+    def __init__(self, settings: PartnerSettings, grant: model.Grant, granted: int | None) -> None:
+        self.settings, self.grant, self.granted = settings, grant, granted
+
+
+class _Exchange:
+    """One exchange: reports in, decisions out."""
+
+    def __init__(self, token: int, reports: Mapping[int, Report], errors: Mapping[int, str | None]) -> None:
+        self.token, self._reports, self._errors = token, reports, errors
+        self.now_s = 0.0
+        self.found: dict[int, _Found] = {}
+
+    def decide(self, now_s: float, known: Sequence[store.Known]) -> list[store.Decided]:
+        """Decide for every partner that is there."""
+        self.now_s = now_s
+        return [self._one(now_s, partner) for partner in known]
+
+    def _one(self, now_s: float, partner: store.Known) -> store.Decided:
+        settings = settings_of(partner.settings)
+        standing = model.Standing(self.token, partner.shares, partner.paused or settings is None, now_s)
+        settings = settings or PartnerSettings()
+        shared, grant, granted = model.decide(partner.shared, self._reports[partner.partner_no], settings, standing)
+        self.found[partner.partner_no] = _Found(settings, grant, granted)
+        if shared.breaker != partner.shared.breaker:
+            _log.warning(
+                "partners.breaker", partner_no=partner.partner_no, was=partner.shared.breaker, now=shared.breaker
+            )
+        return store.Decided(partner.partner_no, shared, granted, self._errors.get(partner.partner_no))
+
+
+@lru_cache(maxsize=1024)
+def settings_of(text: str) -> PartnerSettings | None:
+    """Return what the table's JSON says; ``None`` when it is wrong: then nobody calls, instead of calling too much."""
+    try:
+        return check_settings(json.loads(text), where="settings")
+    except Rejected as error:
+        _log.error("partners.settings_invalid", error=error.message)
+        return None

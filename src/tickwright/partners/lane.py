@@ -1,0 +1,300 @@
+"""One partner as one process sees it: who waits for a permit, what was granted, what is to be reported.
+
+Everything here happens between two exchanges with the shared state and without waiting: a permit that may be
+given is given at once. Trusts the grants and nothing else; what it sees itself (a ``Retry-After``, calls that
+fail in a row) it keeps to at once, and the exchange carries it to the others.
+"""
+
+import asyncio
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tickwright.domain.dbclock import DbClock
+from tickwright.partners.breaker import Report
+from tickwright.partners.model import LATE_S, Grant, Why
+from tickwright.partners.outcomes import Answered, Failed, Outcome, Throttled
+from tickwright.partners.settings import PartnerSettings
+from tickwright.ports.ids import monotonic
+
+CLOSED = frozenset({"paused", "quiet", "retry_after", "breaker_open"})
+ERROR_CHARS_MAX = 500
+LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class _Series:
+    """Instants of a grant that are left; the first one in seconds since 1970."""
+
+    first_s: float
+    count: int
+    step_s: float
+
+
+@dataclass(slots=True)
+class _Unreported:
+    """What was seen since the last exchange."""
+
+    ok: int = 0
+    failed: int = 0
+    trial: bool | None = None
+    blocked_until_s: float = 0.0
+    error: str | None = None
+
+    def add(self, other: "_Unreported") -> None:
+        """Take back what could not be reported."""
+        self.ok += other.ok
+        self.failed += other.failed
+        self.trial = other.trial if self.trial is None else self.trial
+        self.blocked_until_s = max(self.blocked_until_s, other.blocked_until_s)
+        self.error = self.error or other.error
+
+
+class Permit:
+    """The right to make one call now. Report what became of it; leaving without a word counts as failed.
+
+    A call that is cancelled says nothing about the partner: report nothing and leave by the cancellation.
+    """
+
+    __slots__ = ("_lane", "_open", "_stale", "trial")
+
+    def __init__(self, lane: "Lane", *, trial: bool) -> None:
+        self._lane, self.trial = lane, trial
+        self._open = True
+        self._stale = lane.generation
+
+    def close(self, outcome: Outcome | None) -> None:
+        """Give the permit back with what became of the call; ``None`` says nothing. Twice is harmless."""
+        if self._open:
+            self._open = False
+            self._lane.ended(outcome, trial=self.trial, stale=self._stale != self._lane.generation)
+
+
+class Standing(Protocol):
+    """The session, as far as a lane needs it."""
+
+    def holds(self) -> bool:
+        """Whether its lease may be relied on."""
+        ...
+
+
+@dataclass(slots=True)
+class Lane:
+    """See the module's text.
+
+    Attributes:
+        partner_no: Whose.
+        settings: As the last exchange found them.
+        share: Calls at once; ``None`` is no limit.
+        held: Calls that run.
+        why: What stood in the way at the last exchange.
+        look_again_s: Monotonic time before which another exchange would bring nothing new.
+        outcomes: How often calls from here ended in which way.
+        expected: Calls that will be made as soon as there is room for them, beside those that wait for a permit.
+        urgent: Called when an exchange should come soon.
+    """
+
+    partner_no: int
+    clock: DbClock
+    session: Standing
+    urgent: Callable[[], None]
+    settings: PartnerSettings = field(default_factory=PartnerSettings)
+    share: int | None = 0
+    held: int = 0
+    why: Why | None = None
+    look_again_s: float = 0.0
+    generation: int = 0
+    listed: bool = False
+    seen: _Unreported = field(default_factory=_Unreported)
+    expected: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    _waiters: deque["asyncio.Future[Permit]"] = field(default_factory=deque)
+    _series: deque[_Series] = field(default_factory=deque)
+    _unlimited: bool = False
+    _trial: bool = False
+    _valid_until_s: float = 0.0
+    _stopped_until_s: float = 0.0
+    _tripped: bool = False
+    _timer: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------ permits
+
+    async def acquire(self) -> Permit:
+        """Wait for a permit."""
+        if not self._waiters and (permit := self._take()) is not None:
+            return permit
+        waiter: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self.pump()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                waiter.result().close(None)
+            raise
+
+    def pump(self) -> None:
+        """Give permits to those who wait, as many as there are now."""
+        while self._waiters:
+            if self._waiters[0].done():
+                self._waiters.popleft()
+                continue
+            if (permit := self._take()) is None:
+                return
+            self._waiters.popleft().set_result(permit)
+
+    def _take(self) -> Permit | None:
+        now = monotonic()
+        if now >= self._valid_until_s or not self.session.holds():
+            self._ask_soon(now)
+            return None
+        if self._tripped or now < self._stopped_until_s or (self.share is not None and self.held >= self.share):
+            return None
+        if self._trial:
+            self._trial = False
+            return self._permit(trial=True)
+        return self._permit(trial=False) if self._unlimited or self._take_instant(now) else None
+
+    def _ask_soon(self, now: float) -> None:
+        if now >= self.look_again_s:
+            self.urgent()
+
+    def _take_instant(self, now: float) -> bool:
+        now_s = self.clock.now(now)
+        while self._series:
+            series = self._series[0]
+            lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
+            if lost > 0:  # too late for these: to use them now would bunch calls together
+                series.first_s += lost * series.step_s
+                series.count -= lost
+            if series.count <= 0:
+                self._series.popleft()
+                continue
+            if series.first_s > now_s:
+                self._wake_in(series.first_s - now_s)
+                return False
+            series.first_s += series.step_s
+            series.count -= 1
+            return True
+        return False
+
+    def _wake_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.pump)
+
+    def _permit(self, *, trial: bool) -> Permit:
+        self.held += 1
+        return Permit(self, trial=trial)
+
+    def ended(self, outcome: Outcome | None, *, trial: bool, stale: bool) -> None:
+        """Take note of a call's end."""
+        self.held -= 1
+        if not stale and outcome is not None:
+            self._note(outcome)
+            if trial:
+                self.seen.trial = not isinstance(outcome, Failed)
+                self.urgent()
+        self.pump()
+
+    def _note(self, outcome: Outcome) -> None:
+        match outcome:
+            case Answered():
+                self.outcomes["answered"] += 1
+                self.seen.ok += 1
+            case Throttled(retry_after):
+                self.outcomes["throttled"] += 1
+                self._stop_for(retry_after.total_seconds())
+            case Failed(reason):
+                self.outcomes["failed"] += 1
+                self.seen.failed += 1
+                self.seen.error = reason[:ERROR_CHARS_MAX]
+                terms = self.settings.breaker
+                if self.seen.failed >= terms.failures and self.seen.failed >= terms.share * (
+                    self.seen.failed + self.seen.ok
+                ):
+                    self._tripped = True
+                    self.urgent()
+
+    def _stop_for(self, seconds: float) -> None:
+        now = monotonic()
+        self._stopped_until_s = max(self._stopped_until_s, now + seconds)
+        if self.clock.known:
+            self.seen.blocked_until_s = max(self.seen.blocked_until_s, self.clock.now(now) + seconds)
+        self.urgent()
+
+    # ------------------------------------------------------------------ exchanges
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are held back by more than the limits, as far as this process knows."""
+        return self.why in CLOSED
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait, and those that are to come after them."""
+        return sum(not waiter.done() for waiter in self._waiters) + self.expected
+
+    def needs_exchange(self, now: float) -> bool:
+        """Whether there is something to report, to ask for or to give back."""
+        seen = self.seen
+        if seen.ok or seen.failed or seen.trial is not None or seen.blocked_until_s:
+            return True
+        if self.waiting:
+            return now >= self.look_again_s
+        return self.held > 0 or self.listed or bool(self._series)
+
+    def report(self) -> tuple[Report, _Unreported]:
+        """Return what to report, and forget it; ``add`` takes it back when the exchange fails."""
+        seen, self.seen, self._tripped = self.seen, _Unreported(), False
+        waiting, left = self.waiting, sum(series.count for series in self._series)
+        unused_from_s = unused_to_s = 0.0
+        if not waiting and self._series:
+            last = self._series[-1]
+            unused_from_s, unused_to_s = last.first_s, last.first_s + last.count * last.step_s
+            self._series.clear()
+        report = Report(
+            waiting=waiting,
+            wanted=max(0, waiting - left),
+            held=self.held,
+            share=self.share,
+            ok=seen.ok,
+            failed=seen.failed,
+            trial=seen.trial,
+            blocked_until_s=seen.blocked_until_s,
+            unused_from_s=unused_from_s,
+            unused_to_s=unused_to_s,
+        )
+        return report, seen
+
+    def grant(self, grant: Grant, *, asked_s: float, now_s: float, listed: bool) -> None:
+        """Take what an exchange granted that was begun at the monotonic ``asked_s``."""
+        self.share, self.why, self.listed = grant.share, grant.why, listed
+        self._valid_until_s = asked_s + (grant.valid_until_s - now_s)
+        self._unlimited = grant.instants is None
+        self._trial = grant.trial
+        if grant.trial or grant.why in CLOSED or self._unlimited:
+            self._series.clear()
+        elif grant.instants:
+            self._series.append(_Series(grant.first_s, grant.instants, grant.step_s))
+        wait_s = max(0.0, grant.wait_until_s - now_s)
+        if self.closed:  # also an operator may open it again, at any time
+            wait_s = min(wait_s or LOOK_S, LOOK_S)
+        self.look_again_s = asked_s + wait_s
+        self.pump()
+
+    def forget(self) -> None:
+        """The session is lost: nothing that was granted to it counts any more, nor what its calls bring."""
+        self.generation += 1
+        self.seen = _Unreported()
+        self._series.clear()
+        self._unlimited = self._trial = self._tripped = self.listed = False
+        self._valid_until_s = self.look_again_s = 0.0
+
+    def close(self) -> None:
+        """Stop the timer, and use no share any more; who waits is cancelled by whoever runs it."""
+        self.share = None if self.share is None else 0
+        if self._timer is not None:
+            self._timer.cancel()

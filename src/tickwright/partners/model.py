@@ -1,0 +1,202 @@
+"""The partner contract as decisions on plain values: no clock, no database, no asyncio.
+
+Three questions are answered here for one exchange of one process with the shared state of one partner.
+
+*How often*: one instant is given away after the other, ``step_s`` apart, and nothing is saved up (GCRA without
+a burst). A budget of *n* calls in *w* seconds holds in **every** window of *w* seconds when instants are
+``(w + SLACK_S) / n`` apart: n + 1 of them span more than *w* even if the first call began ``SLACK_S`` late and
+the last one on time. The tightest budget decides. An instant that cannot be used within ``LATE_S`` is lost; the
+rest of the slack is for the way to the partner.
+
+*How many at once*: an even share per process, never more than the others leave.
+
+*Whether at all*: a pause by an operator, quiet hours, ``Retry-After``, and the breaker
+(:mod:`tickwright.partners.breaker`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tickwright.partners.breaker import Event, Report, Shared, advance, hear
+from tickwright.partners.quiet import DAY_S, open_seconds_max, quiet_until
+from tickwright.partners.settings import PartnerSettings
+
+SLACK_S = 0.1
+LATE_S = 0.05
+AHEAD_S = 0.3
+VALID_S = 0.6
+TRIAL_GRACE_S = 5.0
+QUIET_CREDIT_MIN = 10
+
+Why = Literal["paused", "quiet", "retry_after", "breaker_open", "on_trial", "budget", "concurrency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one process may do until ``valid_until_s``.
+
+    Attributes:
+        instants: How many calls, the first at ``first_s``, each ``step_s`` later; ``None`` is no limit.
+        share: Of the concurrency; ``None`` is no limit.
+        trial: One single call, to try a half-open breaker.
+        why: What stands in the way, if anything; the first that does.
+        wait_until_s: When to ask again; 0 for soon.
+    """
+
+    valid_until_s: float
+    instants: int | None = 0
+    first_s: float = 0.0
+    step_s: float = 0.0
+    share: int | None = None
+    trial: bool = False
+    why: Why | None = None
+    wait_until_s: float = 0.0
+
+
+def step_of(settings: PartnerSettings) -> float:
+    """Return how far apart two calls begin at least, in seconds; 0 without a budget."""
+    return max((_step(calls, window_s, settings) for calls, window_s in settings.budgets), default=0.0)
+
+
+def _step(calls: float, window_s: int, settings: PartnerSettings) -> float:
+    if calls < 1:  # "0.5/s" is one in two seconds
+        return (window_s + SLACK_S) / calls
+    gaps = len(settings.quiet) + 1
+    if window_s >= DAY_S and settings.quiet and calls > QUIET_CREDIT_MIN * gaps:
+        return (open_seconds_max(settings.quiet) + SLACK_S) / (math.floor(calls) - gaps)
+    return (window_s + SLACK_S) / math.floor(calls)
+
+
+def take_instants(now_s: float, next_free_s: float, step_s: float, wanted: int) -> tuple[float, int]:
+    """Return the first instant and how many; none where the first is further ahead than ``AHEAD_S``."""
+    first_s = max(now_s, next_free_s)
+    room = math.floor((now_s + AHEAD_S - first_s) / step_s) + 1 if first_s <= now_s + AHEAD_S else 0
+    return first_s, max(0, min(wanted, room))
+
+
+def believed(next_free_s: float, now_s: float, step_s: float) -> float:
+    """Return the first free instant, or the latest that it can be.
+
+    No instant is given away beyond ``AHEAD_S``, so the next one is a step later at most. What says more is left
+    over from a slower budget, or from a clock that was put back, and would silence the partner for as long.
+    """
+    return min(next_free_s, now_s + AHEAD_S + step_s)
+
+
+def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int:
+    """Return how much of ``limit`` session ``mine`` may use beside the ``shares`` of the others.
+
+    The odd ones go round with ``turn``, so that a limit below the number of processes reaches each of them.
+    The sum over all never exceeds ``limit``, whatever each of them held before.
+    """
+    sessions = sorted({*shares, mine})
+    rank = (sessions.index(mine) + turn) % len(sessions)
+    even = limit // len(sessions) + (1 if rank < limit % len(sessions) else 0)
+    others = sum(granted for session, granted in shares.items() if session != mine)
+    return max(0, min(even, limit - others))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who asks, and how things stand around it.
+
+    Attributes:
+        mine: Token of the session.
+        shares: What each session that lives was granted of the concurrency, this one included.
+        paused: An operator has paused the partner.
+        now_s: The database's clock.
+    """
+
+    mine: int
+    shares: Mapping[int, int]
+    paused: bool
+    now_s: float
+
+
+def decide(
+    shared: Shared, report: Report, settings: PartnerSettings, standing: Standing
+) -> tuple[Shared, Grant, int | None]:
+    """Return the new state, what the session may do, and what to write as its share (``None``: it has none).
+
+    Invariants:
+        PAR-1: the instants of all grants are ``step_of(settings)`` apart, whoever got them.
+        PAR-2: no instant is given away before ``blocked_until_s``, in quiet hours, or while paused or open.
+        PAR-3: while half-open, one session has one trial.
+        PAR-4: the written shares of all sessions sum up to the limit at most, unless calls that run exceed it.
+    """
+    now_s = standing.now_s
+    shared = hear(shared, report, settings, standing.mine, now_s)
+    shared = replace(shared, next_free_s=believed(shared.next_free_s, now_s, step_of(settings)))
+    if shared.breaker == "open" and now_s >= shared.open_until_s:
+        shared = advance(shared, Event.TIME_PASSED, settings, now_s)
+    why, wait_until_s = _closed_by(shared, settings, standing)
+    share = None if settings.concurrency is None else _share(settings.concurrency, report, standing)
+    written = None if share is None else _written(share, report, standing)
+    grant = Grant(now_s + VALID_S, share=share)
+    if why is not None:
+        return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
+    if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
+        return shared, grant, written  # whoever comes next asks; without a budget there is nothing to ask for
+    if shared.breaker == "half_open":
+        shared, grant = _give_trial(shared, grant, settings, standing)
+        return shared, grant, written
+    shared, grant = _give_instants(shared, grant, report, settings, now_s)
+    return shared, grant, written
+
+
+def _closed_by(shared: Shared, settings: PartnerSettings, standing: Standing) -> tuple[Why | None, float]:
+    if standing.paused:
+        return "paused", 0.0
+    quiet_s = quiet_until(standing.now_s, settings.quiet)
+    if quiet_s is not None:
+        return "quiet", quiet_s
+    if shared.blocked_until_s > standing.now_s:
+        return "retry_after", shared.blocked_until_s
+    if shared.breaker == "open":
+        return "breaker_open", shared.open_until_s
+    return None, 0.0
+
+
+def _share(limit: int, report: Report, standing: Standing) -> int:
+    if not (report.waiting or report.held):
+        return 0
+    return share_of(limit, standing.shares, standing.mine, int(standing.now_s // 5))
+
+
+def _written(share: int, report: Report, standing: Standing) -> int | None:
+    """Return what the row says; it shrinks one exchange after the lane, which uses its old share until it hears."""
+    old = min(report.share or 0, standing.shares.get(standing.mine, 0))
+    return max(share, report.held, old) if report.waiting or report.held or old else None
+
+
+def _give_trial(shared: Shared, grant: Grant, settings: PartnerSettings, standing: Standing) -> tuple[Shared, Grant]:
+    now_s = standing.now_s
+    if shared.trial_owner is not None and now_s < shared.trial_until_s:
+        return shared, replace(grant, why="on_trial")
+    if settings.concurrency is not None and not grant.share:
+        return shared, replace(grant, why="concurrency")
+    first_s, count = take_instants(now_s, shared.next_free_s, step_of(settings) or AHEAD_S, 1)
+    if not count:
+        return shared, replace(grant, why="budget", wait_until_s=first_s - AHEAD_S / 2)
+    until_s = now_s + settings.timeout.total_seconds() + VALID_S + TRIAL_GRACE_S
+    shared = replace(shared, trial_owner=standing.mine, trial_until_s=until_s, next_free_s=first_s + step_of(settings))
+    return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")
+
+
+def _give_instants(
+    shared: Shared, grant: Grant, report: Report, settings: PartnerSettings, now_s: float
+) -> tuple[Shared, Grant]:
+    step_s = step_of(settings)
+    crowded = settings.concurrency is not None and not grant.share
+    if step_s == 0.0:
+        return shared, replace(grant, instants=None, why="concurrency" if crowded else None)
+    if crowded:
+        return shared, replace(grant, why="concurrency")
+    first_s, count = take_instants(now_s, shared.next_free_s, step_s, report.wanted)
+    if not count:
+        return shared, replace(grant, why="budget", wait_until_s=first_s - AHEAD_S / 2)
+    return replace(shared, next_free_s=first_s + count * step_s), replace(
+        grant, instants=count, first_s=first_s, step_s=step_s
+    )

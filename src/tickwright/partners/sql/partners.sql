@@ -1,0 +1,74 @@
+-- name: open_states
+-- The rows of partners that nobody has called before. Index: partner_states_pkey.
+INSERT INTO tickwright.partner_states (partner_no)
+SELECT p.partner_no FROM tickwright.partners p WHERE p.partner_no = ANY ($1::smallint[]) ORDER BY p.partner_no
+    ON CONFLICT DO NOTHING;
+
+-- name: lock_states
+-- What all processes know together of the partners $1, locked in their order until the end of the transaction. Whoever
+-- stalls in it is thrown out long before a lease ends. Index: partner_states_pkey, partners_partner_no_key.
+SELECT s.partner_no, p.settings::text AS settings, p.paused_at IS NOT NULL AS paused,
+       date_part('epoch', s.next_free_at) AS next_free_s, coalesce(date_part('epoch', s.blocked_until), 0) AS blocked_until_s,
+       s.breaker, coalesce(date_part('epoch', s.open_until), 0) AS open_until_s, s.opened_times,
+       s.trial_owner, coalesce(date_part('epoch', s.trial_until), 0) AS trial_until_s,
+       date_part('epoch', s.window_at) AS window_at_s, s.window_ok, s.window_failed,
+       set_config('idle_in_transaction_session_timeout', '3000', true)
+  FROM tickwright.partner_states s JOIN tickwright.partners p USING (partner_no)
+ WHERE s.partner_no = ANY ($1::smallint[]) ORDER BY s.partner_no FOR UPDATE OF s;
+
+-- name: read_shares
+-- What every session that lives was granted of these partners' concurrency, and the clock; after lock_states, so that
+-- it is what the last one wrote. Index: partner_shares_pkey, workers_pkey.
+SELECT date_part('epoch', clock_timestamp()) AS now_s,
+       ARRAY (SELECT row(h.partner_no, h.worker, h.granted)
+                FROM tickwright.partner_shares h JOIN tickwright.workers w ON w.id = h.worker AND w.lost_at IS NULL
+               WHERE h.partner_no = ANY ($1::smallint[])) AS shares;
+
+-- name: write_exchange
+-- Write what an exchange decided, column by column, and this session's shares (NULL: it gives its share back). Fenced:
+-- nothing is written for a session that was declared lost, and the count says so. Index: workers_pkey,
+-- partner_states_pkey, partner_shares_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+), decided AS (
+  SELECT * FROM unnest($2::smallint[], $3::float8[], $4::float8[], $5::text[], $6::float8[], $7::integer[], $8::bigint[],
+                       $9::float8[], $10::float8[], $11::integer[], $12::integer[], $13::integer[], $14::text[])
+    AS u (partner_no, next_free_s, blocked_until_s, breaker, open_until_s, opened_times, trial_owner,
+          trial_until_s, window_at_s, window_ok, window_failed, granted, error)
+), written AS (
+  UPDATE tickwright.partner_states s
+     SET next_free_at = to_timestamp(d.next_free_s), blocked_until = to_timestamp(nullif(d.blocked_until_s, 0)),
+         breaker = d.breaker, open_until = to_timestamp(nullif(d.open_until_s, 0)), opened_times = d.opened_times,
+         trial_owner = d.trial_owner, trial_until = to_timestamp(nullif(d.trial_until_s, 0)),
+         window_at = to_timestamp(d.window_at_s), window_ok = d.window_ok, window_failed = d.window_failed,
+         failing_since = CASE WHEN d.breaker = 'closed' THEN NULL ELSE coalesce(s.failing_since, clock_timestamp()) END,
+         last_error = coalesce(d.error, s.last_error),
+         last_error_at = CASE WHEN d.error IS NULL THEN s.last_error_at ELSE clock_timestamp() END,
+         changed_at = CASE WHEN d.breaker = s.breaker THEN s.changed_at ELSE clock_timestamp() END
+    FROM decided d, mine WHERE s.partner_no = d.partner_no
+  RETURNING s.partner_no
+), given_back AS (
+  DELETE FROM tickwright.partner_shares h USING decided d, mine
+   WHERE h.partner_no = d.partner_no AND h.worker = mine.id AND d.granted IS NULL
+), granted AS (
+  INSERT INTO tickwright.partner_shares AS h (partner_no, worker, granted)
+  SELECT d.partner_no, mine.id, d.granted FROM decided d, mine WHERE d.granted IS NOT NULL
+      ON CONFLICT (partner_no, worker) DO UPDATE SET granted = excluded.granted WHERE h.granted <> excluded.granted
+)
+SELECT count(*) FROM written;
+
+-- name: list_partners
+-- Every partner with its settings. Small: a row per partner.
+SELECT partner_no, name, settings::text AS settings, paused_at IS NOT NULL AS paused FROM tickwright.partners ORDER BY name;
+
+-- name: declare_partner
+-- A partner that a program brings, unless somebody has set it up. Index: partners_pkey.
+INSERT INTO tickwright.partners AS p (name, settings) VALUES ($1, $2::jsonb)
+    ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, updated_at = clock_timestamp() WHERE p.settings = '{}';
+
+-- name: put_partner
+-- Set a partner's limits; the same ones change nothing. Index: partners_pkey.
+INSERT INTO tickwright.partners AS p (name, settings) VALUES ($1, $2::jsonb)
+    ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, updated_at = clock_timestamp()
+ WHERE p.settings <> excluded.settings
+RETURNING partner_no;

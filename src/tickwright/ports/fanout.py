@@ -1,0 +1,214 @@
+"""What fan-out needs of Redis and of RabbitMQ, as values: who publishes a window, who runs it, where tasks come from.
+
+*Marks* say which scheduler publishes the window of an entity, and that it is published. *Run claims* say which consumer
+runs a task, so that no two run at once and none runs twice. Both are kept in two places, Redis and PostgreSQL, behind
+the same words. A *task source* hands out messages of one queue.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+
+class Place(NamedTuple):
+    """One window of one entity and task type: what is published once."""
+
+    entity_code: str
+    task_type: str
+    window_s: int
+
+
+class Mark(Enum):
+    """What a claim found."""
+
+    MINE = "mine"
+    TAKEN = "taken"
+    SEALED = "sealed"
+
+
+class Claimed(NamedTuple):
+    """The answer to a claim; the last success where it is known here, in seconds since 1970."""
+
+    mark: Mark
+    last_success_s: float | None = None
+
+
+class Marks(Protocol):
+    """Who publishes what. Every method raises ``Unavailable`` when the store does not answer: then nothing is known."""
+
+    async def claim(self, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+        """Claim what is free, one answer per place, in order.
+
+        A place under the same ``token`` is ``MINE`` again, so that a claim whose answer was lost can be repeated.
+        A claim that is older than ``lease`` and not sealed is free.
+        """
+        ...
+
+    async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:
+        """Say that these are published: nobody claims them for ``keep``. What is claimed by somebody else stays his.
+
+        Returns:
+            How many were somebody else's by now.
+        """
+        ...
+
+    async def release(self, places: Sequence[Place], token: str) -> None:
+        """Let others claim what is still mine and not sealed: it was not published."""
+        ...
+
+
+class Run(NamedTuple):
+    """A task that is to be run. ``at_once`` bounds the runs of one entity, all task types together."""
+
+    entity_code: str
+    task_type: str
+    window_s: int
+    at_once: int
+
+
+class Start(Enum):
+    """What became of asking to run."""
+
+    BEGUN = "begun"
+    BUSY = "busy"
+    DONE = "done"
+
+
+class Begun(NamedTuple):
+    """The answer.
+
+    Attributes:
+        start: ``BUSY``: it runs elsewhere, or the entity has as many runs as it may. ``DONE``: this window or a newer
+            one ran with success.
+        fence: Of the claim, where it is begun.
+        begun_s: By the store's clock, in seconds since 1970.
+        last_success_s: When the last run that succeeded began; ``None`` where none is known.
+    """
+
+    start: Start
+    fence: int
+    begun_s: float
+    last_success_s: float | None
+
+
+class Ended(NamedTuple):
+    """How a run ended. ``error`` says why it failed; without one it succeeded, unless ``released``: as if not begun."""
+
+    run: Run
+    begun: Begun
+    error: str | None = None
+    released: bool = False
+
+
+class RunClaims(Protocol):
+    """Who runs what. Every method raises ``Unavailable`` when the store does not answer."""
+
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+        """Claim each run for ``owner``, the token of a session; one answer per run, in order."""
+        ...
+
+    async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+        """Write how runs ended; false where the run was not ours any more: then nothing is written."""
+        ...
+
+    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+        """Keep what is under way (``error`` and ``released`` say nothing); false where it is not ours any more."""
+        ...
+
+
+class Success(NamedTuple):
+    """A run that succeeded while the ledger was away: ``success_s`` is when it began."""
+
+    entity_code: str
+    task_type: str
+    window_s: int
+    success_s: float
+
+
+class CarryingRunClaims(RunClaims, Protocol):
+    """Run claims that stand in for the ledger while it is away, and keep what it has to be told later."""
+
+    async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
+        """Write how runs ended; with ``carry`` a success is also kept for the ledger until it is forgotten."""
+        ...
+
+    async def carried(self, limit: int) -> list[Success]:
+        """Return successes that the ledger has to be told, at most ``limit``, in no order."""
+        ...
+
+    async def forget(self, told: Sequence[Success]) -> None:
+        """Drop what the ledger was told; what has changed since stays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """One message in a consumer's hands until it says something about it, or the connection is lost.
+
+    Attributes:
+        deliveries: How often the broker has handed it out, this time included, as far as it says so.
+        delays: How often it was put back with a delay.
+        handle: The source's own.
+    """
+
+    body: bytes
+    headers: Mapping[str, Any]
+    message_id: str | None
+    content_encoding: str | None
+    deliveries: int
+    delays: int
+    handle: Any
+
+
+class TaskSource(Protocol):
+    """Messages of one queue, at most as many at a time as there are slots. A ``Service`` keeps the connection."""
+
+    async def take(self) -> Delivery:
+        """Wait for the next message, however long the broker is away."""
+        ...
+
+    async def ack(self, delivery: Delivery) -> bool:
+        """Say that nothing is left to do; false when the message is somebody else's by now."""
+        ...
+
+    async def delay(self, delivery: Delivery, by: timedelta) -> bool:
+        """Put it back for later: kept durably before the original is acknowledged. False as for ``ack``."""
+        ...
+
+    async def bury(self, delivery: Delivery, reason: str, text: str) -> bool:
+        """Move it to the dead letters with a code and words for people. False as for ``ack``."""
+        ...
+
+    async def release(self, delivery: Delivery) -> None:
+        """Give it back at once, as if it had not been taken."""
+        ...
+
+
+class DeadTask(NamedTuple):
+    """A message among the dead letters of the queue; ``key`` is under which it would come back, where it is known."""
+
+    message_id: str | None
+    reason: str
+    text: str
+    died_at_s: float | None
+    body: bytes
+    headers: Mapping[str, Any]
+    key: str = ""
+
+
+class DeadTasks(Protocol):
+    """The dead letters of the queue. Raises ``Unavailable`` when the broker does not answer."""
+
+    async def count(self) -> int:
+        """Return how many there are."""
+        ...
+
+    async def peek(self, limit: int) -> list[DeadTask]:
+        """Return the oldest ones, at most 1,000, and leave them where they are."""
+        ...
+
+    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids."""
+        ...

@@ -1,0 +1,47 @@
+"""DuckDB's types as they come out of a query: what is Python's own stays, everything else is cast to its exact text.
+
+Python would lose a nanosecond, a month of an interval, a year before Christ, and needs a library for time zones.
+"""
+
+from typing import NamedTuple
+
+from tickwright.ports.reports import Column
+
+_NATIVE = (
+    "BOOLEAN",
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    *("FLOAT", "DOUBLE", "VARCHAR"),
+)
+_TEXTS = {
+    "DATE": "DATE",
+    "TIME": "TIME",
+    "TIMESTAMP": "TIMESTAMP",
+    "TIMESTAMP_S": "TIMESTAMP",
+    "TIMESTAMP_MS": "TIMESTAMP",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMPTZ",
+    "INTERVAL": "INTERVAL",
+    "UUID": "UUID",
+}
+_NESTED = ("STRUCT", "MAP", "UNION", "VARIANT")
+
+
+class Selected(NamedTuple):
+    """A column as it is selected, what it is then, and whether it is a JSON text."""
+
+    expression: str
+    column: Column
+    is_json: bool
+
+
+def select(name: str, kind: str, alias: str) -> Selected:
+    """Return how a column of the type ``kind`` is selected."""
+    if kind in _NATIVE:
+        return Selected(alias, Column(name, kind), is_json=False)
+    if kind == "JSON":
+        return Selected(f"CAST({alias} AS VARCHAR)", Column(name, "JSON"), is_json=True)
+    if kind.endswith("]") or kind.startswith(_NESTED):
+        return Selected(f"CAST(to_json({alias}) AS VARCHAR)", Column(name, "JSON"), is_json=True)
+    if kind == "BLOB":
+        return Selected(f"lower(hex({alias}))", Column(name, "VARCHAR"), is_json=False)
+    told = kind if kind.startswith("DECIMAL(") else _TEXTS.get(kind, "VARCHAR")
+    return Selected(f"CAST({alias} AS VARCHAR)", Column(name, told), is_json=False)

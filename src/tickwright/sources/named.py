@@ -1,0 +1,128 @@
+"""The sources of one process: each is opened by who asks for it first, and all are closed together.
+
+Which kind a source is, its URL says. A driver is imported when a source of its kind is asked for.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.references import HandedOut, Secrets, put_in
+from tickwright.ports.reports import Source
+
+SCHEMES = ("postgresql", "postgres", "sqlite", "duckdb", "files")
+SCHEMES_SHOWN = "postgresql://, sqlite:///, duckdb:/// or files:///"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+STATEMENT_TIMEOUT_MAX = timedelta(hours=6)
+CONNECTIONS_MAX = 50
+
+
+class SourceTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of one source.
+
+    Attributes:
+        url: Where it is; may have ``${env:NAME}`` in it.
+        connections_max: Queries at once from this process, 1 to 50; more of them wait.
+        statement_timeout: Of one query, 10 ms to 6 h; the shorter one of this and the caller's holds.
+    """
+
+    url: str
+    connections_max: int = 4
+    statement_timeout: timedelta = STATEMENT_TIMEOUT_MAX
+
+
+class OpenSource(Source, Protocol):
+    """A source that can be closed."""
+
+    async def aclose(self) -> None:
+        """Give back what it holds. Twice is harmless."""
+        ...
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a source's URL, with all references put in.
+
+    Raises:
+        Rejected: ``unknown_source_scheme``. Permanent; the URL, which may hold a password, is not repeated.
+    """
+    found = _SCHEME.match(url)
+    if found is None or found[1].lower() not in SCHEMES or not found[2]:
+        what = f"{found[1][:20]}: is no kind of source that is known" if found else "the url of a source has no scheme"
+        raise Rejected("unknown_source_scheme", f"{what}; write {SCHEMES_SHOWN}")
+    return found[1].lower()
+
+
+def path_of(name: str, url: str) -> Path:
+    """Return the path that the URL of a file names.
+
+    Raises:
+        Rejected: ``invalid_source``. Permanent.
+    """
+    scheme, _, rest = url.partition("://")
+    path = unquote(rest)
+    if not path.startswith("/") or "\0" in path:
+        raise Rejected("invalid_source", f"source {name}: write {scheme}:///absolute/path")
+    return Path(path)
+
+
+class Sources:
+    """Sources by name.
+
+    Args:
+        terms: What is said of each.
+        secrets: Where ``${env:NAME}`` is found.
+    """
+
+    def __init__(self, terms: Mapping[str, SourceTerms], secrets: Secrets) -> None:
+        self._terms, self._secrets = terms, HandedOut(secrets)
+        self._open: dict[str, OpenSource] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of all sources that are configured here."""
+        return sorted(self._terms)
+
+    def get(self, name: str) -> Source:
+        """Return the source of that name; nothing is connected before its first query.
+
+        Raises:
+            Rejected: ``unknown_source``, ``unknown_source_scheme``, ``secret_missing``, ``invalid_source``. Retry once
+                the configuration is right.
+        """
+        if name not in self._terms:
+            known = ", ".join(self.names()) or "none"
+            raise Rejected("unknown_source", f"there is no [sources.{name}] in this process; known: {known}")
+        if name not in self._open:
+            self._open[name] = _make(name, self._terms[name], self._secrets)
+        return self._open[name]
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` without the secrets that sources were given: a function may quote its connection."""
+        return self._secrets.mask(text)
+
+    async def aclose(self) -> None:
+        """Close every source. Twice is harmless."""
+        opened, self._open = self._open, {}
+        for source in opened.values():
+            await source.aclose()
+
+
+def _make(name: str, terms: SourceTerms, secrets: HandedOut) -> OpenSource:
+    url: str = put_in(terms.url, secrets)
+    scheme = scheme_of(url)
+    if scheme in {"postgresql", "postgres"}:
+        from tickwright.sources.postgres import PostgresSource
+
+        return PostgresSource(name, url, terms, mask=secrets.mask)
+    if scheme == "sqlite":
+        from tickwright.sources.sqlite import SqliteSource
+
+        return SqliteSource(name, url, terms)
+    from tickwright.sources.duckdb_files import DuckdbSource
+
+    return DuckdbSource(name, url, terms)

@@ -1,0 +1,208 @@
+"""CSV and Parquet files of the object store as sources: each is fetched once into a folder of this process's own.
+
+There it becomes a DuckDB database, its rows ordered by one column and numbered in that order, so that a range of it is
+read without reading the rest. The numbers are a function of the file's bytes: two processes that have the same object
+cut the same ranges. An object that was replaced meanwhile has another checksum, and is refused.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import re
+from collections.abc import AsyncIterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import duckdb
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.audiences import AudienceFile, FileFacts
+from tickwright.ports.objects import ObjectStore
+from tickwright.sources.duckdb_files import MEMORY, THREADS, DuckdbSource, identifier, literal
+from tickwright.sources.named import SourceTerms
+from tickwright.store.queries import load
+
+_Q = load("tickwright.sources.sql", "object_files.sql")
+TABLE, PLACE = "members", "tickwright place"
+_GAP = re.compile(r"\{([a-z_]+)\}")
+OBJECT_BYTES_MAX = 16 * 1024**3
+KEPT = 4
+LINE_BYTES_MAX = 1024 * 1024
+READERS_MAX = 8
+INTERRUPT_AGAIN_S = 0.05
+_PASSING = (duckdb.IOException, duckdb.InterruptException)
+
+
+class ObjectFiles:
+    """Implements :class:`tickwright.ports.audiences.AudienceFiles`.
+
+    Args:
+        objects: Where the files are.
+        folder: Of this process alone; what is left in it nobody needs.
+        kept: So many are kept for the next reader when nobody reads them.
+    """
+
+    def __init__(self, objects: ObjectStore, folder: Path, *, kept: int = KEPT) -> None:
+        self._objects, self._folder, self._kept = objects, folder, kept
+        self._here: list[_Local] = []  # who was used last is last
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._numbers = itertools.count(1)
+
+    @contextlib.asynccontextmanager
+    async def open(self, key: str, order: str, expected: FileFacts | None) -> AsyncIterator[AudienceFile]:
+        """Fetch the object, unless it is here, and give it for the length of the block.
+
+        Without ``expected`` it is fetched whatever is here: what is in the store now is asked for.
+
+        Raises:
+            Rejected: ``audience_changed``, ``audience_unreadable`` (with DuckDB's words), ``object_missing``,
+                ``object_store_refused``. Permanent until somebody acts.
+            Unavailable: ``object_store_unavailable``, ``audience_folder_full``. Retry.
+        """
+        lock = self._locks.setdefault((key, order), asyncio.Lock())
+        async with lock:
+            local = self._find(key, order, expected) or await self._fetch(key, order, expected)
+            local.readers += 1
+        try:
+            yield AudienceFile(local.source, TABLE, PLACE, local.facts)
+        finally:
+            local.readers -= 1
+            await self._evict(self._kept)
+
+    async def aclose(self) -> None:
+        """Remove what nobody reads. Twice is harmless."""
+        await self._evict(0)
+
+    def _find(self, key: str, order: str, expected: FileFacts | None) -> "_Local | None":
+        for local in self._here:
+            if (local.key, local.order, local.facts) == (key, order, expected):
+                self._here.remove(local)
+                self._here.append(local)
+                return local
+        return None
+
+    async def _fetch(self, key: str, order: str, expected: FileFacts | None) -> "_Local":
+        size = await self._objects.size(key)
+        if size is not None and size > OBJECT_BYTES_MAX:
+            raise Rejected("audience_unreadable", f"{key} has more than {OBJECT_BYTES_MAX} bytes")
+        number = next(self._numbers)
+        raw, database = self._folder / f"audience-{number}.raw", self._folder / f"audience-{number}.duckdb"
+        try:
+            await self._objects.fetch_file(key, raw)
+            facts = await asyncio.to_thread(_facts, raw)
+            if expected is not None and facts != expected:
+                why = f"{key} is not the file any more that this execution was cut from; start a new execution"
+                raise Rejected("audience_changed", why)
+            known = self._find(key, order, facts)
+            if known is not None:
+                return known
+            await _Load(key, raw, database).run(order)
+        except OSError as error:
+            raise Unavailable("audience_folder_full", f"{self._folder} cannot be written: {error.strerror}") from None
+        finally:
+            raw.unlink(missing_ok=True)
+        local = _Local(key, order, facts, database)
+        self._here.append(local)
+        return local
+
+    async def _evict(self, kept: int) -> None:
+        unread = [local for local in self._here if local.readers == 0]
+        for local in unread[: max(0, len(unread) - kept)]:
+            self._here.remove(local)
+            await local.source.aclose()
+            local.database.unlink(missing_ok=True)
+
+
+class _Local:
+    """One object, ordered by one of its columns, in this process's folder."""
+
+    def __init__(self, key: str, order: str, facts: FileFacts, database: Path) -> None:
+        self.key, self.order, self.facts, self.database = key, order, facts, database
+        self.source = DuckdbSource(
+            key, database.as_uri().replace("file", "duckdb", 1), SourceTerms(url="", connections_max=READERS_MAX)
+        )
+        self.readers = 0
+
+
+class _Load:
+    """Makes the database of one file, in a thread that is interrupted when nobody waits."""
+
+    def __init__(self, key: str, raw: Path, database: Path) -> None:
+        self._key, self._raw, self._database = key, raw, database
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    async def run(self, order: str) -> None:
+        """Load it; what is broken off leaves nothing."""
+        running = asyncio.get_running_loop().run_in_executor(None, self._load, order)
+        try:
+            await asyncio.shield(running)
+        except BaseException:
+            while not running.done():
+                with contextlib.suppress(duckdb.Error):
+                    if self._connection is not None:
+                        self._connection.interrupt()
+                await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)
+            if not running.cancelled():
+                running.exception()
+            self._database.unlink(missing_ok=True)
+            raise
+
+    def _load(self, order: str) -> None:
+        spill = self._database.with_suffix(".spill")
+        config: dict[str, Any] = {
+            "memory_limit": MEMORY,
+            "threads": THREADS,
+            "temp_directory": str(spill),
+            "preserve_insertion_order": False,
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+        }
+        kind = "parquet" if self._key.lower().endswith(".parquet") else "csv"
+        separator = _separator(self._raw) if kind == "csv" else ""
+        rows = _filled(kind, file=literal(str(self._raw)), separator=literal(separator))
+        words = {"rows": rows, "order": f"f.{identifier(order)}", "place": identifier(PLACE)}
+        try:
+            connection = self._connection = duckdb.connect(str(self._database), config=config)
+            try:
+                connection.execute(_filled("bound", file=literal(str(self._raw)), folder=literal(str(spill))))
+                described = connection.execute(_filled("columns", rows=rows)).description or ()
+                _check_order(order, [str(column[0]) for column in described])
+                connection.execute(_filled("load", **words))
+            finally:
+                connection.close()
+        except duckdb.Error as error:
+            raise self._said(error) from None
+
+    def _said(self, error: duckdb.Error) -> TickwrightError:
+        said = str(error).partition("\n\nLINE")[0].replace(str(self._raw), self._key)[:1000]
+        if isinstance(error, _PASSING):
+            return Unavailable("audience_folder_full", f"{self._key} cannot be put into the work folder: {said}")
+        return Rejected("audience_unreadable", f"{self._key} cannot be read: {said}")
+
+
+def _check_order(order: str, columns: Sequence[str]) -> None:
+    if order in columns:
+        return
+    near = get_close_matches(order, columns, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(columns)[:500]}"
+    raise Rejected("audience_unreadable", f"it has no column {order}; {hint}")
+
+
+def _separator(path: Path) -> str:
+    """Return what stands between the names of the first line: one of ``, ; | TAB``."""
+    with path.open("rb") as opened:
+        names = re.sub(rb'"[^"]*"', b"", opened.readline(LINE_BYTES_MAX)).decode("utf-8", "replace")
+    return max(",;|\t", key=names.count)
+
+
+def _facts(path: Path) -> FileFacts:
+    with path.open("rb") as opened:
+        return FileFacts(path.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest())
+
+
+def _filled(name: str, **gaps: str) -> str:
+    """Put texts into the gaps of a statement; what is put in is not looked at again."""
+    return _GAP.sub(lambda gap: gaps[gap[1]], _Q[name].partition("\n")[2])

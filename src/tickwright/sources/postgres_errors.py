@@ -1,0 +1,48 @@
+"""What PostgreSQL says when it does not do what a query asks, in our words: what may pass, and what never will."""
+
+from collections.abc import Callable
+
+from psycopg.pq import DiagnosticField
+from psycopg.pq.abc import PGresult
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.placeholders import Bound
+
+MESSAGE_CHARS_MAX = 1000
+_TIMEOUT = "57014"
+_UNTYPED = {"42P08", "42P18"}
+_PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "XX", "25P")
+"""Classes of SQLSTATE that say nothing of the query: the connection, who may connect, conflicts, the server's needs."""
+
+
+def lost(name: str, text: str) -> Unavailable:
+    """Return the error for a server that cannot be reached or that broke off."""
+    first = text.strip().partition("\n")[0] or "the connection was closed"
+    return Unavailable("source_unavailable", f"source {name} is not available: {first[:MESSAGE_CHARS_MAX]}")
+
+
+def refused(name: str, result: PGresult, bound: Bound, sql: str, mask: Callable[[str], str]) -> TickwrightError:
+    """Return the error that a failed result stands for, with the place in what was written, where there is one."""
+    state = _field(result, DiagnosticField.SQLSTATE)
+    said = mask(_field(result, DiagnosticField.MESSAGE_PRIMARY) or "no reason given")[:MESSAGE_CHARS_MAX]
+    if state == _TIMEOUT and "statement timeout" in said:
+        return Unavailable("source_timeout", f"source {name} did not finish the query in time")
+    if not state or state.startswith(_PASSING):
+        return lost(name, said)
+    told = mask(_field(result, DiagnosticField.MESSAGE_HINT))[:MESSAGE_CHARS_MAX]
+    hint = "write its type behind the name, as :name::text" if state in _UNTYPED else told
+    text = f"source {name} refuses the query{_place(result, bound, sql)}: {said}{f' ({hint})' if hint else ''}"
+    return Rejected("source_refused", text, sqlstate=state)
+
+
+def _place(result: PGresult, bound: Bound, sql: str) -> str:
+    position = _field(result, DiagnosticField.STATEMENT_POSITION)
+    if not position.isdigit():
+        return ""
+    at = bound.original(int(position) - 1)
+    line = sql.count("\n", 0, at) + 1
+    return f" at line {line}, column {at - (sql.rfind(chr(10), 0, at) + 1) + 1}"
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""What is said to sources besides the queries themselves."""

@@ -1,0 +1,22 @@
+-- name: bound
+-- Reading one file, {file}, and spilling below {folder}; nothing else is seen.
+SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET allowed_paths = [{file}]; SET allowed_directories = [{folder}];
+SET enable_external_access = false; SET lock_configuration = true
+
+-- name: csv
+-- Every value as its text; an empty one is NULL, a quoted empty one is an empty text. What could be guessed is said: a guess would skip lines that do not fit.
+read_csv({file}, delim = {separator}, quote = '"', escape = '"', comment = '', skip = 0, header = true, all_varchar = true, allow_quoted_nulls = false,
+         null_padding = false, ignore_errors = false, strict_mode = true)
+
+-- name: parquet
+-- As it says itself.
+read_parquet({file})
+
+-- name: columns
+-- What the columns are called.
+SELECT * FROM {rows} AS f LIMIT 0
+
+-- name: load
+-- The rows in the order of one column, each with its place in it; equal values have equal places, a NULL has none.
+CREATE TABLE members AS
+SELECT CASE WHEN {order} IS NOT NULL THEN rank() OVER (ORDER BY {order} NULLS LAST) END AS {place}, * FROM {rows} AS f ORDER BY 1

@@ -1,0 +1,119 @@
+"""SQLite as a source: ``sqlite:///absolute/path``, opened so that nothing can be written, attached or set.
+
+SQLite has no types for its columns, so they are found in the values. A list is given as JSON text, for ``json_each``.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.placeholders import bind
+from tickwright.ports.batches import Dialect
+from tickwright.ports.reports import Column
+from tickwright.sources.named import SourceTerms, path_of
+from tickwright.sources.pieces import gathered
+from tickwright.sources.threaded import ThreadedSource
+
+BUSY_S = 5.0
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+}
+
+
+class SqliteSource(ThreadedSource):
+    """A SQLite database file.
+
+    Raises:
+        Rejected: ``invalid_source``. Permanent.
+    """
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, name: str, url: str, terms: SourceTerms) -> None:
+        path = path_of(name, url)
+        super().__init__(name, terms, lambda: SqliteReader(name, path))
+
+
+class SqliteReader:
+    """One query."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name, self._path = name, path
+        self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+
+    def open(self, sql: str, values: Mapping[str, Any]) -> tuple[Column, ...]:
+        """Begin the query and return its columns."""
+        bound = bind(sql, values, "?{}".format)
+        given = tuple(map(_as_parameter, bound.values))
+        try:
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(self._path))}?mode=ro",
+                uri=True,
+                timeout=BUSY_S,
+                check_same_thread=False,
+                isolation_level=None,
+            )
+            self._connection.set_authorizer(_authorize)
+            self._cursor = self._connection.execute(bound.sql, given)
+        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+            raise self._said(error) from None
+        described: Sequence[tuple[Any, ...]] = self._cursor.description or ()
+        if not described:
+            raise Rejected("source_refused", f"the query of source {self._name} gives no rows; write a single query")
+        return tuple(Column(column[0], "") for column in described)
+
+    def fetch(self) -> Sequence[Sequence[Any]]:
+        """Return the next rows."""
+        assert self._cursor is not None  # noqa: S101  # opened first
+        try:
+            return gathered(self._cursor.fetchmany)
+        except sqlite3.Error as error:
+            raise self._said(error) from None
+
+    def interrupt(self) -> None:
+        """End what runs."""
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
+                self._connection.interrupt()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _said(self, error: Exception) -> TickwrightError:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in _PASSING:
+            return Unavailable("source_unavailable", f"source {self._name} is not available: {error}")
+        return Rejected("source_refused", f"source {self._name} refuses the query: {str(error)[:1000]}")
+
+
+def _authorize(action: int, what: str | None, *_more: Any) -> int:
+    """Allow reading; table functions such as ``json_each`` describe themselves by what looks like an update."""
+    describes = action == sqlite3.SQLITE_UPDATE and what == "sqlite_master"
+    return sqlite3.SQLITE_OK if describes or action in _ALLOWED else sqlite3.SQLITE_DENY
+
+
+def _as_parameter(value: Any) -> Any:
+    if isinstance(value, Mapping | list | tuple):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    return value.isoformat() if isinstance(value, date | time) else value

@@ -1,0 +1,37 @@
+"""The audit trail: one row per operator action, in the transaction of the action itself."""
+
+from typing import Any
+
+import msgspec
+
+from tickwright.ports.caller import Caller
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.store.sql", "audit.sql")
+
+
+async def write_audit(
+    connection: Connection, caller: Caller, action: str, subject: str, *, before: Any = None, after: Any = None
+) -> int:
+    """Say who did what to what; return the row's id.
+
+    Args:
+        connection: In the transaction of the action: both are there, or neither.
+        caller: Who.
+        action: Stable, such as ``jobs.cancel``.
+        subject: Such as ``job:42``.
+        before: What it was, without any secret.
+        after: What it is now, without any secret.
+    """
+    row_id: int = await connection.fetchval(_SQL["audit"], caller.name, action, subject, _json(before), _json(after))
+    return row_id
+
+
+async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
+    """Replace what one's own row says of an action that goes on."""
+    await connection.execute(_SQL["audit_progress"], row_id, _json(after))
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

@@ -1,0 +1,156 @@
+"""A stream of lines into the database, in constant memory: read one by one, committed in batches, in their order.
+
+A batch is committed in one transaction with what the import's line of the audit trail says of it (``committed_lines``),
+so that is never more and never less than what is there. A bad line is rejected with its number and reason and costs no
+other. What a line is, and how a batch of them is written, is the capability's.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from typing import Generic, TypeVar
+
+import structlog
+
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.lines import LINE_BYTES_MAX, ImportResult, LineSplitter
+from tickwright.ports.caller import Caller
+from tickwright.store.audit import update_audit, write_audit
+from tickwright.store.pool import AWAY, Connection, Pool
+
+BATCH_BYTES_MAX = 4_194_304
+
+T = TypeVar("T")
+_log = structlog.get_logger("tickwright.imports")
+
+
+class BatchedImport(ABC, Generic[T]):
+    """One import, made for one stream; a capability says how a line is read and how a batch is written.
+
+    Args:
+        caller: For the audit trail.
+        action: Stable, such as ``trackers.import``.
+        subject: What is imported.
+        rows_max: A batch has so many things at the most; it is full, too, at 4 MiB of lines.
+
+    Attributes:
+        result: What it has done so far.
+    """
+
+    def __init__(self, pool: Pool, caller: Caller, *, action: str, subject: str, rows_max: int) -> None:
+        self._pool, self._caller = pool, caller
+        self._action, self._subject = action, subject
+        self._rows_max = rows_max
+        self._batch: list[T] = []
+        self._batch_bytes = 0
+        self.result = ImportResult(rejects=[])
+
+    async def run(self, chunks: AsyncIterator[bytes]) -> ImportResult:
+        """Import the stream.
+
+        Args:
+            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+
+        Raises:
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
+        """
+        try:
+            await self._begin()
+            await self._read(chunks)
+        except AWAY as error:
+            committed = self.result.committed_lines
+            _log.warning(f"{self._action}_interrupted", lines=committed, error=repr(error))
+            raise Unavailable(
+                "import_interrupted",
+                f"the database went away; lines up to {committed} are committed, the rest is not",
+                committed_lines=committed,
+            ) from error
+        return self.result
+
+    # ------------------------------------------------------------------ the capability's
+
+    async def _learn(self, connection: Connection) -> None:
+        """Learn, once, what lines are checked against."""
+
+    @abstractmethod
+    async def _thing(self, line: bytes, number: int) -> T | None:
+        """Return what a line stands for; nothing where it stands for none.
+
+        Raises:
+            TickwrightError: The line is rejected; after ``invalid_columns`` the whole import.
+        """
+
+    @abstractmethod
+    async def _write(self, connection: Connection, batch: Sequence[T]) -> None:
+        """Write a batch, which may be empty, and count it in the result."""
+
+    @property
+    def _full(self) -> bool:
+        return len(self._batch) >= self._rows_max or self._batch_bytes >= BATCH_BYTES_MAX
+
+    async def _commit(self, batch: Sequence[T], lines: int, *, finished: bool) -> None:
+        """Write a batch, and say in the same transaction that every line up to ``lines`` is settled."""
+        committed = self.result.committed_lines
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                await self._write(connection, batch)
+                self.result.committed_lines = lines
+                await update_audit(connection, self.result.import_id, self._progress(finished=finished))
+        except AWAY:
+            self.result.committed_lines = committed
+            raise
+
+    # ------------------------------------------------------------------ the same for all
+
+    async def _begin(self) -> None:
+        """Open the line of the audit trail."""
+        async with self._pool.acquire() as connection:
+            await self._learn(connection)
+            self.result.import_id = await write_audit(
+                connection, self._caller, self._action, self._subject, after=self._progress(finished=False)
+            )
+
+    async def _read(self, chunks: AsyncIterator[bytes]) -> None:
+        """Read to the end; commit each batch when it is full."""
+        splitter = LineSplitter()
+        async for chunk in chunks:
+            for line in splitter.feed(chunk):
+                await self._take(line)
+                if self._full:
+                    await self._hand_over(finished=False)
+            await asyncio.sleep(0)  # the other requests of this process have their turn
+        for line in splitter.end():
+            await self._take(line)
+        await self._hand_over(finished=True)
+
+    async def _take(self, line: bytes | None) -> None:
+        self.result.lines += 1
+        try:
+            if line is None:
+                raise Rejected("line_too_long", f"a line has at most {LINE_BYTES_MAX} bytes", status=413)
+            if not line or line.isspace():
+                return
+            thing = await self._thing(line, self.result.lines)
+        except TickwrightError as error:
+            if error.code == "invalid_columns":
+                raise
+            self.result.reject(self.result.lines, error)
+            return
+        if thing is not None:
+            self._batch.append(thing)
+            self._batch_bytes += len(line)
+
+    async def _hand_over(self, *, finished: bool) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        await self._commit(batch, self.result.lines, finished=finished)
+
+    def _progress(self, *, finished: bool) -> dict[str, int | bool]:
+        result = self.result
+        return {
+            "committed_lines": result.committed_lines,
+            "created": result.created,
+            "existing": result.existing,
+            "rejected": result.rejected,
+            "finished": finished,
+        }

@@ -1,0 +1,65 @@
+-- name: list
+-- All receivers, or the one named $1, and how many secrets sign for each; never a secret. Small: a row per receiver.
+SELECT r.*, (SELECT count(*) FROM tickwright.alert_receiver_secrets s
+              WHERE s.receiver = r.name AND (s.retires_at IS NULL OR s.retires_at > clock_timestamp())) AS signing_secrets
+  FROM tickwright.alert_receivers r WHERE $1::text IS NULL OR r.name = $1 ORDER BY r.name LIMIT 1000;
+
+-- name: count
+-- How many there are; a put waits for the one before it, so that the bound holds. Small: a row per receiver.
+SELECT count(*) FROM tickwright.alert_receivers;
+
+-- name: lock_all
+-- Changes of receivers come one after the other; whoever reads waits for none of them.
+LOCK TABLE tickwright.alert_receivers IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: put
+-- Create or replace a receiver; what waits for it goes to the new url. Index: alert_receivers_pkey.
+INSERT INTO tickwright.alert_receivers (name, url, severity_min, rules) VALUES ($1, $2, $3, $4::text[])
+ON CONFLICT (name) DO UPDATE
+   SET url = excluded.url, severity_min = excluded.severity_min, rules = excluded.rules, updated_at = clock_timestamp();
+
+-- name: delete
+-- Forget a receiver and its secrets. Index: alert_receivers_pkey.
+DELETE FROM tickwright.alert_receivers WHERE name = $1;
+
+-- name: delete_waiting
+-- And what still waits for it. Index: outbox_lane.
+DELETE FROM tickwright.outbox
+ WHERE hashtextextended(destination, 0) = hashtextextended('alert:' || $1::text, 0) AND destination = 'alert:' || $1::text;
+
+-- name: add_secret
+-- A secret that signs from now on.
+INSERT INTO tickwright.alert_receiver_secrets (receiver, secret) VALUES ($1, $2);
+
+-- name: retire_secrets
+-- The secrets so far sign for a while beside the new one. Index: alert_receiver_secrets_receiver.
+UPDATE tickwright.alert_receiver_secrets SET retires_at = least(retires_at, clock_timestamp() + $2::interval)
+ WHERE receiver = $1;
+
+-- name: drop_retired
+-- Secrets that sign no more are kept nowhere. Index: alert_receiver_secrets_receiver.
+DELETE FROM tickwright.alert_receiver_secrets WHERE receiver = $1 AND retires_at <= clock_timestamp();
+
+-- name: endpoints
+-- Where messages to these receivers go now, and the secrets that sign, newest first. Indexes: alert_receivers_pkey,
+-- alert_receiver_secrets_receiver.
+SELECT r.name, r.url,
+       ARRAY(SELECT s.secret FROM tickwright.alert_receiver_secrets s
+              WHERE s.receiver = r.name AND (s.retires_at IS NULL OR s.retires_at > clock_timestamp())
+              ORDER BY s.id DESC) AS secrets
+  FROM tickwright.alert_receivers r WHERE r.name = ANY ($1::text[]);
+
+-- name: tell
+-- A message for every receiver that wants to hear of these alerts as they are now: fired or resolved. In the transaction that
+-- changed them, so each change is told once. Small: a row per receiver. Index: alerts_pkey.
+INSERT INTO tickwright.outbox (destination, key, payload)
+SELECT 'alert:' || r.name, a.rule || '/' || a.subject,
+       jsonb_build_object('version', 1, 'event', CASE a.state WHEN 'firing' THEN 'fired' ELSE 'resolved' END, 'alert_id', a.id,
+                          'rule', a.rule, 'subject', a.subject, 'severity', a.severity, 'summary', a.summary, 'facts', a.facts,
+                          'at', CASE a.state WHEN 'firing' THEN a.fired_at ELSE a.resolved_at END)
+  FROM tickwright.alerts a
+  JOIN tickwright.alert_receivers r
+    ON (r.rules IS NULL OR a.rule = ANY (r.rules))
+   AND array_position(ARRAY['info', 'warning', 'critical'], a.severity)
+    >= array_position(ARRAY['info', 'warning', 'critical'], r.severity_min)
+ WHERE a.id = ANY ($1::bigint[]) ORDER BY a.id, r.name;

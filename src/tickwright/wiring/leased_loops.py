@@ -1,0 +1,36 @@
+"""The loops of which one process at a time runs each, beside those of a capability's own wiring."""
+
+from datetime import timedelta
+
+from tickwright.capabilities.fanout.upkeep import Upkeep as FanoutUpkeep
+from tickwright.capabilities.polling.freshness import Judge
+from tickwright.capabilities.polling.loops import Corrector, Registrar, Selector
+from tickwright.domain.leases import LeaseTerms
+from tickwright.runtime import upkeep
+from tickwright.runtime.leases import LeasedService, Leases
+from tickwright.runtime.poll_relay import PollRelay
+from tickwright.runtime.rounds import LeasedRounds
+from tickwright.wiring.brokers import poll_events, poll_log, polls_topic
+from tickwright.wiring.report_upkeep import ReportUpkeep
+from tickwright.wiring.settings import Settings
+
+ROUNDS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
+
+
+def poll_relays(settings: Settings, leases: Leases) -> list[PollRelay]:
+    """Return a relay of polls per shard, each with a log of its own."""
+    shards = range(settings.relay_shards)
+    return [PollRelay(leases, poll_log(settings), topic=polls_topic(settings), shard=shard) for shard in shards]
+
+
+def scheduler_loops(settings: Settings, leases: Leases) -> list[LeasedService]:
+    """Return the loops of the scheduler role."""
+    return [
+        upkeep.Upkeep(leases),
+        LeasedRounds("registrar", leases, Registrar().round, terms=ROUNDS),
+        LeasedRounds("selector", leases, Selector(shards=settings.relay_shards).round, terms=ROUNDS),
+        LeasedRounds("corrector", leases, Corrector(poll_events(settings)).round, terms=ROUNDS),
+        LeasedRounds("freshness", leases, Judge().round, terms=ROUNDS),
+        LeasedRounds("fanout-upkeep", leases, FanoutUpkeep().round, terms=upkeep.TERMS, rest_max_s=30),
+        LeasedRounds("report-upkeep", leases, ReportUpkeep(settings).round, terms=upkeep.TERMS, rest_max_s=30),
+    ]

@@ -1,0 +1,47 @@
+"""A folder of one process's own, for rows and merges that nobody needs when it is gone.
+
+Its name is random, because processes that share a disk may have equal process ids, and it belongs to whoever holds the
+lock of that name. So what a killed process left is known by anybody, without a clock, and what lives is left alone.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tickwright.adapters.objectstore.incoming import incoming, sweep
+from tickwright.wiring.settings import Settings
+
+LOCKS = "locks"
+
+
+def work_place(settings: Settings) -> Path:
+    """Return where the folders of all processes are; nothing else is in it, for what has no owner there is removed."""
+    return (settings.report_folder or settings.home_folder / "reports") / "work"
+
+
+@contextmanager
+def work_folder(place: Path) -> Iterator[Path]:
+    """Give a new folder in ``place`` for the length of the block; those of dead processes are removed first.
+
+    Raises:
+        OSError: It cannot be made. Retry when there is room, or permission.
+    """
+    locks = place / LOCKS
+    locks.mkdir(parents=True, exist_ok=True)
+    sweep(locks)
+    with incoming(locks) as lock:
+        _remove_dead(place, locks)
+        folder = place / lock.path.name
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_dead(place: Path, locks: Path) -> None:
+    """Remove folders without a lock: one that lives has made its lock before its folder."""
+    for folder in place.iterdir():
+        if folder != locks and not (locks / folder.name).exists():
+            shutil.rmtree(folder, ignore_errors=True)

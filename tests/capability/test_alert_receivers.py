@@ -1,0 +1,400 @@
+"""Receivers of alerts: told once of each change, signed, in order, also after they were down; no secret is shown."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from kit.api import ADMIN, RunningApi, running_api
+from kit.cli import environment, tickwright
+from kit.leases import LONG
+from kit.receivers import HttpReceiver, Received
+from kit.relays import RelayWorld, relay_world
+from kit.waiting import eventually_async
+from tickwright.brokers.http import ReceiverBroker
+from tickwright.domain.errors import Rejected
+from tickwright.observe.alerts import RULES
+from tickwright.runtime.alert_receivers import AlertReceivers, ReceiverRequest
+from tickwright.runtime.alerting import Alerting
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.store.pool import AWAY
+from tickwright.wiring.brokers import target_check
+from tickwright.wiring.settings import Settings
+
+WATCHED = tuple(rule for rule in RULES if rule.name in {"task_type_gone", "threads_stuck"})
+TYPE = "INSERT INTO tickwright.task_types (name, target) VALUES ($1, 'python:x')"
+GONE = "UPDATE tickwright.task_types SET gone_at = now() WHERE name = $1"
+BACK = "UPDATE tickwright.task_types SET gone_at = NULL WHERE name = $1"
+
+
+class World:
+    """A relay's world with receivers of alerts and an alerting loop that a test turns by hand."""
+
+    def __init__(self, relays: RelayWorld, lease: Lease, allow_target: Any) -> None:
+        self.relays, self.pool, self.http = relays, relays.pool, relays.receiver
+        self.receivers = AlertReceivers(relays.pool, allow_target)
+        self.lease = lease
+        self.loop = Alerting(Leases(relays.pool, owner="test"), rules=WATCHED)
+        self.brokers = {**relays.brokers, "alert": ReceiverBroker(relays.brokers["http"], relays.pool)}
+
+    async def put(self, name: str = "ops", **more: Any) -> str:
+        """Put a new receiver and return its secret."""
+        wanted = ReceiverRequest(**{"url": self.http.url, **more})
+        secret = (await self.receivers.put(name, wanted, caller=ADMIN)).secret
+        assert secret is not None
+        return secret
+
+    async def round(self) -> None:
+        """Evaluate the rules once."""
+        await self.loop.round(self.lease)
+
+    async def breaks(self, name: str = "mail") -> None:
+        """Let an alert about the task type fire."""
+        if not await self.pool.fetchval("SELECT count(*) FROM tickwright.task_types WHERE name = $1", name):
+            await self.pool.execute(TYPE, name)
+        await self.pool.execute(GONE, name)
+        await self.round()
+
+    async def mends(self, name: str = "mail") -> None:
+        """Let it be resolved."""
+        await self.pool.execute(BACK, name)
+        await self.round()
+
+    async def deliver(self) -> None:
+        """Run a relay until nothing waits."""
+        async with self.relays.running(self.relays.relay(brokers=self.brokers)):
+            await self.relays.emptied()
+
+    def told(self) -> list[tuple[str, str]]:
+        """Event and subject of what came, in order."""
+        bodies = [json.loads(one.body) for one in self.http.received]
+        return [(body["event"], body["subject"]) for body in bodies]
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    """A world in which loopback may be reached."""
+    async with relay_world(database_url) as relays:
+        lease = await Leases(relays.pool, owner="test", terms=LONG).take("alerting")
+        assert lease is not None
+        yield World(relays, lease, target_check(Settings(allow_targets="127.0.0.1")))
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API that allows loopback and public addresses."""
+    async with running_api(database_url, allow_target=target_check(Settings(allow_targets="127.0.0.1"))) as running:
+        yield running
+
+
+def verified(secret: str, one: Received) -> Any:
+    """Return what a receiver reads, when it knows this secret."""
+    return Webhook(secret).verify(one.body, lowered(one.headers))
+
+
+def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as a framework hands them over."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+async def test_a_receiver_is_told_signed_that_an_alert_fired_and_that_it_is_over(world: World) -> None:
+    """One message per change, however often it is seen; the specification's own library accepts the signature."""
+    secret = await world.put()
+    await world.breaks()
+    await world.round()
+    await world.round()
+    await world.mends()
+    await world.round()
+    await world.deliver()
+    fired, resolved = (verified(secret, one) for one in world.http.received)
+    alert = await world.pool.fetchrow("SELECT * FROM tickwright.alerts")
+    assert alert is not None
+    facts = json.loads(alert["facts"])
+    same = {
+        "version": 1, "alert_id": alert["id"], "rule": "task_type_gone", "subject": "mail", "severity": "warning",
+        "summary": alert["summary"], "facts": facts,
+    }  # fmt: skip
+    assert fired == {**same, "event": "fired", "at": fired["at"]}
+    assert resolved == {**same, "event": "resolved", "at": resolved["at"]}
+    assert fired["at"] < resolved["at"]
+    assert len({one.id for one in world.http.received}) == 2
+    with pytest.raises(WebhookVerificationError):
+        verified("whsec_" + "x" * 43 + "=", world.http.received[0])
+
+
+async def test_a_second_fault_is_told_again(world: World) -> None:
+    """What fires after it was resolved is a new alert, and a new message."""
+    await world.put()
+    for _ in range(2):
+        await world.breaks()
+        await world.mends()
+    await world.deliver()
+    assert world.told() == [("fired", "mail"), ("resolved", "mail")] * 2
+    assert len({json.loads(one.body)["alert_id"] for one in world.http.received}) == 2
+
+
+async def test_a_receiver_hears_of_the_rules_and_severities_that_it_wants(world: World) -> None:
+    """A row is written for those only who want it; several receivers have a row each."""
+    await world.put("all")
+    await world.put("critical", severity_min="critical")
+    await world.put("warnings", severity_min="warning")
+    await world.put("other", rules=["no_live_worker", "threads_stuck"])
+    await world.put("this", rules=["task_type_gone"])
+    await world.breaks()
+    rows = await world.pool.fetch("SELECT destination, key FROM tickwright.outbox ORDER BY id")
+    assert [row["destination"] for row in rows] == ["alert:all", "alert:this", "alert:warnings"]
+    assert {row["key"] for row in rows} == {"task_type_gone/mail"}
+
+
+@pytest.mark.parametrize("how", ["refuses", "is dead"])
+async def test_a_receiver_that_is_down_gets_all_of_it_later_and_in_order(world: World, how: str) -> None:
+    """Nothing is lost while it is down; each alert's messages arrive in the order of the changes, one of each."""
+    await world.put()
+    if how == "refuses":
+        world.http.status = 503
+    else:
+        await world.http.stop()
+    changes = [world.breaks, world.mends, world.breaks, world.mends]
+    async with world.relays.running(world.relays.relay(brokers=world.brokers)):
+        for change in changes:
+            await change()
+            await change("other")
+
+        async def tried() -> Any:
+            return await world.pool.fetchval("SELECT max(attempts) > 1 FROM tickwright.outbox")
+
+        await eventually_async(tried, what="an attempt failed twice")
+        assert await world.relays.left() == 8
+        seen = len(world.http.received)
+        if how == "refuses":
+            world.http.status = 200
+        else:
+            async with HttpReceiver() as successor:  # a receiver that moved: what waits follows it
+                await world.receivers.put("ops", ReceiverRequest(url=successor.url), caller=ADMIN)
+                await world.relays.emptied()
+                world.http.received[seen:] = successor.received
+        await world.relays.emptied()
+    told = [(json.loads(one.body)["event"], json.loads(one.body)["subject"], one.id) for one in world.http.received]
+    last = list({message_id: (event, subject) for event, subject, message_id in told[seen:]}.items())
+    assert len(last) == len(told[seen:]) == 8, "each was accepted once"
+    for subject in ("mail", "other"):
+        assert [event for _, (event, about) in last if about == subject] == ["fired", "resolved"] * 2
+    assert len({message_id for _, _, message_id in told}) == 8, "equal on every attempt"
+
+
+class RefusesAtFirst(HttpReceiver):
+    """Refuses what fired until it comes again; what it accepted is ``accepted``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted: list[str] = []
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        before = {one.id for one in self.received}
+        event = (await request.json())["event"]
+        self.status = 503 if event == "fired" and request.headers["webhook-id"] not in before else 200
+        if self.status == 200:
+            self.accepted.append(event)
+        return await super()._receive(request)
+
+
+async def test_an_alert_is_never_over_before_it_fired(world: World) -> None:
+    """While a message is being retried, later ones of the same rule and subject wait for it."""
+    async with RefusesAtFirst() as receiver:
+        await world.put(url=receiver.url)
+        for change in (world.breaks, world.mends, world.breaks, world.mends):
+            await change()
+        await world.deliver()
+    assert receiver.accepted == ["fired", "resolved"] * 2
+
+
+async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(world: World) -> None:
+    """The alert and its messages are one transaction: both are there, or neither."""
+    await world.put()
+    await world.pool.execute(TYPE, "mail")
+    await world.pool.execute(GONE, "mail")
+    async with world.pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("LOCK TABLE tickwright.alert_receivers IN ACCESS EXCLUSIVE MODE")
+        cut_off = asyncio.create_task(world.round())
+
+        async def waiting() -> Any:
+            return await world.pool.fetchval(
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%alert_receivers%' "
+                "AND datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+        pid = await eventually_async(waiting, what="the round tells")
+        await world.pool.execute("SELECT pg_terminate_backend($1)", pid)
+        with pytest.raises(AWAY):
+            await cut_off
+        await transaction.rollback()
+    assert await world.pool.fetchval("SELECT count(*) FROM tickwright.alerts") == 0
+    assert await world.relays.left() == 0
+    await world.round()
+    await world.deliver()
+    assert world.told() == [("fired", "mail")]
+
+
+async def test_an_evaluator_that_was_overtaken_tells_nobody(world: World) -> None:
+    """Without the lease there is no alert and no message."""
+    await world.put()
+    await Leases(world.pool, owner="operator").break_lease("alerting")
+    await world.breaks()
+    assert await world.relays.left() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("https://169.254.169.254/latest", "ssrf_blocked"),
+        ("https://10.0.0.1/", "ssrf_blocked"),
+        ("http://93.184.216.34/", "ssrf_blocked"),
+        ("wss://example.org/", "invalid_target"),
+        ("pg:alerts", "invalid_target"),
+        ("https://user@example.org/", "invalid_target"),
+    ],
+)
+async def test_a_url_that_may_not_be_reached_is_refused_when_it_is_put(world: World, url: str, code: str) -> None:
+    """The same check as for the target of a task type; nothing is stored."""
+    with pytest.raises(Rejected) as caught:
+        await world.put(url=url)
+    assert caught.value.code == code
+    assert await world.receivers.list() == []
+
+
+async def test_a_url_that_may_not_be_reached_any_more_is_a_dead_letter(world: World) -> None:
+    """The address is judged again when a message leaves, whoever wrote the row; nothing is connected to."""
+    await world.put()
+    await world.pool.execute("UPDATE tickwright.alert_receivers SET url = 'https://169.254.169.254/'")
+    await world.breaks()
+    await world.deliver()
+    [dead] = await world.relays.dead()
+    assert dead["error_message"].startswith("ssrf_blocked: ")
+    assert world.http.received == []
+
+
+async def test_a_rotated_secret_signs_what_waits_already(world: World) -> None:
+    """Both sign during the overlap; without one only the new one does."""
+    first = await world.put()
+    await world.breaks()
+    second = (await world.receivers.rotate_secret("ops", caller=ADMIN)).secret
+    await world.deliver()
+    third = (await world.receivers.rotate_secret("ops", caller=ADMIN, overlap=timedelta())).secret
+    await world.mends()
+    await world.deliver()
+    for secret in (first, second):
+        assert verified(secret, world.http.received[0])["event"] == "fired"
+        with pytest.raises(WebhookVerificationError):
+            verified(secret, world.http.received[1])
+    assert verified(third, world.http.received[1])["event"] == "resolved"
+
+
+async def test_nobody_gets_a_receivers_signature_for_an_address_of_his_own(world: World) -> None:
+    """Rows to an address are unsigned, also to a receiver's; a row never leaves to a receiver unsigned."""
+    await world.put()
+    await world.relays.put(world.http.url)
+    await world.deliver()
+    assert "webhook-signature" not in lowered(world.http.received[0].headers)
+    await world.pool.execute("DELETE FROM tickwright.alert_receiver_secrets")
+    await world.breaks()
+    async with world.relays.running(world.relays.relay(brokers=world.brokers)):
+
+        async def says_why() -> Any:
+            return await world.pool.fetchval(
+                "SELECT error_message LIKE 'receiver_without_secret%' FROM tickwright.outbox"
+            )
+
+        await eventually_async(says_why, what="the row waits with its reason")
+    assert len(world.http.received) == 1
+
+
+async def test_a_receiver_that_is_deleted_hears_no_more(world: World) -> None:
+    """What waits for it goes with it; what is addressed to nobody is a dead letter, never a message."""
+    await world.put()
+    await world.put("kept")
+    await world.breaks()
+    await world.receivers.delete("ops", caller=ADMIN)
+    await world.relays.put("alert:ops")
+    await world.deliver()
+    assert world.told() == [("fired", "mail")]
+    assert [row["error_message"].partition(":")[0] for row in await world.relays.dead()] == ["receiver_not_found"]
+
+
+async def test_a_secret_is_shown_once_and_nowhere_else(api: RunningApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not in a listing, the audit trail, the outbox, another put, or what is logged; nor is the rest of the url."""
+    body = {"url": "https://example.org/hook/door-key"}
+    made = (await api.admin.send("PUT", "/v1/alerts/receivers/ops", body)).json
+    rotated = (await api.admin.post("/v1/alerts/receivers/ops/rotate-secret", {"overlap": "1h"})).json
+    secrets = [made["secret"], rotated["secret"]]
+    assert all(secret.startswith("whsec_") for secret in secrets)
+    await api.pool.execute(
+        "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
+        "VALUES ('r', 's', 'info', 'x', 'firing')"
+    )
+    again = await api.admin.send("PUT", "/v1/alerts/receivers/ops", body)
+    assert (again.status, again.json["secret"], again.json["created"]) == (200, None, False)
+    paths = ["/v1/alerts/receivers", "/v1/alerts/receivers/ops", "/v1/audit", "/v1/outbox", "/v1/alerts"]
+    shown = {path: (await api.admin.get(path)).body.decode() for path in paths}
+    shown |= {"again": again.body.decode(), "logs": "".join(capsys.readouterr())}
+    for where, text in shown.items():
+        assert not any(secret in text or secret.removeprefix("whsec_") in text for secret in secrets), where
+    assert "door-key" not in shown["/v1/audit"] + shown["/v1/outbox"]
+    assert json.loads(shown["/v1/alerts/receivers"])["items"][0]["signing_secrets"] == 2
+
+
+async def test_only_admins_look_at_receivers_and_change_them(api: RunningApi) -> None:
+    """A url may open a door: viewers and operators see none."""
+    for client in (api.viewer, api.operator):
+        (await client.get("/v1/alerts/receivers")).says(403, "forbidden")
+        (await client.get("/v1/alerts/receivers/ops")).says(403, "forbidden")
+        (await client.send("PUT", "/v1/alerts/receivers/ops", {"url": "https://example.org"})).says(403, "forbidden")
+        (await client.post("/v1/alerts/receivers/ops/rotate-secret")).says(403, "forbidden")
+        (await client.send("DELETE", "/v1/alerts/receivers/ops")).says(403, "forbidden")
+
+
+async def test_bad_input_is_refused(api: RunningApi) -> None:
+    """Names, rules, severities and addresses have their bounds."""
+    put = "/v1/alerts/receivers/ops"
+    (await api.admin.send("PUT", put, {"url": "https://10.0.0.1/"})).says(422, "ssrf_blocked")
+    (await api.admin.send("PUT", put, {"url": "https://e.org", "rules": ["nothing"]})).says(422, "unknown_rule")
+    (await api.admin.send("PUT", "/v1/alerts/receivers/a%20b", {"url": "https://e.org"})).says(422, "invalid_receiver")
+    assert (await api.admin.send("PUT", put, {"url": "https://e.org", "severity_min": "bad"})).status in {400, 422}
+    assert (await api.admin.send("PUT", put, {"url": "https://e.org", "secret": "whsec_x"})).status in {400, 422}
+    (await api.admin.send("DELETE", put)).says(404, "receiver_not_found")
+    assert (await api.admin.get("/v1/alerts/receivers")).json["items"] == []
+
+
+def test_a_receivers_life_in_commands(database_url: str) -> None:
+    """Put, change one thing, list, rotate, delete; the secret is shown by the first put and by a rotation."""
+    env = environment(DATABASE_URL=database_url)
+
+    def ok(*words: str) -> Any:
+        said = tickwright("alerts", *words, "--json", env=env)
+        assert said.code == 0, said
+        return said.json
+
+    made = ok("receivers", "put", "ops", "--url", "https://example.org/a", "--rule", "lateness")
+    assert made["secret"].startswith("whsec_")
+    changed = ok("receivers", "put", "ops", "--severity", "critical")
+    assert changed["secret"] is None
+    receiver = changed["receiver"]
+    assert (receiver["url"], receiver["rules"], receiver["severity_min"]) == (
+        "https://example.org/a",
+        ["lateness"],
+        "critical",
+    )
+    assert ok("receivers", "put", "ops", "--every-rule")["receiver"]["rules"] is None
+    assert ok("receivers", "rotate-secret", "ops")["secret"] != made["secret"]
+    assert [one["name"] for one in ok("receivers", "list")["items"]] == ["ops"]
+    assert ok()["items"] == []
+    assert ok("receivers", "delete", "ops") == {"deleted": "ops"}
+    assert tickwright("alerts", "receivers", "put", "new", env=env).code == 2
+    refused = tickwright("alerts", "receivers", "put", "ops", "--url", "https://127.0.0.1/", "--json", env=env)
+    assert (refused.code, refused.error["code"]) == (1, "ssrf_blocked")

@@ -1,0 +1,83 @@
+"""A user's partner: one function, or a table of the TOML file, and the role that asks it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kit.consumers import all_done, http_of, seed
+from kit.partners import Courier
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll, Rejected, Tickwright
+from tickwright.store.pool import open_pool
+
+
+async def test_a_function_is_asked_for_every_poll_of_its_partner(database_url: str) -> None:
+    """``@app.partner`` registers its limits, and the role poll-consumer calls it."""
+    app = Tickwright(database_url, metrics_bind="127.0.0.1:0")
+    asked: list[Poll] = []
+
+    @app.partner("dhl", rate="500/s", concurrency=20, timeout="5s")
+    async def dhl(poll: Poll) -> Answer:
+        asked.append(poll)
+        return Answer("moving")
+
+    async with app:
+        running = asyncio.create_task(app.run_worker(roles=["poll-consumer"]))
+        pool = await open_pool(database_url, max_size=1)
+
+        async def declared() -> bool:
+            settings = await pool.fetchval("SELECT settings FROM tickwright.partners WHERE name = 'dhl'")
+            return settings is not None
+
+        await eventually_async(declared)
+        settings = await pool.fetchval("SELECT settings::text FROM tickwright.partners WHERE name = 'dhl'")
+        assert settings == '{"rate": "500/s", "timeout": "5s", "concurrency": 20}'
+        trackers = await seed(pool, 5, name="dhl", rate="500/s")
+        await eventually_async(lambda: all_done(pool, trackers))
+        assert sorted(poll.external_id for poll in asked) == trackers.external_ids
+        assert (await app.trackers.service.partners.get("dhl")).called_by == "function"
+        assert {(poll.partner, poll.account_id, poll.due_at) for poll in asked} == {("dhl", "shop", trackers.due_at)}
+        running.cancel()
+        await asyncio.wait([running])
+        await pool.close()
+
+
+async def test_a_partner_of_the_toml_file_needs_no_code(database_url: str, tmp_path: Path) -> None:
+    """URL, paths and statuses are configuration; an address has to be allowed."""
+    config = tmp_path / "tickwright.toml"
+    async with Courier() as courier:
+        http = "\n".join(f'{key} = "{value}"' for key, value in http_of(courier).items())
+        config.write_text(f'[partners.acme]\nrate = "100/s"\n[partners.acme.http]\n{http}\n', encoding="utf-8")
+        app = Tickwright(database_url, config=config, allow_targets="127.0.0.1", metrics_bind="127.0.0.1:0")
+        async with app:
+            running = asyncio.create_task(app.run_worker(roles=["poll-consumer"]))
+            pool = await open_pool(database_url, max_size=1)
+
+            async def declared() -> bool:
+                return bool(
+                    await pool.fetchval("SELECT settings ? 'http' FROM tickwright.partners WHERE name = 'acme'")
+                )
+
+            await eventually_async(declared)
+            trackers = await seed(pool, 4, rate="100/s", http=http_of(courier))
+            await eventually_async(lambda: all_done(pool, trackers))
+            assert sorted(courier.asked) == trackers.external_ids
+            running.cancel()
+            await asyncio.wait([running])
+            await pool.close()
+
+
+def test_a_wrong_declaration_is_refused_with_every_mistake() -> None:
+    """At import time, before anything runs."""
+    app = Tickwright()
+    with pytest.raises(Rejected) as caught:
+        app.partner("d h l", rate="fast", concurrency=0)(_ask)
+    assert len(caught.value.details["problems"]) == 3
+    app.partner("dhl")(_ask)
+    with pytest.raises(Rejected, match="two functions"):
+        app.partner("dhl")(_ask)
+
+
+async def _ask(_poll: Poll) -> Answer:
+    return Answer("moving")

@@ -1,0 +1,112 @@
+"""The alerts of batches fire in their faults, name what is wrong, and clear after it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.batches import BatchWorld, Numbers
+from kit.leases import LONG
+from tickwright.observe.alerts import RULES
+from tickwright.runtime.alerting import Alerting
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.runtime.readings import DatabaseReadings
+
+LATE = "UPDATE tickwright.executions SET due_at = now() - interval '11 minutes' WHERE id = $1"
+AT_WORK = """
+UPDATE tickwright.executions SET status = 'IN_PROGRESS', started_at = now() - interval '1 hour',
+       planned_at = now() - interval '1 hour', next_chunk_at = now() - interval '1 hour', chunks = 10, chunks_done = 1
+ WHERE id = $1
+"""
+CHUNK = """
+INSERT INTO tickwright.execution_chunks (execution_id, number, value, state, done_at)
+VALUES ($1, $2, '{}', 'done', now() - make_interval(mins => $3))
+"""
+
+
+class Watch:
+    """Alerts of one world, looked at when a test wants it."""
+
+    def __init__(self, world: BatchWorld, lease: Lease) -> None:
+        self._pool, self._lease = world.pool, lease
+
+    async def firing(self, rule: str) -> dict[str, str]:
+        """Return the subjects of a rule that fire now, with what is said of them."""
+        rules = [one for one in RULES if one.name == rule]
+        await Alerting(Leases(self._pool, owner="test"), rules=rules).round(self._lease)
+        asked = "SELECT subject, summary FROM tickwright.alerts WHERE rule = $1 AND state = 'firing'"
+        found = {row["subject"]: row["summary"] for row in await self._pool.fetch(asked, rule)}
+        assert not any("?" in summary for summary in found.values()), found
+        return found
+
+
+@pytest.fixture
+async def watch(batches: BatchWorld) -> AsyncIterator[Watch]:
+    """Somebody who looks."""
+    lease = await Leases(batches.pool, owner="test", terms=LONG).take("alerting")
+    assert lease is not None
+    yield Watch(batches, lease)
+    await lease.release()
+
+
+async def test_a_failed_execution_is_named_until_it_is_retried(batches: BatchWorld, watch: Watch) -> None:
+    """With its last reason; a day later nobody hears of it any more."""
+    execution_id = await batches.start(await batches.put())
+    assert await watch.firing("execution_failed") == {}
+    await batches.end(execution_id, "EXCEPTION_OCCURRED")
+    await batches.pool.execute("UPDATE tickwright.executions SET error_message = 'it is broken'")
+    said = (await watch.firing("execution_failed"))["numbers"]
+    assert said.startswith("1 executions of numbers failed")
+    assert said.endswith(f"the last one {execution_id}: it is broken")
+    await batches.pool.execute("UPDATE tickwright.executions SET finished_at = now() - interval '25 hours'")
+    assert await watch.firing("execution_failed") == {}
+    await batches.pool.execute("UPDATE tickwright.executions SET finished_at = NULL, status = 'NEW'")
+    assert await watch.firing("execution_failed") == {}
+
+
+async def test_what_is_due_and_not_begun_is_named(batches: BatchWorld, watch: Watch) -> None:
+    """Not in its first ten minutes, and not while somebody has paused it."""
+    execution_id = await batches.start(await batches.put())
+    assert await watch.firing("execution_backlog") == {}
+    await batches.pool.execute(LATE, execution_id)
+    assert list(await watch.firing("execution_backlog")) == ["numbers"]
+    await batches.pool.execute("UPDATE tickwright.executions SET paused_at = now()")
+    assert await watch.firing("execution_backlog") == {}
+
+
+async def test_an_execution_that_stands_is_named(batches: BatchWorld, watch: Watch) -> None:
+    """Ten minutes without a chunk that is done; a pause and a rate are no reason to wake anybody."""
+    execution_id = await batches.start(await batches.put())
+    await batches.pool.execute(AT_WORK, execution_id)
+    await batches.pool.execute(CHUNK, execution_id, 0, 11)
+    said = (await watch.firing("execution_stalled"))["numbers"]
+    assert "1 of 10 chunks are done" in said
+    await batches.pool.execute("UPDATE tickwright.executions SET next_chunk_at = now() + interval '1 minute'")
+    assert await watch.firing("execution_stalled") == {}
+    await batches.pool.execute("UPDATE tickwright.executions SET next_chunk_at = now(), paused_at = now()")
+    assert await watch.firing("execution_stalled") == {}
+    await batches.pool.execute("UPDATE tickwright.executions SET paused_at = NULL")
+    assert await watch.firing("execution_stalled")
+    await batches.pool.execute(CHUNK, execution_id, 1, 1)
+    assert await watch.firing("execution_stalled") == {}
+
+
+async def test_the_backlog_of_executions_is_on_the_page_of_metrics(batches: BatchWorld) -> None:
+    """What waits and since when, what is at work, and which actions have not left: whoever scales looks at these."""
+    batch_id = await batches.put()
+    work = await batches.process(Numbers())
+    first = await batches.start(batch_id)
+    await batches.over(first)
+    await work.stop()
+    await batches.start(batch_id)
+    await batches.pool.execute(
+        "UPDATE tickwright.executions SET due_at = now() - interval '1 min' WHERE status = 'NEW'"
+    )
+    readings = DatabaseReadings(batches.pool)
+    await readings.refresh()
+    found = {sample.name: sample.value for sample in readings() if sample.name.startswith("tickwright_executions")}
+    assert found.pop("tickwright_executions_oldest_waiting_seconds") >= 60
+    assert found == {
+        "tickwright_executions_waiting": 1,
+        "tickwright_executions_working": 0,
+        "tickwright_executions_unreleased_actions": 13,
+    }

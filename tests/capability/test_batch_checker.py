@@ -1,0 +1,145 @@
+"""Actions leave when their execution is finished, once, also after a crash; those of a stopped one never do."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from kit.batches import TARGET, BatchWorld, Numbers
+from kit.probes import Stops
+from kit.waiting import eventually_async
+from tickwright.batch import checker as checker_module
+from tickwright.batch.checker import Checker
+from tickwright.ports.batches import OpenChunk
+
+
+async def finished(batches: BatchWorld, definition: Mapping[str, object] | None = None, members: int = 25) -> int:
+    """Return an execution that is finished."""
+    await batches.process(Numbers(members=members))
+    execution_id = await batches.start(await batches.put(definition=definition))
+    assert (await batches.over(execution_id))["status"] == "FINISHED"
+    return execution_id
+
+
+async def test_each_action_leaves_once(batches: BatchWorld) -> None:
+    """A message per selected client, however often the checker looks."""
+    execution_id = await finished(batches)
+    assert await batches.check() > 0
+    await batches.check()
+    sent = await batches.sent()
+    assert sorted(one["key"] for one in sent) == sorted(f"{execution_id}:{number}" for number in range(0, 25, 2))
+    assert {one["destination"] for one in sent} == {TARGET}
+    first = next(one for one in sent if one["key"] == f"{execution_id}:4")
+    assert json.loads(first["payload"])["client"] == {"number": 4}
+    assert json.loads(first["headers"]) == {"idempotency-key": f"action_{execution_id}_4"}
+    row = await batches.execution(execution_id)
+    assert (row["released"], row["chunks_released"]) == (13, 3)
+
+
+async def test_a_crash_between_finishing_and_acting_loses_and_doubles_nothing(batches: BatchWorld) -> None:
+    """A checker that dies inside its transaction has released nothing; the next one does."""
+    await finished(batches)
+    stops = Stops()
+    stops.close("batches.releasing")
+    dying = asyncio.create_task(batches.check(Checker(probe=stops)))
+    await eventually_async(lambda: stops.reached_times["batches.releasing"])
+    dying.cancel()
+    await asyncio.wait([dying])
+    assert await batches.sent() == []
+    await batches.check()
+    assert len(await batches.sent()) == 13
+
+
+async def test_nothing_leaves_before_the_end(batches: BatchWorld) -> None:
+    """Unless the definition says so, the first message leaves behind the last chunk."""
+
+    async def hold(chunk: OpenChunk) -> None:
+        if chunk.number == 2:
+            await asyncio.Event().wait()
+
+    await batches.process(Numbers(before=hold))
+    early = await batches.start(await batches.put("numbers", {"action": {"target": TARGET, "release": "chunk"}}))
+    await eventually_async(lambda: _done(batches, early, 2))
+    await batches.check()
+    assert len(await batches.sent()) == 10
+    assert (await batches.execution(early))["chunks_released"] == 2
+
+
+async def _done(batches: BatchWorld, execution_id: int, chunks: int) -> bool:
+    return bool((await batches.execution(execution_id))["chunks_done"] == chunks)
+
+
+@pytest.mark.parametrize("status", ["STOPPED", "DISABLED", "EXCEPTION_OCCURRED", "IN_PROGRESS"])
+async def test_what_did_not_finish_releases_nothing(batches: BatchWorld, status: str) -> None:
+    """Its actions stay records."""
+    execution_id = await finished(batches)
+    await batches.end(execution_id, status)
+    await batches.check()
+    assert await batches.sent() == []
+
+
+async def test_a_full_outbox_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay comes first: a million actions do not push what waits out of its way."""
+    await finished(batches)
+    monkeypatch.setattr(checker_module, "OUTBOX_MAX", 9)
+    assert await batches.check() == checker_module.FULL_S
+    assert len(await batches.sent()) == 10
+    await batches.pool.execute("DELETE FROM tickwright.outbox")
+    await batches.check()
+    assert len(await batches.sent()) == 3
+
+
+async def test_actions_leave_at_their_rate(batches: BatchWorld) -> None:
+    """A chunk of five actions at one a second keeps the next chunk for five seconds."""
+    execution_id = await finished(batches, members=20)
+    await batches.pool.execute(
+        "UPDATE tickwright.executions SET snapshot = snapshot || '{\"rate_per_s\": 1}' WHERE id = $1", execution_id
+    )
+    rest_s = await batches.check()
+    assert 0 < rest_s <= 5
+    assert len(await batches.sent()) == 5
+
+
+async def test_clients_are_worked_at_their_rate(batches: BatchWorld) -> None:
+    """A chunk of ten members at two a second moves the turn by five seconds, for all consumers together."""
+    work = Numbers(members=20)
+    for _ in range(2):
+        await batches.process(work)
+    execution_id = await batches.start(await batches.put(definition={"rate_per_s": 2.0}))
+    await eventually_async(lambda: _done(batches, execution_id, 1))
+    left_s = await batches.pool.fetchval(
+        "SELECT extract(epoch FROM next_chunk_at - (SELECT began_at FROM tickwright.execution_chunks WHERE number = 0))"
+        " FROM tickwright.executions"
+    )
+    assert 4.9 < float(left_s) < 5.5
+    assert len(work.log) == 1
+
+
+async def test_whoever_wants_to_hear_of_the_end_does(batches: BatchWorld) -> None:
+    """One message with the counts, in the transaction that finishes."""
+    await finished(batches, {"on_finished": "pg:ends", "action": {"target": None}})
+    (sent,) = await batches.sent()
+    said = json.loads(sent["payload"])
+    assert (sent["destination"], said["event"], said["status"]) == ("pg:ends", "execution.finished", "FINISHED")
+    assert (said["seen"], said["actions"]) == (25, 13)
+    await batches.check()
+    assert len(await batches.sent()) == 1
+    assert (await batches.execution(said["execution_id"]))["chunks_released"] == 3
+
+
+async def test_a_python_function_is_called_by_a_job_per_client(batches: BatchWorld) -> None:
+    """Once each, with what the message would say; and one job for whoever hears of the end."""
+    await batches.pool.execute(
+        "INSERT INTO tickwright.task_types (name, target, max_attempts) VALUES ('loan.apply', 'python:loan.apply', 7)"
+    )
+    words = {"on_finished": "python:loan.done", "action": {"target": "python:loan.apply"}}
+    execution_id = await finished(batches, words)
+    await batches.check()
+    await batches.check()
+    jobs = await batches.pool.fetch("SELECT task_type, payload::text, max_attempts FROM tickwright.scheduled_tasks")
+    applied = [json.loads(job["payload"]) for job in jobs if job["task_type"] == "loan.apply"]
+    assert sorted(one["client_id"] for one in applied) == sorted(str(number) for number in range(0, 25, 2))
+    assert {one["execution_id"] for one in applied} == {execution_id}
+    assert sorted({(job["task_type"], job["max_attempts"]) for job in jobs}) == [("loan.apply", 7), ("loan.done", 3)]
+    assert await batches.sent() == []

@@ -1,0 +1,218 @@
+"""Executions are begun, cut, worked and finished, each chunk once, whoever is killed or stopped meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.batches import BatchWorld, Numbers
+from kit.probes import Stops
+from kit.waiting import eventually_async
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.ports.batches import OpenChunk, PlannedChunk, Run
+
+EVEN = sorted(str(number) for number in range(0, 25, 2))
+
+
+async def test_an_execution_is_cut_worked_and_finished(batches: BatchWorld) -> None:
+    """Every member is seen once, every selected one has one action, and the counts say so."""
+    work = Numbers()
+    await batches.process(work)
+    execution_id = await batches.start(await batches.put())
+    row = await batches.over(execution_id)
+    assert (row["status"], row["version"], row["chunks"], row["chunks_done"]) == ("FINISHED", 1, 3, 3)
+    assert (row["members"], row["seen"], row["selected"], row["actions"]) == (25, 25, 13, 13)
+    assert await batches.actions(execution_id) == EVEN
+    assert sorted(work.log) == [(execution_id, number) for number in range(3)]
+
+
+async def test_no_members_is_a_finished_execution(batches: BatchWorld) -> None:
+    """Without a chunk there is nothing left to do."""
+    await batches.process(Numbers(members=0))
+    row = await batches.over(await batches.start(await batches.put()))
+    assert (row["status"], row["chunks"], row["members"]) == ("FINISHED", 0, 0)
+
+
+async def test_a_killed_consumer_costs_its_open_chunks_and_nothing_else(batches: BatchWorld) -> None:
+    """What it had in its hands is due again when its session is lost; what was done stays done."""
+    stops, reached = Stops(), asyncio.Event()
+
+    async def hold_the_second(chunk: OpenChunk) -> None:
+        if chunk.number == 1:
+            reached.set()
+            await asyncio.Event().wait()
+
+    first = await batches.process(Numbers(before=hold_the_second), at_once=1, probe=stops)
+    execution_id = await batches.start(await batches.put())
+    await reached.wait()
+    await first.vanish()
+    heir = Numbers()
+    await batches.process(heir, at_once=1)
+    row = await batches.over(execution_id)
+    assert row["status"] == "FINISHED"
+    assert sorted(heir.log) == [(execution_id, 1), (execution_id, 2)]
+    assert await batches.actions(execution_id) == EVEN
+    fences = await batches.pool.fetch("SELECT fence FROM tickwright.execution_chunks ORDER BY number")
+    assert [row["fence"] for row in fences] == [1, 2, 1]
+
+
+async def test_a_consumer_that_lost_its_chunk_writes_nothing(batches: BatchWorld) -> None:
+    """A zombie that comes back finds the fence of another: no action, no count, no mark."""
+    stops = Stops()
+    stops.close("batches.chunk_decided")
+    zombie = await batches.process(Numbers(members=4), at_once=1, probe=stops)
+    execution_id = await batches.start(await batches.put())
+    await eventually_async(lambda: stops.reached_times["batches.chunk_decided"])
+    await batches.pool.execute("UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL")
+    await batches.process(Numbers(members=4), at_once=1)
+    row = await batches.over(execution_id)
+    stops.open("batches.chunk_decided")
+    await eventually_async(lambda: zombie.consumer.running == 0)
+    assert zombie.consumer.counts["done"] == 0
+    assert (row["chunks_done"], row["actions"]) == (1, 2)
+    assert (await batches.execution(execution_id))["chunks_done"] == 1
+
+
+async def test_a_stopped_execution_takes_nothing_more(batches: BatchWorld) -> None:
+    """A chunk in somebody's hands when it is stopped writes nothing, and its work is cancelled."""
+    working = asyncio.Event()
+
+    async def hold(chunk: OpenChunk) -> None:
+        if chunk.number == 1:
+            working.set()
+            await asyncio.Event().wait()
+
+    process = await batches.process(Numbers(before=hold), at_once=1)
+    execution_id = await batches.start(await batches.put())
+    await working.wait()
+    await batches.end(execution_id)
+    await eventually_async(lambda: process.consumer.running == 0)
+    row = await batches.execution(execution_id)
+    assert (row["status"], row["chunks_done"], row["actions"]) == ("STOPPED", 1, 5)
+
+
+async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
+    """What is under way ends; nothing more is taken until it goes on."""
+    stops = Stops()
+    stops.close("batches.chunk_decided")
+    await batches.process(Numbers(), at_once=1, probe=stops)
+    execution_id = await batches.start(await batches.put())
+    await eventually_async(lambda: stops.reached_times["batches.chunk_decided"])
+    await batches.pool.execute("UPDATE tickwright.executions SET paused_at = clock_timestamp()")
+    stops.open("batches.chunk_decided")
+    await eventually_async(lambda: stops.reached_times["batches.chunk_done"])
+    looked = await batches.store.claim_chunk(1, ["program:numbers"])
+    assert looked is None
+    assert (await batches.execution(execution_id))["chunks_done"] == 1
+    await batches.pool.execute("UPDATE tickwright.executions SET paused_at = NULL")
+    assert (await batches.over(execution_id))["status"] == "FINISHED"
+
+
+async def test_what_may_pass_is_tried_again(batches: BatchWorld) -> None:
+    """A source that was away costs the chunk an attempt, and the execution nothing."""
+    failures = [Unavailable("source_unavailable", "away"), ConnectionResetError("gone"), ValueError("\ud800\0")]
+
+    async def fail(_: OpenChunk) -> None:
+        if failures:
+            raise failures.pop(0)
+
+    process = await batches.process(Numbers(members=4, before=fail))
+    row = await batches.over(await batches.start(await batches.put()))
+    assert (row["status"], row["actions"], process.consumer.counts["retried"]) == ("FINISHED", 2, 3)
+
+
+async def test_what_will_not_pass_ends_it_with_text_and_trace(batches: BatchWorld) -> None:
+    """And what was done stays, so that a retry goes on at that chunk."""
+
+    async def refuse(chunk: OpenChunk) -> None:
+        if chunk.number == 1:
+            raise Rejected("source_refused", "there is no column income")
+
+    await batches.process(Numbers(before=refuse), at_once=1)
+    execution_id = await batches.start(await batches.put())
+    row = await batches.over(execution_id)
+    assert (row["status"], row["error_code"]) == ("EXCEPTION_OCCURRED", "source_refused")
+    assert "no column income" in row["error_message"]
+    assert "refuse" in row["error_trace"]
+    assert row["chunks_done"] == 1
+
+
+async def test_the_last_attempt_ends_it(batches: BatchWorld) -> None:
+    """What fails as often as its definition allows is an exception, in the program's own words."""
+
+    async def fail(_: OpenChunk) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    await batches.process(Numbers(before=fail), at_once=1)
+    row = await batches.over(await batches.start(await batches.put(definition={"attempts": 2})))
+    assert (row["status"], row["error_code"]) == ("EXCEPTION_OCCURRED", "exception")
+    assert row["error_message"] == "ZeroDivisionError: by nothing"
+
+
+@pytest.mark.parametrize("error", [Rejected("invalid_audience", "no table"), RuntimeError("no plan")])
+async def test_what_cannot_be_cut_is_an_exception(batches: BatchWorld, error: Exception) -> None:
+    """At once where it is permanent; after its attempts where it is not."""
+
+    class Unplannable(Numbers):
+        async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
+            for chunk in [PlannedChunk({}, run.batch_id)]:
+                yield chunk
+                raise error
+
+    await batches.process(Unplannable())
+    row = await batches.over(await batches.start(await batches.put(definition={"attempts": 2})))
+    assert row["status"] == "EXCEPTION_OCCURRED"
+    assert str(error) in row["error_message"]
+
+
+async def test_a_batch_has_one_execution_at_work_and_the_oldest_first(batches: BatchWorld) -> None:
+    """The others wait in the order of their slots."""
+    batch_id = await batches.put()
+    ids = [await batches.start(batch_id) for _ in range(3)]
+    work = Numbers(members=20)
+    await batches.process(work, at_once=4)
+    for execution_id in ids:
+        assert (await batches.over(execution_id))["status"] == "FINISHED"
+    assert [one for one, _ in work.log] == sorted(one for one, _ in work.log)
+
+
+async def test_two_consumers_share_the_chunks(batches: BatchWorld) -> None:
+    """Each chunk is worked once, by one of them, at the same time."""
+    both = asyncio.Event()
+    at_work: set[int] = set()
+
+    def meet(number: int):  # type: ignore[no-untyped-def]
+        async def wait(_: OpenChunk) -> None:
+            at_work.add(number)
+            if len(at_work) == 2:
+                both.set()
+            await both.wait()
+
+        return wait
+
+    works = [Numbers(members=100, before=meet(number)) for number in range(2)]
+    for work in works:
+        await batches.process(work, at_once=1)
+    execution_id = await batches.start(await batches.put())
+    row = await batches.over(execution_id)
+    assert (row["chunks_done"], row["actions"]) == (10, 50)
+    assert sorted(works[0].log + works[1].log) == [(execution_id, number) for number in range(10)]
+
+
+async def test_a_deploy_costs_no_attempt(batches: BatchWorld) -> None:
+    """What was cancelled by a stop is given back as if it had not been begun."""
+    working = asyncio.Event()
+
+    async def hold(_: OpenChunk) -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    process = await batches.process(Numbers(before=hold), at_once=1)
+    execution_id = await batches.start(await batches.put())
+    await working.wait()
+    process.consumer._stopping.set()
+    await process.consumer.stop()
+    chunk = await batches.pool.fetchrow("SELECT * FROM tickwright.execution_chunks WHERE number = 0")
+    assert (chunk["state"], chunk["tries"], chunk["lost"]) == ("waiting", 0, 0)
+    await batches.process(Numbers())
+    assert (await batches.over(execution_id))["status"] == "FINISHED"

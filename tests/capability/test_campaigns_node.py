@@ -1,0 +1,160 @@
+"""Campaigns and a program's batches through the wiring of real processes: scheduled, executed, and acted upon once."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from kit.campaigns import CLIENTS, LOAN
+from kit.waiting import eventually_async
+from tickwright import BatchChunk, BatchRun, Job
+from tickwright.app.declarations import Declarations
+from tickwright.ports.caller import Caller, Role
+from tickwright.wiring.node import Node, open_node
+from tickwright.wiring.settings import Bind, Settings
+
+ADMIN = Caller("me", Role.ADMIN)
+DUE = "SELECT (date_trunc('second', now()) + interval '2 s')::text"
+WRONG = """
+SELECT count(*) FROM public.clients c LEFT JOIN public.copies d USING (id) WHERE d.income IS DISTINCT FROM c.income
+"""
+REPAIR = """
+INSERT INTO public.copies SELECT id, income FROM public.clients WHERE id = ANY ($1::bigint[])
+ON CONFLICT (id) DO UPDATE SET income = excluded.income
+"""
+
+
+class Program(Declarations):
+    """A user's program: the function of the action, a reconciliation, and a batch with a plan of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied: Counter[str] = Counter()
+        self.months: list[Any] = []
+
+        @self.job("loan.apply")
+        async def apply(job: Job, client_id: str, client: dict[str, Any]) -> None:
+            self.applied[f"{client_id}:{client['country']}"] += 1
+
+        audience = {"source": "crm", "query": "SELECT id, income FROM public.clients", "key": "id"}
+
+        @self.batch("copies.repair", audience=audience | {"fields": {"income": "double"}}, action="pg:repaired")
+        async def repair(chunk: BatchChunk) -> None:
+            members = {member.id: member.fields["income"] async for member in chunk.members()}
+            async with self.pool.acquire() as connection:
+                rows = await connection.fetch("SELECT id, income FROM public.copies")
+            there = {str(row["id"]): row["income"] for row in rows}
+            wrong = [one for one, income in members.items() if there.get(one) != income]
+            for one in wrong:
+                chunk.act(one, {"income": members[one], "was": there.get(one)})
+            async with chunk.transaction() as connection:
+                await connection.execute(REPAIR, [int(one) for one in wrong])
+
+        async def plan(run: BatchRun) -> AsyncIterator[Any]:
+            for month in (1, 2, 3):
+                yield {"month": month, "batch": run.batch}
+
+        @self.batch("months.close", plan=plan)
+        async def close(chunk: BatchChunk) -> None:
+            self.months.append(chunk.value)
+
+    pool: Any = None
+
+
+@asynccontextmanager
+async def running(url: str, folder: Path, program: Program, *roles: str) -> AsyncIterator[Node]:
+    """Run a process's roles for the length of the block."""
+    config = folder / "tickwright.toml"
+    config.write_text(f'[sources.crm]\nurl = "{url}"\n')
+    settings = Settings(
+        database_url=SecretStr(url), home=folder, config=config, metrics_bind=Bind("127.0.0.1", 0),
+        api_bind=Bind("127.0.0.1", 0),
+    )  # fmt: skip
+    async with open_node(settings, roles, brought=program.brought, any_port=True) as node:
+        program.pool = node.link.pool
+        await node.link.pool.execute(CLIENTS)
+        await node.link.pool.execute("CREATE TABLE public.copies AS SELECT id, income FROM public.clients WHERE id < 4")
+        await node.link.pool.execute("ALTER TABLE public.copies ADD PRIMARY KEY (id)")
+        await node.link.pool.execute("UPDATE public.copies SET income = 1 WHERE id = 2")
+        work = asyncio.create_task(node.run(signals=False))
+        try:
+            yield node
+        finally:
+            node.supervisor.request()
+            await work
+
+
+async def ended(node: Node, execution_id: int) -> Any:
+    """Wait until an execution has ended; its row."""
+    sql = "SELECT * FROM tickwright.executions WHERE id = $1 AND finished_at IS NOT NULL"
+    return await eventually_async(lambda: node.link.pool.fetchrow(sql, execution_id), 30)
+
+
+async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database_url: str, tmp_path: Path) -> None:
+    """From its definition to the function that is called for the one client whom the expression selects."""
+    program = Program()
+    async with running(database_url, tmp_path, program, "scheduler", "campaign-consumer", "worker") as node:
+        campaigns = node.link.campaigns
+        due = (await node.link.pool.fetchval(DUE)).replace(" ", "T") + ":00"
+        words = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
+        await campaigns.campaigns.create({**words, "action": {"target": "python:loan.apply"}}, caller=ADMIN)
+        await campaigns.running_campaigns.activate("loans", caller=ADMIN)
+        await eventually_async(lambda: program.applied, 30)
+        row = await node.link.pool.fetchrow("SELECT * FROM tickwright.executions")
+        assert (row["status"], row["started_by"], row["missing"], row["selected"]) == ("FINISHED", "schedule", 1, 1)
+        assert row["created_at"] >= row["slot_at"]
+        assert program.applied == {"1:UK": 1}
+
+
+async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_url: str, tmp_path: Path) -> None:
+    """What the function writes is there with its chunk; a second run finds nothing to do."""
+    program = Program()
+    async with AsyncExitStack() as stack:
+        opened = running(database_url, tmp_path, program, "scheduler", "campaign-consumer")
+        node = await stack.enter_async_context(opened)
+        start = node.link.campaigns.running_programs.start
+        first = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
+        assert (first["status"], first["seen"], first["actions"]) == ("FINISHED", 5, 3)
+        assert await node.link.pool.fetchval(WRONG) == 0
+        told = "SELECT payload::text FROM tickwright.outbox WHERE destination = 'pg:repaired' ORDER BY id"
+        rows = await eventually_async(lambda: node.link.pool.fetch(told))
+        assert {json.loads(row["payload"])["client_id"] for row in rows} == {"2", "4", "5"}
+        again = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
+        assert (again["seen"], again["actions"]) == (5, 0)
+
+
+async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url: str, tmp_path: Path) -> None:
+    """Whatever JSON it yields."""
+    program = Program()
+    async with running(database_url, tmp_path, program, "campaign-consumer") as node:
+        made = await node.link.campaigns.running_programs.start("months.close", caller=ADMIN)
+        row = await ended(node, made.executions[0].id)
+        assert (row["status"], row["chunks"]) == ("FINISHED", 3)
+        months = sorted(value["month"] for value in program.months)
+        assert months == [1, 2, 3]
+
+
+async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp_path: Path) -> None:
+    """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
+    async with running(database_url, tmp_path, Program(), "scheduler") as node:
+        made = await node.link.campaigns.running_programs.start("months.close", caller=ADMIN)
+    other = Declarations()
+    config = tmp_path / "tickwright.toml"
+    settings = Settings(
+        database_url=SecretStr(database_url), home=tmp_path, config=config, metrics_bind=Bind("127.0.0.1", 0)
+    )
+    async with open_node(settings, ["campaign-consumer"], brought=other.brought, any_port=True) as node:
+        work = asyncio.create_task(node.run(signals=False))
+        running_campaigns = node.link.campaigns.running_campaigns
+        await node.link.campaigns.campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)
+        mine = await running_campaigns.start("loans", caller=ADMIN)
+        assert (await ended(node, mine.executions[0].id))["status"] == "FINISHED"
+        sql = "SELECT status FROM tickwright.executions WHERE id = $1"
+        assert await node.link.pool.fetchval(sql, made.executions[0].id) == "NEW"
+        node.supervisor.request()
+        await work

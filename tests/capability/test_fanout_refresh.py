@@ -1,0 +1,42 @@
+"""The lists of a scheduler are read again and again, also when nobody tells of a change."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.fanout import MODULE, FanoutWorld, fanout_world
+from kit.waiting import eventually_async
+from tickwright.capabilities.fanout import scheduler as rooms
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[FanoutWorld]:
+    """A world in PostgreSQL alone, in which changes of entities tell nobody."""
+    async with fanout_world(database_url, None, None) as world:
+        await world.put_module()
+        await world.pool.execute("ALTER TABLE tickwright.entities DISABLE TRIGGER tell_entities")
+        yield world
+
+
+async def test_a_change_that_nobody_told_of_is_found_by_the_next_reading(
+    world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notification is a hint: a lost one costs the time between two readings, five minutes."""
+    assert rooms.REFRESH_S == 300
+    monkeypatch.setattr(rooms, "REFRESH_S", 2.0)
+    async with world.scheduler() as scheduler:
+        await eventually_async(lambda: MODULE in scheduler.lists.modules, what="the first reading")
+        await world.put_entities(["A"])
+        await eventually_async(lambda: scheduler.counts["published"] == 1, 20, what="the new one is published")
+
+
+async def test_without_a_connection_of_its_own_the_lists_are_read_every_ten_seconds(
+    world: FanoutWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a pooler nobody hears of changes; the long pause is not kept then."""
+    assert rooms.REFRESH_WITHOUT_NEWS_S == 10
+    monkeypatch.setattr(rooms, "REFRESH_WITHOUT_NEWS_S", 2.0)
+    async with world.scheduler(hears=False) as scheduler:
+        await eventually_async(lambda: MODULE in scheduler.lists.modules, what="the first reading")
+        await world.put_entities(["A"])
+        await eventually_async(lambda: scheduler.counts["published"] == 1, 20, what="the new one is published")

@@ -1,0 +1,224 @@
+"""The partner contract between processes: what one of them learns, all keep to."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from types import MappingProxyType
+
+import pytest
+
+from kit.partners import Side, most_in_window, running_contract, set_partner
+from kit.waiting import eventually_async
+from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, store
+
+
+class Callers:
+    """Callers of one partner in one process, as many as are told to, and what they saw."""
+
+    def __init__(self, side: Side, partner_no: int, *, work_s: float = 0.0, outcome: Outcome = ANSWERED) -> None:
+        self.side, self.partner_no, self.work_s, self.outcome = side, partner_no, work_s, outcome
+        self.times_s: list[float] = []
+        self.running = 0
+        self.most = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, count: int) -> "Callers":
+        """Let ``count`` callers call again and again."""
+        self._tasks += [asyncio.create_task(self._call()) for _ in range(count)]
+        return self
+
+    async def stop(self) -> None:
+        """End them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _call(self) -> None:
+        while True:
+            async with self.side.contract.call(self.partner_no) as call:
+                self.times_s.append(time.monotonic())
+                self.running += 1
+                await asyncio.sleep(self.work_s)
+                self.running -= 1
+                call.report(self.outcome)
+
+
+async def _two(url: str, body: Callable[[Side, Side], Awaitable[None]]) -> None:
+    async with running_contract(url) as one, running_contract(url) as two:
+        await body(one, two)
+
+
+async def _spend_from_two(url: str) -> list[float]:
+    """Return when two processes called a partner of 40/s that both want without end."""
+    calls: list[float] = []
+
+    async def body(one: Side, two: Side) -> None:
+        number = await set_partner(one.pool, rate="40/s")
+        callers = [Callers(side, number).start(60) for side in (one, two)]
+        await eventually_async(lambda: sum(len(c.times_s) for c in callers) >= 110, 20, what="110 calls")
+        for caller in callers:
+            await caller.stop()
+            assert caller.times_s, "one process got nothing"
+            calls.extend(caller.times_s)
+
+    await _two(url, body)
+    return calls
+
+
+async def test_a_rate_holds_in_every_window_over_two_processes(database_url: str) -> None:
+    """PAR-1: 40 a second in any second, from the first call on; and most of it is used."""
+    calls = await _spend_from_two(database_url)
+    assert most_in_window(calls, 1.0) <= 40
+    assert most_in_window(calls, 0.1) <= 9  # a tenth of a second's worth, and what is late
+    assert most_in_window(calls, 1.0) > 20, "most of it is not used"
+
+
+async def test_a_process_that_stalled_does_not_catch_up(database_url: str) -> None:
+    """PAR-1: instants that passed while the process could not call are lost; it goes on at the usual pace."""
+    async with running_contract(database_url) as side:
+        number = await set_partner(side.pool, rate="40/s")
+        caller = Callers(side, number).start(60)
+        for stalls in (1, 2, 3):
+            await eventually_async(lambda stalls=stalls: len(caller.times_s) >= 15 * stalls)  # type: ignore[misc]
+            time.sleep(0.5)  # noqa: ASYNC251  the stall itself: nothing runs in this process
+        await eventually_async(lambda: len(caller.times_s) >= 60)
+        await caller.stop()
+        assert most_in_window(caller.times_s, 0.1) <= 9, "it caught up"
+
+
+async def test_the_mutant_without_a_shared_grant_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When each process forgets what the other one took, the same calls break the limit."""
+    mutated = store.SQL["write_exchange"].replace("next_free_at = to_timestamp(d.next_free_s), ", "")
+    assert mutated != store.SQL["write_exchange"]
+    monkeypatch.setattr(store, "SQL", MappingProxyType({**store.SQL, "write_exchange": mutated}))
+    assert most_in_window(await _spend_from_two(database_url), 1.0) > 40
+
+
+async def test_a_concurrency_holds_over_two_processes_and_both_get_their_share(database_url: str) -> None:
+    """PAR-4: five at once in all; a process that comes later gets its part."""
+    most = 0
+
+    async def body(one: Side, two: Side) -> None:
+        nonlocal most
+        number = await set_partner(one.pool, concurrency=5)
+        first = Callers(one, number, work_s=0.02).start(20)
+        await eventually_async(lambda: first.running == 5, what="all five are the first one's")
+        second = Callers(two, number, work_s=0.02).start(20)
+        while min(first.running, second.running) < 2 or len(second.times_s) < 50:
+            most = max(most, first.running + second.running)
+            await asyncio.sleep(0)
+        await first.stop()
+        await second.stop()
+
+    async with asyncio.timeout(20):
+        await _two(database_url, body)
+    assert most == 5
+
+
+async def test_a_retry_after_that_one_process_hears_stops_all_of_them(database_url: str) -> None:
+    """CON-2: the hearer calls no more at once, the other one from its next exchange on; both after its end."""
+
+    async def body(one: Side, two: Side) -> None:
+        number = await set_partner(one.pool)
+        hearer = Callers(one, number, work_s=0.01).start(3)
+        other = Callers(two, number, work_s=0.01).start(3)
+        await eventually_async(lambda: len(hearer.times_s) > 5 and len(other.times_s) > 5)
+        heard_s = time.monotonic()
+        hearer.outcome = Throttled(timedelta(seconds=6))
+        await eventually_async(lambda: one.contract.lane(number).why == "retry_after")
+        hearer.outcome, knew_s = ANSWERED, time.monotonic()
+        await eventually_async(lambda: two.contract.lane(number).why == "retry_after", 5)
+        both_knew_s = time.monotonic()
+        await eventually_async(lambda: all(max(c.times_s) > heard_s + 6 for c in (hearer, other)), what="they go on")
+        await hearer.stop()
+        await other.stop()
+        assert not [at for at in hearer.times_s if knew_s < at < heard_s + 6]
+        assert not [at for at in other.times_s if both_knew_s < at < heard_s + 6]
+
+    await _two(database_url, body)
+
+
+BREAKER = {"failures": 4, "window": "10s", "open": "2s", "open_max": "1m"}
+
+
+async def test_a_breaker_opens_tries_with_single_calls_and_closes(database_url: str) -> None:
+    """PAR-3: after four failures nobody calls; then one trial at a time, twice as far apart, until one is answered."""
+
+    async def body(one: Side, two: Side) -> None:
+        number = await set_partner(one.pool, breaker=BREAKER)
+        callers = [Callers(side, number, work_s=0.01, outcome=Failed("HTTP 500")).start(2) for side in (one, two)]
+        lanes = [side.contract.lane(number) for side in (one, two)]
+        await eventually_async(lambda: all(lane.why == "breaker_open" for lane in lanes), 30)
+        calls = [at for caller in callers for at in caller.times_s]
+        assert 4 <= len(calls) <= 40  # four, and what ran while it was being told: four each for an exchange that lasts
+
+        async def opened(times: int) -> bool:
+            sql = "SELECT opened_times >= $2 FROM tickwright.partner_states WHERE partner_no = $1"
+            return bool(await one.pool.fetchval(sql, number, times))
+
+        await eventually_async(lambda: opened(3), 30)
+        trials = sorted(at for caller in callers for at in caller.times_s)[len(calls) :]
+        assert len(trials) == 2
+        assert trials[1] - trials[0] > 3.9, "the second pause is twice as long"
+        for caller in callers:
+            caller.outcome = ANSWERED
+        await eventually_async(lambda: all(lane.why is None for lane in lanes), 20)
+        for caller in callers:
+            await caller.stop()
+        state = await one.pool.fetchval("SELECT breaker FROM tickwright.partner_states WHERE partner_no = $1", number)
+        assert state == "closed"
+
+    await _two(database_url, body)
+
+
+async def test_an_operators_pause_stops_all_calls_until_it_ends(database_url: str) -> None:
+    """PAR-2: pause is heard by every process within a second."""
+
+    async def body(one: Side, two: Side) -> None:
+        number = await set_partner(one.pool)
+        callers = [Callers(side, number, work_s=0.01).start(2) for side in (one, two)]
+        lanes = [side.contract.lane(number) for side in (one, two)]
+        await eventually_async(lambda: all(caller.times_s for caller in callers))
+        await one.pool.execute("UPDATE tickwright.partners SET paused_at = now() WHERE name = 'acme'")
+        await eventually_async(
+            lambda: all(lane.why == "paused" for lane in lanes) and not any(c.running for c in callers)
+        )
+        before = [len(caller.times_s) for caller in callers]
+        ended_s = time.monotonic()
+        await one.pool.execute("UPDATE tickwright.partners SET paused_at = NULL WHERE name = 'acme'")
+        assert not [at for c, n in zip(callers, before, strict=True) for at in c.times_s[n:] if at < ended_s]
+        await eventually_async(lambda: all(len(c.times_s) > n for c, n in zip(callers, before, strict=True)))
+        for caller in callers:
+            await caller.stop()
+
+    await _two(database_url, body)
+
+
+async def test_nobody_calls_in_quiet_hours_or_with_settings_that_are_wrong(database_url: str) -> None:
+    """PAR-2: quiet hours close a partner, and so does a mistake that somebody wrote into the table."""
+    async with running_contract(database_url) as side:
+        quiet = await set_partner(side.pool, "quiet", quiet="00:00-24:00 Europe/Berlin")
+        wrong = await set_partner(side.pool, "wrong", concurrency="many")
+        callers = [Callers(side, number).start(1) for number in (quiet, wrong)]
+        await eventually_async(lambda: side.contract.lane(quiet).why == "quiet")
+        await eventually_async(lambda: side.contract.lane(wrong).why == "paused")
+        for caller in callers:
+            await caller.stop()
+            assert caller.times_s == []
+
+
+async def test_a_lost_session_calls_nobody(database_url: str) -> None:
+    """CON-1: what was granted to a session counts no more when it is declared lost."""
+    async with running_contract(database_url) as side:
+        number = await set_partner(side.pool, rate="100/s")
+        caller = Callers(side, number).start(5)
+        await eventually_async(lambda: len(caller.times_s) > 3)
+        await side.pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
+        await side.session.renew()
+        count = len(caller.times_s)
+        lane = side.contract.lane(number)
+        assert not lane.session.holds()
+        await eventually_async(lambda: side.session.token != 0)
+        await eventually_async(lambda: len(caller.times_s) > count)
+        await caller.stop()

@@ -1,0 +1,200 @@
+"""Webhook first: news that a courier sends outrank polling, in the order of their own instants."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kit.api import ADMIN, RunningApi, running_api
+from kit.polling import Ground
+from kit.waiting import eventually_async
+from kit.wheels import open_wheels
+from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling.requests import NewTracker
+from tickwright.capabilities.polling.service import PollingService
+
+AT = "2026-01-01T10:00:00Z"
+LATER = "2026-01-01T11:00:00Z"
+EARLIER = "2026-01-01T09:00:00Z"
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API with the partner ``dhl``."""
+    async with running_api(database_url) as running:
+        await Ground(running.pool).partner()
+        yield running
+
+
+@pytest.fixture
+def ground(api: RunningApi) -> Ground:
+    """The same database, by hand."""
+    return Ground(api.pool)
+
+
+async def tell(api: RunningApi, tracker: int, status: str, at: str, event_id: str | None = None) -> Any:
+    """Send news; return the answer."""
+    body = {"status": status, "at": at} | ({} if event_id is None else {"event_id": event_id})
+    answer = await api.operator.post(f"/v1/trackers/{tracker}/events", body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def test_news_are_written_told_and_postpone_the_next_poll(api: RunningApi, ground: Ground) -> None:
+    """Status and instant in the row, one message, and no turn before one whole interval has passed."""
+    slot = await ground.wheel(120)
+    tracker = await ground.place(slot, 3)
+    before = datetime.fromisoformat((await api.viewer.get(f"/v1/trackers/{tracker}")).json["next_poll_at"])
+    said = await tell(api, tracker, "InTransit", AT, "e1")
+    assert (said["outcome"], said["status"], said["ended"]) == ("applied", "InTransit", False)
+    row = await ground.row(tracker)
+    assert (row["status"], row["status_at"]) == ("InTransit", datetime(2026, 1, 1, 10, tzinfo=UTC))
+    wait = row["skip_until"] - await api.pool.fetchval("SELECT clock_timestamp()")
+    assert timedelta(minutes=119) < wait <= timedelta(minutes=120)
+    after = datetime.fromisoformat((await api.viewer.get(f"/v1/trackers/{tracker}")).json["next_poll_at"])
+    assert after == before + timedelta(minutes=120)
+    [message] = await ground.events()
+    assert (message["destination"], message["key"]) == ("pg:tickwright.poll-events", str(tracker))
+    assert json.loads(message["payload"]) == {
+        "version": 1, "event": "status", "reason": "event", "tracker_id": tracker, "account_id": "acme",
+        "partner": "dhl", "external_id": "A1", "status": "InTransit", "previous_status": "registered",
+        "at": AT, "event_id": "e1",
+    }  # fmt: skip
+
+
+async def test_stale_and_duplicate_news_change_nothing(api: RunningApi, ground: Ground) -> None:
+    """Not newer than the status is stale; the same id or the same news is a duplicate; neither is told or postpones."""
+    tracker = await ground.place(await ground.wheel(2))
+    await tell(api, tracker, "InTransit", AT, "e1")
+    row = await ground.row(tracker)
+    for status, at, event_id, outcome in [
+        ("Created", EARLIER, None, "stale"),
+        ("Created", EARLIER, "e0", "stale"),
+        ("Created", EARLIER, "e0", "duplicate"),
+        ("Created", AT, None, "stale"),
+        ("InTransit", AT, None, "duplicate"),
+        ("Customs", LATER, "e1", "duplicate"),
+    ]:
+        said = await tell(api, tracker, status, at, event_id)
+        assert (said["outcome"], said["status"], said["skip_until"]) == (outcome, "InTransit", None), (status, event_id)
+    assert await ground.row(tracker) == row
+    assert len(await ground.events()) == 1
+    assert (await tell(api, tracker, "Customs", LATER, "e2"))["outcome"] == "applied"
+
+
+async def test_of_two_at_once_the_later_one_wins(api: RunningApi, ground: Ground) -> None:
+    """Whatever the order in which they come: the status is the latest one, and no message goes back."""
+    tracker = await ground.place(await ground.wheel(2))
+    events = [(f"S{n}", (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n)).isoformat()) for n in range(12)]
+    order = [5, 11, 0, 7, 3, 9, 1, 10, 2, 8, 4, 6]
+    await asyncio.gather(*(tell(api, tracker, *events[n], f"e{n}") for n in order))
+    assert (await ground.row(tracker))["status"] == "S11"
+    told = [json.loads(row["payload"])["at"] for row in await ground.events()]
+    assert told == sorted(told)
+    assert told[-1].startswith("2026-01-01T00:11")
+
+
+async def test_news_wait_for_whoever_holds_the_tracker(api: RunningApi, ground: Ground) -> None:
+    """Later news that are being written keep earlier ones away until they are there, and these are stale then."""
+    tracker = await ground.place(await ground.wheel(2))
+    async with api.pool.acquire() as other:
+        writing = other.transaction()
+        await writing.start()
+        await other.execute(
+            "UPDATE tickwright.trackers SET status = 'Newer', status_at = '2026-01-01T12:00:00Z' WHERE id = $1", tracker
+        )
+        asked = asyncio.create_task(tell(api, tracker, "Older", AT))
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        await eventually_async(lambda: api.pool.fetchval(sql))
+        await writing.commit()
+    assert (await asked)["outcome"] == "stale"
+    assert (await ground.row(tracker))["status"] == "Newer"
+
+
+async def test_a_terminal_status_ends_the_tracker(api: RunningApi, ground: Ground) -> None:
+    """By the partner's own list, compared as written; ``Delivered`` where it has none; nothing counts afterwards."""
+    await ground.partner("ups", '{"terminal_statuses": ["Zugestellt"]}')
+    slot = await ground.wheel(2)
+    ours = await ground.place(slot, external="D")
+    theirs = await ground.place(slot, partner="ups", external="Z")
+    assert (await tell(api, theirs, "Delivered", AT))["ended"] is False
+    assert (await tell(api, theirs, "zugestellt", "2026-01-01T10:30:00Z"))["ended"] is False
+    assert (await tell(api, theirs, "Zugestellt", LATER))["ended"] is True
+    said = await tell(api, ours, "Delivered", AT, "d1")
+    assert (said["ended"], said["skip_until"]) == (True, None)
+    shown = (await api.viewer.get(f"/v1/trackers/{ours}")).json
+    assert (shown["state"], shown["status"], shown["next_poll_at"]) == ("ended", "Delivered", None)
+    assert (await ground.row(ours))["place"] is None
+    assert json.loads((await ground.events())[-1]["payload"])["event"] == "ended"
+    assert (await tell(api, ours, "Delivered", AT, "d1"))["outcome"] == "duplicate"
+    assert (await tell(api, ours, "Returned", LATER))["outcome"] == "ended"
+    assert (await ground.row(ours))["status"] == "Delivered"
+
+
+async def test_news_of_a_tracker_without_a_place_are_kept(api: RunningApi, ground: Ground) -> None:
+    """It takes status, instant and postponement along; a terminal status ends it before it has a place."""
+    body = {"account_id": "acme", "partner": "dhl", "external_id": "W1"}
+    waiting = (await api.operator.post("/v1/trackers", body)).json["tracker"]["id"]
+    assert (await tell(api, waiting, "InTransit", AT))["outcome"] == "applied"
+    assert (await tell(api, waiting, "Created", EARLIER))["outcome"] == "stale"
+    shown = (await api.viewer.get(f"/v1/trackers/{waiting}")).json
+    assert (shown["state"], shown["status"], shown["skip_until"] is not None) == ("waiting", "InTransit", True)
+    assert (await tell(api, waiting, "Delivered", LATER))["ended"] is True
+    assert (await api.viewer.get(f"/v1/trackers/{waiting}")).json["state"] == "ended"
+    assert len(await ground.events()) == 2
+
+
+async def test_the_registrar_takes_news_along(database_url: str) -> None:
+    """What came before the place is there when the tracker has it: status, instant and postponement."""
+    async with open_wheels(database_url) as wheels:
+        service = PollingService(wheels.pool)
+        await Ground(wheels.pool).partner()
+        new = NewTracker("acme", "dhl", "W1", None, None)
+        made = (await service.register(new, caller=ADMIN)).tracker.id
+        await service.take_news(made, News("InTransit", datetime(2026, 1, 1, tzinfo=UTC)))
+        before = await service.get(made)
+        await wheels.register(1)
+        after = await service.get(made)
+    assert (before.state, after.state) == ("waiting", "placed")
+    assert (after.status, after.status_at, after.skip_until) == (before.status, before.status_at, before.skip_until)
+    assert after.next_poll_at is not None
+    assert after.skip_until is not None
+    assert after.next_poll_at >= after.skip_until
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"status": "x"}, 422, "invalid_value"),
+        ({"at": AT}, 422, "invalid_value"),
+        ({"status": "", "at": AT}, 422, "invalid_value"),
+        ({"status": "a\tb", "at": AT}, 422, "invalid_status"),
+        ({"status": "x" * 101, "at": AT}, 422, "invalid_value"),
+        ({"status": "x", "at": "2026-01-01T10:00:00"}, 422, "naive_datetime"),
+        ({"status": "x", "at": "2999-01-01T10:00:00Z"}, 422, "time_in_future"),
+        ({"status": "x", "at": AT, "event_id": ""}, 422, "invalid_value"),
+        ({"status": "x", "at": AT, "ended_at": AT}, 400, "unknown_field"),
+    ],
+)
+async def test_bad_news_are_refused_by_their_code(
+    api: RunningApi, ground: Ground, body: Any, status: int, code: str
+) -> None:
+    """News from the future would make all others stale; every other mistake has its own code too."""
+    tracker = await ground.place(await ground.wheel(2))
+    (await api.operator.post(f"/v1/trackers/{tracker}/events", body)).says(status, code)
+    assert await ground.events() == []
+
+
+async def test_ids_of_news_are_remembered_for_a_week(api: RunningApi, ground: Ground) -> None:
+    """Whoever writes a new one forgets two old ones, so that the table holds a week and no loop looks after it."""
+    tracker = await ground.place(await ground.wheel(2))
+    await api.pool.execute(
+        "INSERT INTO tickwright.tracker_events "
+        "SELECT 1, 'old' || n, now() - interval '8 days' FROM generate_series(1, 5) AS n"
+    )
+    for n in range(3):
+        await tell(api, tracker, f"S{n}", f"2026-01-01T1{n}:00:00Z", f"e{n}")
+    assert await api.pool.fetchval("SELECT count(*) FROM tickwright.tracker_events") == 3

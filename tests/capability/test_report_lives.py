@@ -1,0 +1,150 @@
+"""While a part is brought, its claim is looked after every second, and what Redis keeps of its report every minute."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import pytest
+
+from kit.probes import Stops
+from kit.report_faults import ReportWorlds, ask, functions
+from kit.reports import ReportWorld, plan_of
+from kit.waiting import eventually_async
+from tickwright.adapters.redis import RedisParts
+from tickwright.capabilities.reports import listening, supervisor
+from tickwright.capabilities.reports.handlers import ReportRequest
+from tickwright.capabilities.reports.part_places import HASH_TTL
+from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
+
+COMPLETE = "SELECT count(*) = 0 FROM tickwright.report_parts WHERE state <> 'done'"
+
+
+class Gate:
+    """Lets ``rights`` wait, so that its report stays under way; open behind the block."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+
+    async def wait(self, name: str, _request: ReportRequest) -> None:
+        """Wait, before the first row."""
+        if name == "rights":
+            await self._open.wait()
+
+    def __enter__(self) -> None:
+        """Close it."""
+
+    def __exit__(self, *_: object) -> None:
+        """Open it."""
+        self._open.set()
+
+
+async def test_the_hashes_of_reports_under_way_are_renewed_once_a_minute(
+    report_worlds: ReportWorlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger hears of every part every second, Redis of all reports of one life in one call, each once a minute."""
+    monkeypatch.setattr(listening, "KEEP_S", 0.02)
+    world, gate = await report_worlds.make("redis"), Gate()
+    kept: list[int] = []
+    touched: list[tuple[list[int], timedelta]] = []
+
+    async def keep(
+        self: PartsStore, held: Mapping[tuple[int, str], tuple[int, int]], owner: int
+    ) -> set[tuple[int, str]]:
+        kept.append(len(held))
+        return await real_keep(self, held, owner)
+
+    async def touch(self: RedisParts, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
+        touched.append((sorted(report for report, _ in report_ids), ttl))
+        await real_touch(self, report_ids, ttl=ttl)
+
+    real_keep, real_touch = PartsStore.keep, RedisParts.touch
+    monkeypatch.setattr(PartsStore, "keep", keep)
+    monkeypatch.setattr(RedisParts, "touch", touch)
+    asked = [await ask(world, words={"check_every_s": every_s}) for every_s in (60, 600, 60)]
+    async with world.process(functions(gate.wait)):
+        with gate:
+            await eventually_async(lambda: len(kept) > 20, what="twenty looks")
+        for report in asked:
+            await world.finished(report)
+    assert touched == [([asked[0], asked[2]], HASH_TTL), ([asked[1]], timedelta(minutes=20))]
+
+
+async def test_a_look_beside_an_end_does_not_take_the_part_for_lost(
+    alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger knows the claim no more because it has ended: nothing is cancelled, and it counts as done."""
+    monkeypatch.setattr(listening, "KEEP_S", 0.02)
+    looks, written = asyncio.Semaphore(0), asyncio.Event()
+
+    async def keep(
+        self: PartsStore, held: Mapping[tuple[int, str], tuple[int, int]], owner: int
+    ) -> set[tuple[int, str]]:
+        ours = await real_keep(self, held, owner)
+        if written.is_set():
+            looks.release()
+        return ours
+
+    async def finish(self: PartsStore, claim: Claim, owner: int, kept: Kept) -> bool:
+        done = await real_finish(self, claim, owner, kept)
+        written.set()
+        for _ in range(3):
+            await looks.acquire()
+        return done
+
+    real_keep, real_finish = PartsStore.keep, PartsStore.finish
+    monkeypatch.setattr(PartsStore, "keep", keep)
+    monkeypatch.setattr(PartsStore, "finish", finish)
+    async with alone.process({"lefts": functions()["lefts"]}) as process:
+        await alone.finished(await alone.request(plan_of("lefts"), {"rows": 1}))
+        await eventually_async(lambda: process.listener.running == 0, what="it is over here as well")
+        assert process.listener.counts == Counter(done=1)
+
+
+async def test_a_hash_outlives_its_time_while_a_part_is_brought(
+    report_worlds: ReportWorlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed again and again, ten times before it would end."""
+    assert timedelta(seconds=10 * listening.RENEW_S) <= HASH_TTL
+    monkeypatch.setattr(listening, "RENEW_S", 0.0)
+    world, gate = await report_worlds.make("redis"), Gate()
+    assert isinstance(world.shared, RedisParts)
+    redis = world.shared._link._client
+    async with world.process(functions(gate.wait)):
+        report = await ask(world)
+        key = world.shared.key(report)
+
+        async def renewed() -> bool:
+            return bool(await redis.pttl(key) > HASH_TTL / timedelta(milliseconds=2))
+
+        with gate:
+            await eventually_async(renewed, 20, what="a part is there")
+            for _ in range(2):
+                await redis.pexpire(key, 60_000)
+                await eventually_async(renewed, what="its life is renewed")
+        await world.finished(report)
+
+
+async def test_a_hash_outlives_its_time_while_its_step_waits_for_room(
+    report_worlds: ReportWorlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of merges that is longer than the life of the parts loses none of them."""
+    monkeypatch.setattr(supervisor, "RENEW_S", 0.0)
+    monkeypatch.setattr(supervisor, "HELD_LOOK_S", 0.02)
+    world, stops = await report_worlds.make("redis"), Stops()
+    assert isinstance(world.shared, RedisParts)
+    redis = world.shared._link._client
+    stops.close("reports.merging")
+    async with world.process(functions(), probe=stops):
+        asked = [await ask(world) for _ in range(12)]
+        await eventually_async(lambda: world.pool.fetchval(COMPLETE), 20, what="all their parts are there")
+        for key in [world.shared.key(report) for report in asked]:
+            await redis.pexpire(key, 60_000)
+
+            async def renewed(key: str = key) -> bool:
+                return bool(await redis.pttl(key) > HASH_TTL / timedelta(milliseconds=2))
+
+            await eventually_async(renewed, what="its life is renewed")
+        stops.open("reports.merging")
+        for report in asked:
+            await world.finished(report)

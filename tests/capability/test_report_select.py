@@ -1,0 +1,160 @@
+"""The SQL of a report reaches its own parts and nothing else: two fences, each tried alone."""
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tickwright.capabilities.reports.duck import MergeBounds, open_duck
+from tickwright.capabilities.reports.merging import PartFile, check_select, merge
+from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import Column
+
+LISTENERS = ["users", "orders"]
+
+FINE = [
+    "SELECT * FROM users",
+    "SELECT * FROM Users; -- the end ; of it",
+    "SELECT ';' AS a /* ; */ FROM users; /* ; */ ;",
+    "FROM users SELECT id",
+    "VALUES (1), (2)",
+    "WITH big AS (SELECT * FROM users) SELECT count(*) FROM big JOIN orders USING (id)",
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5) SELECT * FROM n",
+    "SELECT unnest([1, 2]) AS a UNION ALL SELECT range FROM range(3) ORDER BY 1 LIMIT 1",
+    "SELECT u.id, row_number() OVER (PARTITION BY u.id ORDER BY o.at) FROM users u ASOF JOIN orders o ON u.id > o.id",
+    "SELECT * FROM users PIVOT (count(*) FOR id IN (1, 2)) AS t",
+]
+REFUSED = [
+    "",
+    "-- nothing",
+    "SELECT 1; SELECT 2",
+    "SELECT FROM WHERE",
+    "SELECT 1 /* without an end",
+    "COPY (SELECT 1) TO 'x'",
+    "INSERT INTO users VALUES (1)",
+    "WITH gone AS (DELETE FROM users RETURNING 1) SELECT * FROM gone",
+    "WITH more AS (INSERT INTO users VALUES (1) RETURNING id) SELECT * FROM more",
+    "CREATE TABLE x AS SELECT 1",
+    "ATTACH 'x.db'",
+    "SET memory_limit = '10GB'",
+    "PRAGMA database_list",
+    "LOAD httpfs",
+    "INSTALL httpfs",
+    "CALL pragma_version()",
+    "EXPLAIN SELECT 1",
+    "DESCRIBE users",
+    "SELECT * FROM (SHOW TABLES)",
+    "PIVOT users ON id USING count(*)",
+    "SELECT * FROM others",
+    "SELECT * FROM '/etc/passwd'",
+    'SELECT * FROM "/etc/passwd"',
+    "SELECT * FROM memory.main.users",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT (SELECT content FROM read_text('/etc/passwd'))",
+    "SELECT * FROM users, LATERAL (SELECT * FROM read_csv('/etc/passwd'))",
+    "SELECT * FROM users WHERE id IN (SELECT 1 FROM glob('/*'))",
+    "SELECT * FROM duckdb_settings()",
+    "SELECT * FROM duckdb_views()",
+    "SELECT * FROM query('SELECT 1')",
+    "SELECT * FROM query_table('users')",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
+    "SELECT current_setting('temp_directory')",
+    "SELECT getenv('HOME')",
+    "SELECT sum(1) OVER (ORDER BY sleep_ms(1000))",
+    "SELECT list_transform([1], lambda x: sleep_ms(x))",
+    "SELECT current_query()",
+    "SELECT $1",
+    "SELECT 1) TO 'x' --",
+    "SELECT 1\0",
+    "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    "SELECT * FROM (" * 3000 + "SELECT 1" + ")" * 3000,
+    "SELECT " + "1, " * 40_000 + "1",
+]
+
+
+def names(folder: Path) -> list[str]:
+    """Return what is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("sql", FINE)
+def test_one_select_over_parts_is_taken(sql: str) -> None:
+    """Whatever DuckDB's SQL offers to join, count and shape them."""
+    check_select(sql, LISTENERS)
+
+
+@pytest.mark.parametrize("sql", REFUSED, ids=lambda sql: sql[:60])
+def test_everything_else_is_refused_when_it_is_defined(sql: str) -> None:
+    """Other statements, other tables, functions that read or tell, and texts made to break who reads them."""
+    with pytest.raises(Rejected) as caught:
+        check_select(sql, LISTENERS)
+    assert caught.value.code == "invalid_sql"
+    assert 0 < len(caught.value.message) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("SELECT 1\nFROM FROM users", "(line 2, column 6)"),
+        ("SELECT 1\nFROM users\nJOIN others USING (id)", "(line 3, column 6)"),
+        ("SELECT 'é',\n  read_text('x') FROM read_text('y')", "(line 2, column 23)"),
+    ],
+)
+def test_an_error_says_line_and_column(sql: str, place: str) -> None:
+    """People count characters, not bytes."""
+    with pytest.raises(Rejected) as caught:
+        check_select(sql, LISTENERS)
+    assert place in caught.value.message
+
+
+INSIDE = [
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_json('{other}')",
+    "SELECT * FROM '{other}'",
+    "COPY (SELECT 1) TO '{folder}/evil.csv'",
+    "COPY (SELECT 1) TO 'evil.csv'",
+    "SELECT * FROM glob('/*')",
+    "ATTACH '{folder}/x.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SELECT * FROM read_csv('https://example.com/x.csv')",
+    "SET enable_external_access = true",
+    "SET allowed_directories = ['/']",
+    "SET memory_limit = '10GB'",
+    "RESET lock_configuration",
+    "SELECT getenv('HOME')",
+    "SELECT * FROM secret_of_the_program",
+    "CREATE PERSISTENT SECRET s (TYPE s3)",
+    "EXPORT DATABASE '{folder}/x'",
+]
+
+
+@pytest.mark.parametrize("sql", INSIDE)
+def test_what_slips_through_the_first_fence_stops_at_the_second(tmp_path: Path, sql: str) -> None:
+    """The connection itself has no files but its own, no network, no extensions, no variables and no settings."""
+    other = tmp_path / "other.ndjson"
+    other.write_text('{"id": 1}\n')
+    own = tmp_path / "own" / "part.ndjson"
+    own.parent.mkdir()
+    own.write_text('{"id": 2}\n')
+
+    secret_of_the_program = [{"id": 1}]  # what a replacement scan would find
+    assert secret_of_the_program
+    with open_duck(own.parent, MergeBounds(), [own], own.parent / "out.csv") as connection:
+        assert connection.execute(f"SELECT * FROM '{own}'").fetchall() == [(2,)]
+        with pytest.raises(duckdb.Error):
+            connection.execute(sql.format(other=other, folder=tmp_path)).fetchall()
+    assert names(tmp_path) == ["other.ndjson", "own"]
+
+
+def test_a_merge_checks_its_sql_again(tmp_path: Path) -> None:
+    """A definition may be older than a rule."""
+    part = PartFile("users", tmp_path / "part.ndjson", (Column("id", "BIGINT"),))
+    part.path.touch()
+    with pytest.raises(Rejected) as caught:
+        merge(
+            [part], "SELECT * FROM read_text('/etc/passwd')", tmp_path / "out", form="csv", bom=False, folder=tmp_path
+        )
+    assert caught.value.code == "invalid_sql"
+    assert names(tmp_path) == ["part.ndjson"]

@@ -1,0 +1,99 @@
+"""The doctor looks at what reports need: the object store, the sources, and who brings what."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.cli import environment, tickwright
+
+CONFIG = """
+[sources.good]
+url = "sqlite://{folder}/good.sqlite"
+[sources.away]
+url = "postgresql://nobody@127.0.0.1:1/nothing"
+[report_types.sales.listeners.users]
+source = "good"
+sql = "SELECT 1 AS id"
+"""
+TYPE = """
+INSERT INTO tickwright.report_types (name, definition) VALUES ('sales', '{"merge": "SELECT 1", "listeners": [
+  {"name": "users", "kind": "sql", "source": "good"}, {"name": "scores", "kind": "function"},
+  {"name": "outside", "kind": "service"}]}')
+"""
+LISTENER = """
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts)
+VALUES (1, 'l', '{report-listener}', '0', now() + interval '1 hour', '{"serves": ["source:good"]}')
+"""
+
+
+@pytest.fixture
+def env(database_url: str, tmp_path: Path) -> dict[str, str]:
+    """A process with a home and a configuration of its own."""
+    (tmp_path / "good.sqlite").touch()
+    config = tmp_path / "tickwright.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    return {"DATABASE_URL": database_url, "HOME": str(tmp_path), "CONFIG": str(config)}
+
+
+def findings(**env: str) -> dict[str, list[tuple[str, str]]]:
+    """Return what the doctor says, by check."""
+    said: Any = tickwright("doctor", "--json", env=environment(**env)).json
+    assert all(one["remedy"] for one in said["findings"] if one["verdict"] != "ok")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for one in said["findings"]:
+        found.setdefault(one["check"], []).append((one["verdict"], one["says"]))
+    return found
+
+
+def test_where_nothing_of_reports_is_set_up_nothing_is_looked_at(database_url: str, tmp_path: Path) -> None:
+    """No folder is made, and no role is missed."""
+    found = findings(DATABASE_URL=database_url, HOME=str(tmp_path))
+    assert {"object store", "report-listener", "report listeners"} & set(found) == set()
+    assert not (tmp_path / "objects").exists()
+
+
+def test_files_are_tried_out_and_a_folder_that_others_may_not_see_is_named(env: dict[str, str], tmp_path: Path) -> None:
+    """With a database of one's own others may be on other machines; what was put is removed again."""
+    [(verdict, says)] = findings(**env)["object store"]
+    assert (verdict, "other machines" in says) == ("warn", True)
+    assert list((tmp_path / "objects").glob("doctor/*")) == []
+    blocked = tmp_path / "file"
+    blocked.touch()
+    [(verdict, says)] = findings(**env, OBJECT_STORE=blocked.as_uri())["object store"]
+    assert (verdict, os.fspath(blocked) in says) == ("fail", True)
+    away = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    said: Any = tickwright("doctor", "--json", env={**environment(**env, OBJECT_STORE="s3://bucket"), **away}).json
+    [store] = [one for one in said["findings"] if one["check"] == "object store"]
+    assert (store["verdict"], store["says"].startswith("s3://bucket: ")) == ("fail", True)
+
+
+def test_each_source_is_asked(env: dict[str, str]) -> None:
+    """One that does not answer is a failure of that one."""
+    found = findings(**env)
+    assert found["source good"] == [("ok", "answers")]
+    [(verdict, _)] = found["source away"]
+    assert verdict == "fail"
+
+
+async def test_who_is_expected_and_not_there_is_named(env: dict[str, str]) -> None:
+    """The role, and what no process of it brings; services are outside, so nobody knows of them."""
+    connection = await asyncpg.connect(env["DATABASE_URL"])
+    await connection.execute(TYPE)
+    found = findings(**env)
+    assert found["report-listener"] == [("warn", "none is alive: no report is made")]
+    assert found["report listeners"] == [
+        ("warn", "nobody alive serves function:scores, for sales"),
+        ("warn", "nobody alive serves source:good, for sales"),
+    ]
+    await connection.execute(LISTENER)
+    found = findings(**env)
+    assert found["report-listener"] == [("ok", "1 alive")]
+    assert found["report listeners"] == [("warn", "nobody alive serves function:scores, for sales")]
+    await connection.execute(
+        """UPDATE tickwright.workers SET facts = '{"serves": ["source:good", "function:scores"]}'"""
+    )
+    assert [verdict for verdict, _ in findings(**env)["report listeners"]] == ["ok"]
+    await connection.close()

@@ -1,0 +1,41 @@
+"""What the page of campaigns says of states and words is what the code looks at and reads."""
+
+import json
+import re
+from pathlib import Path
+
+from tickwright.batch.problems import Problems
+from tickwright.batch.states_page import BEGIN, END, states_text
+from tickwright.batch.terms import words_for
+from tickwright.capabilities.campaigns.definition import OWN, read_campaign
+
+PAGE = Path(__file__).parents[2] / "docs/campaigns.md"
+
+
+def test_the_states_on_the_page_are_the_rules_of_the_code() -> None:
+    """Diagram and tables, character by character: copy ``states_text()`` between the marks where they differ."""
+    [shown] = [part.partition(END)[0] for part in PAGE.read_text(encoding="utf-8").split(BEGIN)[1:]]
+    assert shown.strip("\n") == states_text()
+
+
+def test_the_words_on_the_page_are_those_that_are_read() -> None:
+    """Every word has its line, with the defaults of the code."""
+    said = PAGE.read_text(encoding="utf-8").partition("| word |")[2].partition("\n\n")[0]
+    lines = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", said, re.MULTILINE))
+    assert set(lines) == {"name", *words_for(lambda _: None), *OWN}
+    shown = {"skip": "overlap", "one": "misfire", "1m": "misfire_grace", "UTC": "time_zone", "false": "restartable"}
+    assert {lines[word].strip("`"): word for word in shown.values()} == shown
+
+
+def test_the_campaign_on_the_page_is_one() -> None:
+    """It is read without a mistake, and its words are the defaults where it says none."""
+    text, *_ = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    words = json.loads(text)
+    assert words.pop("name") == "loans"
+    problems = Problems("campaign")
+    campaign, _ = read_campaign(words, problems, lambda _: None)
+    assert (problems.found, campaign is None) == ([], False)
+    assert campaign is not None
+    assert (campaign.draft.terms.chunk_rows, campaign.draft.terms.misfire_max, campaign.draft.terms.attempts) == (
+        5_000, 100, 10,
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""The page of expressions says what is so: its examples are taken, translated and refused as its tables tell."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tickwright.capabilities.campaigns.expressions import bounds, compile_expression
+from tickwright.domain.errors import Rejected
+from tickwright.ports.batches import FieldType
+
+PAGE = (Path(__file__).parents[2] / "docs/expressions.md").read_text(encoding="utf-8")
+PACKAGE = Path(bounds.__file__).parent
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+FIELDS: dict[str, FieldType] = {
+    "age": "int", "income": "double", "debt": "double", "country": "string", "email": "string", "name": "string",
+    "active": "bool", "since": "timestamp",
+}  # fmt: skip
+
+
+def rows(name: str) -> Iterator[list[str]]:
+    """Give the rows of a table, without its head."""
+    found = re.search(rf"<!-- {name}: begin, tested -->\n(.*?)<!-- {name}: end -->", PAGE, re.DOTALL)
+    assert found is not None
+    for line in found[1].splitlines()[2:]:
+        yield [cell.strip().strip("`").replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize(("text", "judged"), [(row[0], row[2]) for row in rows("written")])
+def test_what_may_be_written_is_taken_and_translated_as_told(text: str, judged: str) -> None:
+    """In SQL for both databases, or one by one for both."""
+    made = compile_expression(text, FIELDS)
+    told = {"in SQL": True, "one by one": False}[judged]
+    assert (made.sql("postgresql", str, NOW) is not None) is told
+    assert (made.sql("duckdb", str, NOW) is not None) is told
+
+
+@pytest.mark.parametrize(("code", "text"), [(row[0], row[1]) for row in rows("refused")])
+def test_what_is_refused_has_the_code_that_is_told(code: str, text: str) -> None:
+    """One example each."""
+    with pytest.raises(Rejected) as caught:
+        compile_expression(text, FIELDS)
+    assert caught.value.code == code
+
+
+def test_every_code_and_every_bound_is_on_the_page() -> None:
+    """None is made that is not told."""
+    made = {
+        code for path in PACKAGE.glob("*.py") for code in re.findall(r'Problem\(\s*"(\w+)"', path.read_text("utf-8"))
+    }
+    assert {row[0] for row in rows("refused")} == made
+    limits = [
+        f"{bounds.TEXT_CHARS_MAX:,} characters", f"{bounds.NODES_MAX} pieces", f"{bounds.DEPTH_MAX} levels",
+        f"{bounds.ITEMS_MAX:,} elements", f"patterns of {bounds.PATTERN_CHARS_MAX}", f"{bounds.JOINS_MAX} pluses",
+    ]  # fmt: skip
+    said = " ".join(PAGE.split())
+    assert [limit for limit in limits if limit not in said] == []

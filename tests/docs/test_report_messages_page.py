@@ -1,0 +1,47 @@
+"""What the page of messages says of reports is what is written, made and read."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from tickwright.brokers.rabbitmq import ReportNames
+from tickwright.capabilities.reports.messages import Announcement, Call, read_call, write_call
+
+PAGE = Path(__file__).parents[2] / "docs/messages.md"
+
+
+def section() -> str:
+    """Return what the page says of reports."""
+    return PAGE.read_text(encoding="utf-8").partition("\n## Calls of reports\n")[2].partition("\n## ")[0]
+
+
+def test_the_call_on_the_page_is_what_is_published() -> None:
+    """Byte by byte, and every member that there can be has its line."""
+    [shown] = re.findall(r"```json\n(.*)\n```", section())
+    call = read_call(shown.encode())
+    told = Announcement(
+        call.report_id, call.epoch, call.stage, call.type, call.conditions, call.feed or {}, call.requester,
+        call.deadline_at,
+    )  # fmt: skip
+    assert write_call(told, call.listeners, call.announced) == shown
+    named = re.findall(r"^\| `([a-z_]+)` \|", section(), re.MULTILINE)
+    assert sorted(named) == sorted(Call.__struct_fields__)
+    large = json.loads(write_call(replace(told, feed={"x": "y" * 70_000}), ["users"], 1))
+    assert large["feed_omitted"] is True
+
+
+def test_the_queues_of_reports_on_the_page_are_those_that_are_made() -> None:
+    """Names, arguments and exchanges of the table, and of the line below it."""
+    page, names = section(), ReportNames("tickwright", "LISTENER")
+    for exchange in names.exchanges():
+        assert f"`{exchange}`" in page
+    for queue, arguments in names.queues().items():
+        [line] = re.findall(rf"^\| `{re.escape(queue.replace('LISTENER', '<listener>'))}` \|.*$", page, re.MULTILINE)
+        for argument, value in arguments.items():
+            if isinstance(value, int):
+                assert f"`{argument}` {value:,}" in line, (queue, argument)
+            elif argument == "x-dead-letter-exchange":
+                assert f"dead letters to `{value}`" in line, queue
+            elif value not in {"quorum", names.listener}:
+                assert f"`{argument}` `{value}`" in page, (queue, argument)

@@ -1,0 +1,180 @@
+"""Workers whose wall clock jumps by two hours, ahead and back: the database's clock decides, so nothing changes."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from kit.clocks import WorkerClock
+from kit.consumers import ConsumerProcess, all_done, done_times, http_of, seed, slice_of
+from kit.kafka_polls import PollWorld, poll_world
+from kit.partners import Courier
+from kit.processes import kill_group, spawn
+from kit.servers import KafkaServer
+from kit.waiting import eventually_async
+from kit.wheels import Wheels, check_each_once, open_wheels
+from tickwright.store.pool import open_pool
+
+JUMPS_H = (2.0, -2.0, 0.0, -2.0, 2.0)
+SELECTOR = Path(__file__).parents[1] / "kit" / "selector_process.py"
+AHEAD_MINUTES = 20  # of the selector's process
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WorkerClock:
+    """The children's clock."""
+    return WorkerClock(tmp_path)
+
+
+# ---------------------------------------------------------------------- a consumer
+
+
+async def test_a_consumers_clock_makes_no_poll_early_twice_or_superseded(
+    database_url: str, tmp_path: Path, clock: WorkerClock
+) -> None:
+    """POL-1 and P4: a jump in the middle of the work costs no poll, repeats none and breaks no limit."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        trackers = await seed(pool, 150, rate="30/s", http=http_of(courier))
+        child = ConsumerProcess(database_url, tmp_path / "consumer.log", environment=clock.environment)
+        try:
+            for n, hours in enumerate(JUMPS_H):
+                await eventually_async(lambda n=n: len(courier.requests) >= 10 + 25 * n, 30)  # type: ignore[misc]
+                clock.jump(hours)
+            await eventually_async(lambda: all_done(pool, trackers), 30)
+        finally:
+            kill_group(child.process)
+        assert await done_times(pool, trackers) == Counter(trackers.ids)
+        assert Counter(courier.asked) == Counter(trackers.external_ids)
+        assert courier.most_within(1.0) <= 30
+        books = await slice_of(pool, trackers)
+        assert (books["polled"], books["late"], books["superseded"]) == (150, 0, 0)
+        await pool.close()
+
+
+@pytest.mark.parametrize("hours", [2.0, -2.0])
+async def test_a_date_to_be_silent_until_is_read_by_the_couriers_own_clock(
+    database_url: str, tmp_path: Path, clock: WorkerClock, hours: float
+) -> None:
+    """P4: ``Retry-After`` as a date counts from the answer's own date, whatever the worker's clock says."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        clock.jump(hours)
+        courier.status = 429
+        courier.headers = {"Retry-After": format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)}
+        await seed(pool, 5, concurrency=1, http=http_of(courier))
+        child = ConsumerProcess(database_url, tmp_path / "consumer.log", environment=clock.environment)
+        silent = """SELECT date_part('epoch', blocked_until - clock_timestamp()) FROM tickwright.partner_states
+                     WHERE blocked_until IS NOT NULL"""
+        try:
+            left_s = await eventually_async(lambda: pool.fetchval(silent), 30, what="it has heard of the silence")
+        finally:
+            kill_group(child.process)
+        assert 200 < left_s <= 301
+        await pool.close()
+
+
+# ---------------------------------------------------------------------- a relay
+
+
+@pytest.fixture
+async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
+    """A database, a topic."""
+    async with poll_world(database_url, kafka_server.url, kafka_prefix) as world:
+        yield world
+
+
+EARLY = """
+SELECT count(*) FROM test_releases r
+ WHERE r.release_at > clock_timestamp()
+   AND NOT EXISTS (SELECT FROM tickwright.scheduler_outbox o WHERE o.id = r.id AND o.batch_no IS NULL)
+"""
+
+
+async def test_a_relays_clock_releases_nothing_early_and_nothing_twice(
+    world: PollWorld, tmp_path: Path, clock: WorkerClock
+) -> None:
+    """K1 to K5: rows go out at their second by the database's clock, and Kafka takes them whatever the relay's says."""
+    await world.fill(60, 5, release_in_s=1.0)
+    await world.pool.execute("CREATE TABLE test_releases AS SELECT id, release_at FROM tickwright.scheduler_outbox")
+    total, over = await world.pending(), asyncio.Event()
+
+    async def look() -> None:
+        while not over.is_set():
+            assert await world.pool.fetchval(EARLY) == 0, "a poll was released before its second"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await over.wait()
+
+    clock.jump(2)
+    child = world.child(tmp_path, 2, environment=clock.environment)
+    looking = asyncio.create_task(look())
+    try:
+        for n, hours in enumerate((2.0, -2.0, 0.0, -2.0, 2.0)):
+            left = total - total * (n + 1) // 6
+            await eventually_async(lambda left=left: _at_most(world, left), 30, what="it goes on")  # type: ignore[misc]
+            clock.jump(hours)
+        await world.emptied()
+    finally:
+        kill_group(child)
+        over.set()
+    await looking
+    seen = await world.check()
+    off_by = [abs(one.at - datetime.now(UTC)) for one in seen]
+    assert max(off_by) < timedelta(minutes=5), "a record carries the relay's clock"
+
+
+async def _at_most(world: PollWorld, left: int) -> bool:
+    return await world.pending() <= left
+
+
+# ---------------------------------------------------------------------- a selector
+
+
+DUE = """
+UPDATE tickwright.poll_slots
+   SET next_due_at = date_trunc('minute', clock_timestamp())
+                     + make_interval(mins => CASE WHEN slot_id % 2 = 0 THEN $1::integer ELSE $2::integer END)
+"""
+
+
+@pytest.fixture
+async def wheels(database_url: str) -> AsyncIterator[Wheels]:
+    """Six hundred trackers on a wheel of six slots."""
+    async with open_wheels(database_url) as wheels:
+        await wheels.account("a", 6)
+        await wheels.register(600)
+        yield wheels
+
+
+async def test_a_selectors_clock_selects_no_turn_early_and_none_twice(
+    wheels: Wheels, tmp_path: Path, clock: WorkerClock
+) -> None:
+    """P1: with a clock two hours ahead nothing of the next hour is selected; with one behind nothing is missed."""
+    words = [sys.executable, str(SELECTOR), wheels.url, "2"]
+    soon, later = AHEAD_MINUTES - 4, AHEAD_MINUTES + 40  # a turn later, six minutes on, is not selected yet
+    rounds = "SELECT count(DISTINCT due_at) FROM tickwright.poll_slices WHERE selected > 0"
+    clock.jump(2)
+    child = spawn(words, tmp_path / "selector.log", clock.environment)
+    try:
+        for turn, hours in enumerate((-2.0, 2.0, 0.0), start=1):
+            await wheels.pool.execute(DUE, soon + turn, later)
+            await eventually_async(lambda turn=turn: _is(wheels, rounds, turn), 30, what=f"turn {turn}")  # type: ignore[misc]
+            clock.jump(hours)
+    finally:
+        kill_group(child)
+    polls = await wheels.polls()
+    check_each_once(polls)
+    odd = await wheels.pool.fetch("SELECT id FROM tickwright.trackers WHERE place / 60 % 2 = 1")
+    assert not {row["id"] for row in odd} & {row["id"] for row in polls}, "P1 broken: selected an hour early"
+    assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.poll_slots WHERE missed_due_at IS NOT NULL") == 0
+
+
+async def _is(wheels: Wheels, query: str, number: int) -> bool:
+    return bool(await wheels.pool.fetchval(query) == number)

@@ -1,0 +1,212 @@
+"""The loops of fan-out when what they need is away, silent or broken: they end when asked, and ask little meanwhile."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from itertools import pairwise
+from urllib.parse import urlsplit
+
+import pytest
+from structlog.testing import capture_logs
+
+from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world, running
+from kit.ports import free_port
+from kit.probes import Stops
+from kit.rabbit_tasks import Fanout
+from kit.redis_fanout import fresh_prefix, redis_link
+from kit.servers import RabbitServer, RedisServer
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+from tickwright.adapters.redis.runs import RUN_LEASE, RedisRuns
+from tickwright.capabilities.fanout import claim_book
+from tickwright.capabilities.fanout.claim_book import ClaimBook
+from tickwright.capabilities.fanout.publisher import CHUNKS_AT_ONCE, Publisher
+from tickwright.capabilities.fanout.rounds import AGAIN_S, CHUNK
+from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.scheduler import CHANNEL, REFRESH_WITHOUT_NEWS_S, FanoutScheduler
+from tickwright.capabilities.fanout.verdicts import DELAYS_MAX
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.fanout import Ended, Run, Start
+from tickwright.ports.ids import monotonic
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.hearing import Hearing
+from tickwright.store.pool import open_pool
+
+CODES = [f"E{number}" for number in range(3 * CHUNKS_AT_ONCE * CHUNK)]
+
+
+@pytest.fixture
+async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator[FanoutWorld]:
+    """Fan-out without Redis."""
+    async with fanout_world(database_url, rabbit_server.url, None) as world:
+        await world.put_module()
+        yield world
+
+
+def scheduler_of(world: FanoutWorld, hearing: Hearing) -> FanoutScheduler:
+    """Return a scheduler that has nothing to publish, and is not started."""
+    marks = broker = declare = object()
+    publisher = Publisher(marks, broker, "", declare=declare, token="t")  # type: ignore[arg-type]  # nobody asks them
+    return FanoutScheduler(world.pool, publisher, gates=lambda _: None, hearing=hearing)
+
+
+async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) -> None:
+    """The lists are on their way when the process is asked to stop: nothing begins that nobody would end."""
+    scheduler = scheduler_of(world, Hearing("fanout-hearing", None, CHANNEL))
+    async with world.pool.acquire() as gate, gate.transaction():
+        await gate.execute("LOCK TABLE tickwright.modules IN ACCESS EXCLUSIVE MODE")
+        running = asyncio.create_task(scheduler.run())
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tickwright.modules'::regclass"
+        await eventually_async(lambda: gate.fetchval(waiting), what="the lists are being read")
+        quiet = asyncio.create_task(scheduler.quiesce())
+    async with asyncio.timeout(30):
+        await quiet
+        await running
+
+
+async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(world: FanoutWorld) -> None:
+    """The way to hear of changes is closed, and tried every second; the lists wait for their ten seconds."""
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
+    hearing = Hearing("fanout-hearing", url, CHANNEL)
+    scheduler = scheduler_of(world, hearing)
+    with capture_logs() as logs:
+        async with running([hearing, scheduler]):
+            await eventually_async(lambda: scheduler.lists.modules, what="the first reading")
+            first, read_s = scheduler.lists, monotonic()
+            await eventually_async(
+                lambda: sum(log["event"] == "hearing.failed" for log in logs) >= 4, what="three more tries"
+            )
+            assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_NEWS_S
+
+
+async def test_while_the_broker_is_away_a_round_ends_with_the_first_refusals(world: FanoutWorld) -> None:
+    """What cannot be published is not claimed, entity after entity, module after module, every second."""
+    await world.put_entities(CODES)
+    probe = Stops()
+    begun_s = monotonic()
+    async with world.scheduler(amqp_url=f"amqp://guest:guest@127.0.0.1:{free_port()}/", probe=probe) as scheduler:
+        await eventually_async(lambda: probe.reached_times["fanout.claimed"] > 2 * CHUNKS_AT_ONCE, what="three rounds")
+        assert monotonic() - begun_s >= 2 * AGAIN_S
+        assert scheduler.counts["published"] == 0
+
+
+async def test_a_success_ahead_of_the_clock_is_told_to_nobody(world: FanoutWorld) -> None:
+    """A clock that had jumped, or a hand, wrote it: who believed it would fetch nothing."""
+    await world.put_entities(["A", "B"])
+    await world.pool.execute(
+        "INSERT INTO tickwright.fanout_cursors (entity_code, task_type, last_success_at) "
+        "VALUES ('A', $1, 'infinity'), ('B', $1, clock_timestamp() + interval '1 hour')",
+        MODULE,
+    )
+    queues = world.queues
+    assert isinstance(queues, Fanout)
+    async with world.scheduler():
+        await queues.counted(world.queue, 2)
+    bodies = [json.loads(one.body) for one in await queues.all_in(world.queue)]
+    assert [body["LastExecutedAt"] for body in bodies] == [None, None]
+
+
+async def test_a_message_that_fails_in_a_way_nobody_thought_of_ends_as_a_dead_letter(world: FanoutWorld) -> None:
+    """Each delay makes a new copy, whose deliveries count from one: so the delays are counted, too."""
+
+    class Broken:
+        async def reached(self, name: str, /, **_facts: object) -> None:
+            if name == "fanout.begun":
+                raise RuntimeError("nobody thought of it")
+
+    window = await world.window()
+    await world.put_task("A", window=window)
+    queues = world.queues
+    assert isinstance(queues, Fanout)
+    [one] = await queues.all_in(world.queue)
+    for delays in (DELAYS_MAX - 1, DELAYS_MAX):
+        known = one.header.properties.message_id
+        await queues.put(f"{known}-{delays}", body=one.body, headers={"tickwright-delays": delays})
+    async with world.consumer({MODULE: Hub()}, probe=Broken()) as consumer:
+        await eventually_async(lambda: consumer.counts["unexpected"] == 2, what="both are decided")
+        assert consumer.last_tick_age_s() is not None, "it is not ready although it works"
+    [dead] = await queues.dead.peek(10)
+    assert (dead.message_id, dead.reason) == (f"{known}-{DELAYS_MAX}", "unexpected")
+    assert "RuntimeError" in dead.text
+
+
+async def test_a_silent_database_does_not_cost_the_claims_in_redis(
+    database_url: str, redis_server: RedisServer
+) -> None:
+    """Ends to be carried over and drops to be counted wait for it; renewals come well within a claim's ten seconds."""
+    parts = urlsplit(database_url)
+    terms = LeaseTerms(timedelta(seconds=60), timedelta(seconds=1))
+    run, other = Run("E1", "LOCATIONS", 1_700_000_000, 1), Run("E2", "LOCATIONS", 1_700_000_000, 1)
+    async with (
+        TcpProxy(parts.hostname or "", parts.port or 0) as proxy,
+        redis_link(redis_server.url) as link,
+        await open_pool(proxy.rewrite(database_url), max_size=3) as pool,
+    ):
+        session = WorkerSession(pool, name="test", roles=[], version="0", terms=terms)
+        await session.open()
+        renewals: list[float] = []
+
+        class Noting(RedisRuns):
+            async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+                ours = await super().renew(held, owner)
+                renewals.append(monotonic())
+                return ours
+
+        book = ClaimBook(RunsInTwo(Noting(link, prefix=fresh_prefix()), LedgerRuns(pool)), session)
+        begun, also = await book.begin(run), await book.begin(other)
+        assert begun.start is also.start is Start.BEGUN
+        proxy.blackhole()
+        async with asyncio.TaskGroup() as group, book.held(Ended(run, begun)):
+            keeping = group.create_task(book.run())
+            ending = group.create_task(book.end(Ended(other, also)))
+            for _ in range(3):
+                before = len(renewals)
+                book.drop("LOCATIONS", 1_700_000_000, "superseded")
+                await eventually_async(lambda: len(renewals) > before, 30, what="a renewal")  # noqa: B023
+            assert await ending
+            keeping.cancel()
+        assert max(later - earlier for earlier, later in pairwise(renewals)) < RUN_LEASE.total_seconds()
+        pool.terminate()
+
+
+async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stores know the claim no more because it has ended: the call is not cancelled, its message not given back."""
+    monkeypatch.setattr(claim_book, "RENEW_S", 0.05)
+    written, renewals = asyncio.Event(), Counter[bool]()
+    answer = asyncio.Event()
+
+    class SlowToAnswer(LedgerRuns):
+        async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+            ours = await super().end(ended, owner)
+            written.set()
+            await answer.wait()
+            return ours
+
+        async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+            ours = await super().renew(held, owner)
+            renewals.update(ours)
+            return ours
+
+    async with await open_pool(database_url, max_size=3) as pool:
+        session = WorkerSession(pool, name="test", roles=[], version="0")
+        await session.open()
+        book = ClaimBook(RunsInTwo(None, SlowToAnswer(pool)), session)
+        run = Run("E1", "LOCATIONS", 1_700_000_000, 1)
+        ended = Ended(run, await book.begin(run))
+
+        async def work() -> bool:
+            async with book.held(ended):
+                return await book.end(ended._replace(error="BadGateway"))
+
+        async with asyncio.TaskGroup() as group:
+            keeping, working = group.create_task(book.run()), group.create_task(work())
+            await written.wait()
+            await eventually_async(lambda: renewals[False] >= 2, what="a renewal has heard that it is not ours")
+            answer.set()
+            assert await working
+            keeping.cancel()

@@ -1,0 +1,208 @@
+"""Fan-out's queue while things die: consumers, the connection, the node, and a node that takes nothing."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+import kit.rabbit_tasks_process
+from kit.processes import kill_group, spawn
+from kit.rabbit_checks import alarm, check_parked_and_not_spent
+from kit.rabbit_tasks import Fanout, nothing_comes, taken
+from kit.servers import RabbitServer
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module")
+def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
+    """The queues of this module are on a node that may be killed."""
+    return mortal_rabbit
+
+
+@contextmanager
+def child(fanout: Fanout, log: Path, slots: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that takes tasks and holds them."""
+    program = kit.rabbit_tasks_process.__file__
+    process = spawn([sys.executable, program, fanout.url, fanout.names.prefix, str(slots)], log)
+    try:
+        yield process
+    finally:
+        kill_group(process)
+
+
+# ---------------------------------------------------------------------------------------------- consumers
+
+
+async def test_what_a_killed_consumer_held_comes_at_once_and_is_counted(fanout: Fanout, tmp_path: Path) -> None:
+    """Kill -9 mid-work: no lease to wait for, the broker sees the connection break."""
+    await fanout.put("a", "b")
+    log = tmp_path / "child.log"
+    with child(fanout, log, 2) as process:
+        await eventually_async(lambda: log.exists() and "b 1" in log.read_text(), 20, what="the child holds both")
+        async with fanout.consumer(2) as source:
+            assert await nothing_comes(source, 0.1)
+            os.killpg(process.pid, signal.SIGKILL)
+            tasks = [await taken(source, 5), await taken(source, 5)]
+            assert [(one.message_id, one.deliveries) for one in tasks] == [("a", 2), ("b", 2)]
+            assert [await source.ack(one) for one in tasks] == [True, True]
+    assert await fanout.ids_in(fanout.names.queue) == []
+
+
+async def test_the_acks_of_a_lost_connection_are_void(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """After a reset the delivery is somebody's again: nothing is said about it over the new connection."""
+    async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
+        behind = fanout.behind(proxy.rewrite(mortal_rabbit.url))
+        await fanout.put("a", "b")
+        async with behind.consumer(2) as source:
+            old = [await taken(source), await taken(source)]
+            proxy.reset()
+            new = [await taken(source), await taken(source)]
+            assert [(one.message_id, one.deliveries) for one in new] == [("a", 2), ("b", 2)]
+            assert not await source.ack(old[0])
+            assert not await source.delay(old[1], SECOND)
+            assert not await source.bury(old[0], "no", "no")
+            await source.release(old[1])
+            assert await source.ack(new[0])
+            assert await source.ack(new[1])
+    assert await fanout.ids_in(fanout.names.queue) == []
+    assert await fanout.count(fanout.names.delay_queue(1)) == 0
+
+
+async def test_what_waited_here_when_the_connection_was_lost_is_not_handed_out_twice(
+    fanout: Fanout, mortal_rabbit: RabbitServer
+) -> None:
+    """It comes again from the broker; the old delivery of it is thrown away."""
+    async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
+        await fanout.put(*"abc")
+        async with fanout.behind(proxy.rewrite(mortal_rabbit.url)).consumer(3) as source:
+            await eventually_async(lambda: source.waiting == 3, what="all are here")
+            proxy.reset()
+            await eventually_async(lambda: source.waiting == 6, what="all are here again")
+            assert [(one.message_id, one.deliveries) for one in [await taken(source) for _ in range(3)]] == [
+                ("a", 2),
+                ("b", 2),
+                ("c", 2),
+            ]
+            assert await nothing_comes(source, 0.1)
+
+
+async def test_a_lost_confirm_brings_two_and_not_none(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """Nobody can tell whether the copy was taken: the original stays, and the caller's word holds."""
+    async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
+        source_side = fanout.behind(proxy.rewrite(mortal_rabbit.url))
+        await fanout.put("warm", "a")
+        async with source_side.consumer(2) as source:
+            warm, task = await taken(source), await taken(source)
+            assert await source.delay(warm, MINUTE)
+            proxy.drop_replies()
+            since = monotonic()
+            assert await source.delay(task, MINUTE)
+            assert 4 < monotonic() - since < 50
+            await fanout.counted(fanout.names.delay_queue(60), 2)
+            proxy.heal()
+    await fanout.counted(fanout.names.queue, 1)
+    assert await fanout.ids_in(fanout.names.queue) == ["a"]
+
+
+# ---------------------------------------------------------------------------------------------- the node
+
+
+async def test_a_restarted_node_loses_no_task_and_consumers_come_back(
+    fanout: Fanout, mortal_rabbit: RabbitServer
+) -> None:
+    """Kill -9 of the node: what was queued, held and delayed is there afterwards, each once."""
+    await fanout.put(*"abcd")
+    async with fanout.consumer(2) as source:
+        delayed, held = await taken(source), await taken(source)
+        assert await source.delay(delayed, SECOND)
+        await asyncio.to_thread(mortal_rabbit.sync_definitions)
+        await asyncio.to_thread(mortal_rabbit.kill9)
+        await eventually_async(lambda: not source.connected, what="it has noticed")
+        assert not await source.ack(held)
+        assert not await source.delay(held, SECOND)
+        await asyncio.to_thread(mortal_rabbit.start)
+        seen = []
+        for _ in range(4):
+            task = await taken(source, 30)
+            seen.append(task.message_id)
+            assert await source.ack(task)
+        assert sorted(map(str, seen)) == ["a", "b", "c", "d"]
+        assert await nothing_comes(source, 0.3)
+    assert await fanout.count(fanout.names.queue) == 0
+
+
+async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """While the node takes nothing, tasks are still handed out, acknowledged and buried."""
+    await fanout.put(*"abcdef")
+    async with fanout.consumer(2) as source:
+        first = await taken(source)
+        await alarm(mortal_rabbit, on=True)
+        try:
+            assert await source.ack(first)
+            since = monotonic()
+            assert await source.bury(await taken(source), "bad", "words")
+            assert monotonic() - since < 50, "the first publish of an alarm has a bound"
+            since = monotonic()
+            assert await source.bury(await taken(source), "bad", "words")
+            assert monotonic() - since < 4, "the second is not even tried"
+            assert await source.ack(await taken(source))
+            await fanout.counted(fanout.names.dead, 2)
+        finally:
+            await alarm(mortal_rabbit, on=False)
+        assert {one.message_id for one in await fanout.dead.peek(10)} >= {"b", "c"}
+
+
+async def test_what_cannot_be_delayed_waits_here_and_is_not_spent(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """An alarm of minutes must not turn waiting tasks into dead letters: no delivery is counted, nothing spins."""
+    await check_parked_and_not_spent(fanout, mortal_rabbit)
+
+
+async def test_a_parked_task_is_given_back_when_its_consumer_stops(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """A deploy during an alarm loses nothing."""
+    await fanout.put("a")
+    async with fanout.consumer() as source:
+        await alarm(mortal_rabbit, on=True)
+        try:
+            assert await source.delay(await taken(source), MINUTE)
+            assert await fanout.count(fanout.names.queue) == 0
+            await source.quiesce()
+            await fanout.counted(fanout.names.queue, 1)
+        finally:
+            await alarm(mortal_rabbit, on=False)
+
+
+async def test_what_is_parked_for_too_long_is_given_back(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """RabbitMQ waits half an hour for an acknowledgement, and then closes the channel under everything."""
+    await fanout.put("a")
+    async with fanout.consumer(held_max=timedelta()) as source:
+        await alarm(mortal_rabbit, on=True)
+        try:
+            assert await source.delay(await taken(source), MINUTE)
+            assert (await taken(source)).deliveries == 2
+        finally:
+            await alarm(mortal_rabbit, on=False)
+
+
+async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
+    """No reset and no answer: the heartbeat notices, on both sides."""
+    async with TcpProxy("127.0.0.1", mortal_rabbit.port) as proxy:
+        behind = fanout.behind(proxy.rewrite(mortal_rabbit.url) + "?heartbeat=1")
+        await fanout.put("a")
+        async with behind.consumer() as source:
+            assert (await taken(source)).deliveries == 1
+            proxy.blackhole()
+            await eventually_async(lambda: not source.connected, 20, what="it has noticed")
+            proxy.heal()
+            assert (await taken(source, 20)).deliveries == 2

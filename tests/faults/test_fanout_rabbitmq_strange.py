@@ -1,0 +1,315 @@
+"""Messages that strangers put into fan-out's queue, and the dead letters: seen, told why, and put back."""
+
+import asyncio
+import struct
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic
+
+from kit.rabbit_queues import raw_channel
+from kit.rabbit_tasks import Fanout, nothing_comes, taken
+from kit.servers import RabbitServer
+from kit.tcp_proxy import TcpProxy
+from tickwright.brokers.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
+from tickwright.brokers.rabbitmq.held import deliveries_of
+from tickwright.brokers.rabbitmq.topology import TASK_KEY
+from tickwright.domain.errors import Unavailable
+
+SECOND = timedelta(seconds=1)
+
+
+class RawProperties(Basic.Properties):
+    """Properties as bytes, which no library would write."""
+
+    raw = b""
+
+    def marshal(self) -> bytes:
+        """Return them."""
+        return self.raw
+
+
+def table(entry: bytes) -> bytes:
+    """Return the headers that consist of ``entry``, persistent."""
+    return struct.pack(">HI", 0x2000 | 0x1000, len(entry)) + entry + b"\x02"
+
+
+def nested(depth: int) -> bytes:
+    """Return a header that is a table in a table, ``depth`` times."""
+    inner = b""
+    for _ in range(depth):
+        inner = b"\x01xF" + struct.pack(">I", len(inner)) + inner
+    return inner
+
+
+UNREADABLE = {
+    "a timestamp in the year 146,140,482": table(b"\x01tT" + struct.pack(">Q", 2**62)),
+    "a timestamp beyond every clock": table(b"\x01tT" + struct.pack(">Q", 2**64 - 1)),
+    "a header's name that is not UTF-8": table(b"\x02\xff\xfeV"),
+    "an id that is not UTF-8": struct.pack(">HB", 0x0080, 2) + b"\xff\xfe",
+    "a property timestamp": struct.pack(">HQ", 0x0040, 2**62),
+    "tables in tables": table(nested(3000)),
+    "a priority that nobody has": struct.pack(">HB", 0x0800, 200),
+}
+
+
+async def put_raw(fanout: Fanout, raw: bytes, body: bytes = b"{}") -> None:
+    """Publish a message with these bytes as its properties."""
+    properties = RawProperties(message_id="raw")
+    properties.raw = raw
+    async with raw_channel(fanout.url) as channel:
+        await channel.basic_publish(body, exchange=fanout.names.exchange, routing_key=TASK_KEY, properties=properties)
+
+
+async def put_with(fanout: Fanout, body: bytes = b"{}", **properties: Any) -> None:
+    """Publish a message with these properties."""
+    async with raw_channel(fanout.url) as channel:
+        await channel.basic_publish(
+            body, exchange=fanout.names.exchange, routing_key=TASK_KEY, properties=Basic.Properties(**properties)
+        )
+
+
+# ---------------------------------------------------------------------------------------------- strange messages
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_properties_that_nobody_can_read_close_no_connection(fanout: Fanout, what: str) -> None:
+    """The task is handed out without them; those in work beside it are not disturbed, and it can be buried and seen."""
+    async with fanout.consumer(2) as source:
+        await fanout.put("beside")
+        beside = await taken(source)
+        await put_raw(fanout, UNREADABLE[what])
+        strange = await taken(source)
+        assert strange.body == b"{}"
+        assert (strange.deliveries, strange.delays) == (1, 0)
+        assert await source.delay(strange, SECOND)
+        again = await taken(source)
+        assert again.delays == 1
+        assert await source.bury(again, "poison", "unreadable")
+        assert await source.ack(beside)
+    assert [one.reason for one in await fanout.dead.peek(10)] == ["poison"]
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+async def test_dead_letters_can_be_seen_though_one_cannot_be_read(fanout: Fanout, what: str) -> None:
+    """What the broker itself moved there is as strange as it was."""
+    await put_raw(fanout, UNREADABLE[what])
+    await fanout.put("good")
+    await fanout.reject(2)
+    assert len(await fanout.dead.peek(10)) == 2
+    assert len(await fanout.dead.requeue(10)) == 2
+    await fanout.counted(fanout.names.queue, 2)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-death": "yesterday"},
+        {"x-death": [1, "two", {"queue": 3}]},
+        {"x-delivery-count": "often", "tickwright-delays": "twice"},
+        {"x-delivery-count": -5, "tickwright-delays": -5},
+        {"x-delivery-count": True, "tickwright-delays": True},
+        {"x-delivery-count": 1e30, "tickwright-delays": [1]},
+        {"tickwright-reason": 7, "tickwright-reason-text": {"a": 1}, "tickwright-died-at": "noon"},
+    ],
+)
+async def test_headers_of_the_wrong_type_are_read_as_none(fanout: Fanout, headers: dict[str, Any]) -> None:
+    """Wherever the broker or we would count, whatever is written there."""
+    await fanout.put("a", headers=headers)
+    async with fanout.consumer() as source:
+        task = await taken(source)
+        assert (task.deliveries, task.delays) == (1, 0)
+        await source.release(task)
+        task = await taken(source)
+        assert task.deliveries == 2
+        assert await source.delay(task, SECOND)
+        task = await taken(source)
+        assert (task.deliveries, task.delays, task.message_id) == (1, 1, "a")
+    await fanout.reject(1)
+    dead = (await fanout.dead.peek(1))[0]
+    assert (dead.message_id, dead.reason) == ("a", "rejected")
+
+
+def test_a_count_is_believed_only_of_what_the_broker_hands_out_again() -> None:
+    """Whoever publishes can write the broker's headers, too."""
+    assert deliveries_of(9, again=False) == 1
+    assert deliveries_of(9, again=True) == 10
+    assert deliveries_of(None, again=True) == 2
+    assert deliveries_of("9", again=True) == 2
+    assert deliveries_of(10**30, again=True) == 1_000_001
+
+
+async def test_a_message_without_an_id_gets_one_with_its_copy(fanout: Fanout) -> None:
+    """A return is told apart by its id, and a dead letter is named by it."""
+    await put_raw(fanout, struct.pack(">H", 0))
+    async with fanout.consumer() as source:
+        task = await taken(source)
+        assert task.message_id is None
+        assert await source.bury(task, "no_id", "it has none")
+    dead = (await fanout.dead.peek(1))[0]
+    assert dead.message_id is not None
+    assert await fanout.dead.requeue(10, message_ids=[dead.message_id]) == [dead.message_id]
+
+
+async def test_what_a_copy_keeps_and_what_it_leaves_behind(fanout: Fanout) -> None:
+    """Texts stay; a time to live would end the delay, and CC would send each copy to more queues."""
+    await put_with(
+        fanout,
+        b"\x1f\x8b",
+        message_id="a",
+        content_encoding="gzip",
+        content_type="application/json",
+        correlation_id="c",
+        priority=3,
+        expiration="60000",
+        user_id="guest",
+        headers={"CC": [fanout.names.dead, fanout.names.delay_queue(1)], "kept": 1.5},
+    )
+    async with fanout.consumer() as source:
+        task = await taken(source)
+        assert (task.content_encoding, task.body) == ("gzip", b"\x1f\x8b")
+        assert await source.delay(task, timedelta(seconds=60))
+    copies = await fanout.all_in(fanout.names.delay_queue(60))
+    assert len(copies) == 1
+    found = copies[0].header.properties
+    assert (found.message_id, found.content_encoding, found.content_type) == ("a", "gzip", "application/json")
+    assert (found.correlation_id, found.priority, found.delivery_mode) == ("c", 3, 2)
+    assert (found.expiration, found.user_id) == (None, None)
+    assert "CC" not in (found.headers or {})
+    assert (found.headers or {})["kept"] == 1.5
+    assert await fanout.count(fanout.names.dead) == 0
+
+
+async def test_headers_that_fill_a_frame_are_buried_by_the_broker(fanout: Fanout) -> None:
+    """With our words they would not fit, and the broker would close the connection that brings them."""
+    await fanout.put("a", headers={"big": "x" * 130_000})
+    async with fanout.consumer() as source:
+        assert await source.bury(await taken(source), "poison", "t" * 5000)
+        await fanout.put("b")
+        assert await source.delay(await taken(source), SECOND)
+    assert [(one.message_id, one.reason) for one in await fanout.dead.peek(10)] == [("a", "rejected")]
+
+
+async def test_a_task_with_a_time_to_live_of_its_own_ends_among_the_dead_letters(fanout: Fanout) -> None:
+    """Nothing that was published vanishes without a trace."""
+    await put_with(fanout, message_id="a", expiration="1", delivery_mode=2)
+    await fanout.counted(fanout.names.dead, 1)
+    assert [(one.message_id, one.reason) for one in await fanout.dead.peek(10)] == [("a", "expired")]
+
+
+# ---------------------------------------------------------------------------------------------- dead letters
+
+
+async def bury_all(fanout: Fanout, *ids: str) -> None:
+    """Put tasks in and bury them in their order."""
+    await fanout.put(*ids)
+    async with fanout.consumer() as source:
+        for one in ids:
+            assert await source.bury(await taken(source), f"reason_{one}", f"text of {one}")
+
+
+async def test_a_dead_letter_says_why_and_since_when(fanout: Fanout) -> None:
+    """A code, words for people, and an instant; the message as it was."""
+    await fanout.put("a", body=b'{"TaskType": "TARIFFS"}', headers={"trace": "x"})
+    async with fanout.consumer() as source:
+        assert await source.bury(await taken(source), "unknown_module", "Nobody here handles TARIFFS." + "." * 2000)
+    assert await fanout.dead.count() == 1
+    dead = (await fanout.dead.peek(10))[0]
+    assert (dead.message_id, dead.reason, dead.body) == ("a", "unknown_module", b'{"TaskType": "TARIFFS"}')
+    assert dead.text.startswith("Nobody here handles TARIFFS.")
+    assert len(dead.text) == 1000
+    assert dead.headers["trace"] == "x"
+    assert dead.died_at_s is not None
+
+
+async def test_looking_changes_neither_the_dead_letters_nor_their_order(fanout: Fanout) -> None:
+    """However often somebody looks: a broker that counts deliveries must not drop them for it."""
+    await bury_all(fanout, *"abcde")
+    for _ in range(25):
+        assert [one.message_id for one in await fanout.dead.peek(3)] == ["a", "b", "c"]
+        await fanout.counted(fanout.names.dead, 5)
+    assert await fanout.ids_in(fanout.names.dead) == [*"abcde"]
+
+
+async def test_a_large_body_is_shown_in_part(fanout: Fanout) -> None:
+    """A page of dead letters has a bound; what is put back is whole."""
+    whole = b"x" * (BODY_SHOWN_BYTES_MAX * 3)
+    await fanout.put("a", body=whole)
+    await fanout.reject(1)
+    assert (await fanout.dead.peek(1))[0].body == whole[:BODY_SHOWN_BYTES_MAX]
+    assert await fanout.dead.requeue(1) == ["a"]
+    assert [one.body for one in await fanout.all_in(fanout.names.queue)] == [whole]
+
+
+async def test_requeued_by_id_they_start_afresh_and_the_others_stay(fanout: Fanout) -> None:
+    """A fresh count of deliveries and delays, no traces of the death; ids that are not there are left out."""
+    await bury_all(fanout, *"abcd")
+    assert await fanout.dead.requeue(10, message_ids=["c", "a", "nowhere"]) == ["a", "c"]
+    await fanout.counted(fanout.names.dead, 2)
+    async with fanout.consumer() as source:
+        task = await taken(source)
+        assert (task.message_id, task.deliveries, task.delays) == ("a", 1, 0)
+        assert not {name for name in task.headers if name.startswith(("tickwright-", "x-death", "x-first"))}
+        assert await source.ack(task)
+    assert await fanout.ids_in(fanout.names.dead) == ["b", "d"]
+
+
+async def test_requeued_without_ids_the_oldest_go_first_up_to_a_limit(fanout: Fanout) -> None:
+    """In their order."""
+    await bury_all(fanout, *"abcd")
+    assert await fanout.dead.requeue(3) == ["a", "b", "c"]
+    assert await fanout.ids_in(fanout.names.queue) == ["a", "b", "c"]
+    assert await fanout.dead.requeue(3) == ["d"]
+    assert await fanout.dead.requeue(3) == []
+
+
+async def test_what_is_buried_again_at_once_is_not_requeued_for_ever(fanout: Fanout) -> None:
+    """Only what was dead at the beginning is moved."""
+    await bury_all(fanout, "a")
+    async with fanout.consumer() as source:
+
+        async def bury_for_ever() -> None:
+            while True:
+                await source.bury(await source.take(), "again", "and again")
+
+        burying = asyncio.create_task(bury_for_ever())
+        assert await fanout.dead.requeue(1000) == ["a"]
+        await fanout.counted(fanout.names.dead, 1)
+        burying.cancel()
+
+
+async def test_a_requeue_that_nobody_confirms_keeps_the_dead_letter(
+    fanout: Fanout, rabbit_server: RabbitServer
+) -> None:
+    """It is acknowledged behind the confirm of its copy: two at worst, none never."""
+    await fanout.put("a", body=b"the last word")
+    async with fanout.consumer() as source:
+        assert await source.bury(await taken(source), "reason", "text")
+    async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
+        behind = fanout.behind(proxy.rewrite(rabbit_server.url)).dead
+        proxy.drop_replies_after(b"the last word")
+        with pytest.raises(Unavailable):
+            await behind.requeue(10)
+    await fanout.counted(fanout.names.dead, 1)
+
+
+async def test_the_dead_letters_of_a_broker_that_is_away_are_unavailable(fanout: Fanout) -> None:
+    """Not an empty list."""
+    away = fanout.behind("amqp://guest:guest@127.0.0.1:1/").dead
+    with pytest.raises(Unavailable):
+        await away.count()
+    with pytest.raises(Unavailable):
+        await away.peek(1)
+    with pytest.raises(Unavailable):
+        await away.requeue(1)
+
+
+async def test_there_are_dead_letters_to_ask_for_before_anything_ran(rabbit_server: RabbitServer) -> None:
+    """The first question makes the queues."""
+    fanout = Fanout(rabbit_server.url)
+    assert await fanout.dead.count() == 0
+    assert await fanout.dead.peek(10) == []
+    async with fanout.consumer() as source:
+        assert await nothing_comes(source, 0.05)
+    await fanout.remove()

@@ -1,0 +1,296 @@
+"""Mutants of fan-out: with a guard taken out, the check of its promise has to fail."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
+from kit.fanout_worlds import DAY_S
+from kit.probes import Stops
+from kit.rabbit_tasks import Fanout
+from kit.redis_fanout import LOSE, begin_one, end_one, open_session
+from kit.servers import RabbitServer, RedisServer
+from kit.waiting import eventually_async
+from tickwright.adapters.redis import RedisMarks
+from tickwright.brokers.rabbitmq import RabbitBroker
+from tickwright.brokers.rabbitmq.topology import TASK_KEY
+from tickwright.capabilities.fanout import publisher as publishing
+from tickwright.capabilities.fanout import runs_store
+from tickwright.capabilities.fanout.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.lists import read_lists
+from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
+from tickwright.capabilities.fanout.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.publisher import Fate, Publisher
+from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.ports.broker import Accepted
+from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
+from tickwright.ports.ids import random_token
+from tickwright.ports.probe import NO_PROBE, Probe
+
+CODES = [f"E{number}" for number in range(5)]
+LEASE = timedelta(seconds=1)
+Check = Callable[[FanoutWorld], Awaitable[None]]
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(params=["redis", "postgres"])
+async def world(
+    request: pytest.FixtureRequest, database_url: str, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FanoutWorld]:
+    """A world with windows of a day, and claims of publishers that live for a second."""
+    monkeypatch.setattr(publishing, "LEASE", LEASE)
+    redis: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
+    async with fanout_world(database_url, rabbit_server.url, None if redis is None else redis.url) as world:
+        await world.put_module(interval_s=DAY_S)
+        yield world
+
+
+class CrashError(Exception):
+    """A process ends here, as far as its claims are concerned."""
+
+
+class CrashAt:
+    """A probe that ends whoever reaches ``name``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def reached(self, name: str, /, **_facts: object) -> None:
+        """End here."""
+        if name == self._name:
+            raise CrashError
+
+
+class OnePublisher:
+    """A scheduler's publisher, told what to do."""
+
+    def __init__(self, world: FanoutWorld, publisher: Publisher) -> None:
+        self._world, self._publisher = world, publisher
+
+    async def send(self) -> Counter[Fate]:
+        """Publish the window once, as one round does; return what became of it."""
+        module = (await read_lists(self._world.pool)).modules[MODULE]
+        fates = await self._publisher.send(module, await self._world.window(DAY_S), CODES)
+        return Counter(fates.values())
+
+
+@asynccontextmanager
+async def one_publisher(world: FanoutWorld, probe: Probe = NO_PROBE) -> AsyncIterator[OnePublisher]:
+    """Make a publisher as a process has it."""
+    async with AsyncExitStack() as stack:
+        link = await stack.enter_async_context(world.redis())
+        broker = RabbitBroker(world.queues.url)
+        stack.push_async_callback(broker.aclose)
+        marks = None if link is None else RedisMarks(link, prefix=world.prefix)
+        destination = f"amqp:{world.queues.names.exchange}/{TASK_KEY}"
+        both, token = MarksInTurn(marks, LedgerMarks(world.pool)), publishing_token()
+        publisher = Publisher(both, broker, destination, declare=world.queues.prepare, token=token, probe=probe)
+        yield OnePublisher(world, publisher)
+
+
+def publishing_token() -> str:
+    """Return the token of one process."""
+    return random_token(8)
+
+
+# ---------------------------------------------------------------------------------------------- what has to hold
+
+
+async def check_published_after_a_crash(world: FanoutWorld) -> None:
+    """F2: what is claimed and not published is published by somebody else in the same window."""
+    await world.put_entities(CODES)
+    async with one_publisher(world, CrashAt("fanout.claimed")) as one, one_publisher(world) as two:
+        with suppress(CrashError):
+            await one.send()
+
+        async def all_settled() -> bool:
+            found = await two.send()
+            return found[Fate.PUBLISHED] + found[Fate.SEALED] == len(CODES)
+
+        with suppress(AssertionError):
+            await eventually_async(all_settled, 4)
+    assert await world.queued() == world.ids(CODES, await world.window(DAY_S)), "F2 broken"
+
+
+async def check_published_once(world: FanoutWorld) -> None:
+    """One publishes while another one is between claim and publish: each is in the queue once."""
+    await world.put_entities(CODES)
+    stops = Stops()
+    stops.close("fanout.claimed")
+    async with one_publisher(world, stops) as one, one_publisher(world) as two:
+        sending = asyncio.create_task(one.send())
+        await eventually_async(lambda: stops.reached_times["fanout.claimed"] == 1)
+        found = await two.send()
+        stops.open("fanout.claimed")
+        await sending
+    assert await world.queued() == world.ids(CODES, await world.window(DAY_S)), f"once broken: {found}"
+
+
+async def check_sealed_behind_the_confirm(world: FanoutWorld) -> None:
+    """FAN-1: what the broker returned is published by the next round, once there is a queue."""
+    await world.put_entities(CODES)
+    assert isinstance(world.queues, Fanout)
+    await world.queues.delete(world.queue)
+    async with one_publisher(world) as one:
+        await one.send()
+        await world.queues.prepare()
+        await one.send()
+    assert await world.queued() == world.ids(CODES, await world.window(DAY_S)), "F2 broken"
+
+
+async def check_zombies_end_nothing(world: FanoutWorld) -> None:
+    """F1: whoever's session was lost ends nothing, while another one runs and behind it."""
+    ledger, window = LedgerRuns(world.pool), await world.window(DAY_S)
+    run = Run("A", MODULE, window.start_s, 4)
+    zombie, other = await open_session(world.pool), await open_session(world.pool)
+    first = await begin_one(ledger, run, zombie)
+    await world.pool.execute(LOSE, zombie)
+    async with world.pool.acquire() as connection, connection.transaction():
+        await ledger.reclaim(connection, [zombie])
+    second = await begin_one(ledger, run, other)
+    assert second.start is Start.BEGUN
+    assert not await end_one(ledger, run, first, zombie), "F1 broken: a zombie's end was taken"
+    assert (await world.cursor("A"))["owner"] == other, "F1 broken: a zombie took a run away"
+    assert await end_one(ledger, run, second, other)
+
+
+async def check_duplicates_run_once(world: FanoutWorld) -> None:
+    """F1: a task that is delivered three times runs once."""
+    hub = Hub()
+    async with world.consumer({MODULE: hub}, slots=3) as consumer:
+        task = await world.put_task("A", times=3)
+        await eventually_async(lambda: len(hub.ended) + consumer.counts["superseded"] == 3, what="three are decided")
+    assert hub.ended == [task], "F1 broken"
+
+
+async def check_cut_runs_come_again(world: FanoutWorld) -> None:
+    """FAN-6: a run that is cut in the middle is another one's."""
+    hub = Hub()
+    hub.hold("A")
+    async with world.consumer({MODULE: hub}) as consumer:
+        task = await world.put_task("A")
+        await eventually_async(lambda: hub.codes == ["A"], what="it runs")
+        await consumer.stop()
+    hub.release("A")
+    async with world.consumer({MODULE: hub}):
+        await world.put_task("LAST")
+        await eventually_async(lambda: "LAST" in hub.codes, what="whatever is in the queue is taken")
+        with suppress(AssertionError):
+            await eventually_async(lambda: task in hub.ended, 3)
+    assert task in hub.ended, "F2 broken"
+
+
+CHECKS: list[Check] = [
+    check_published_after_a_crash,
+    check_published_once,
+    check_sealed_behind_the_confirm,
+    check_zombies_end_nothing,
+    check_duplicates_run_once,
+    check_cut_runs_come_again,
+]
+
+
+# ---------------------------------------------------------------------------------------------- without a guard
+
+
+def sealed_before_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seal is the claim, as in the document."""
+    real = MarksInTurn.claim
+
+    async def claim(self: MarksInTurn, places: list[Place], token: str, lease: timedelta) -> list[Claimed]:
+        found = await real(self, places, token, lease)
+        mine = [place for place, claimed in zip(places, found, strict=True) if claimed.mark is Mark.MINE]
+        if mine:
+            await self.seal(mine, token, keep=timedelta(days=1))
+        return found
+
+    monkeypatch.setattr(MarksInTurn, "claim", claim)
+
+
+def claimed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SET NX without a life."""
+    monkeypatch.setattr(publishing, "LEASE", timedelta(days=1))
+
+
+def everybody_has_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim says that it was made, not by whom."""
+    monkeypatch.setitem(globals(), "publishing_token", lambda: "same")
+
+
+def whatever_was_sent_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No confirm, no mandatory."""
+    real = Publisher._settle
+
+    async def settle(self: Publisher, places: Any, outcomes: Any, fates: Any, *, keep: timedelta) -> None:
+        await real(self, places, [Accepted()] * len(outcomes), fates, keep=keep)
+
+    monkeypatch.setattr(Publisher, "_settle", settle)
+
+
+def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says that a run ended is believed."""
+    queries = dict(runs_store._SQL)
+    for guard in (
+        "c.fence = e.fence AND (c.owner = $1 OR c.owner IS NULL)",
+        " AND c.fence = e.fence AND c.owner = $1",
+    ):
+        assert guard in queries["end"], guard
+        instead = "$1::bigint IS NOT NULL" if guard[0] == "c" else ""
+        queries["end"] = queries["end"].replace(guard, instead)
+    monkeypatch.setattr(runs_store, "_SQL", queries)
+
+
+def no_claims_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that believe their queue: whatever is delivered runs."""
+
+    async def begin(_self: RunsInTwo, runs: list[Run], _owner: int) -> list[Begun]:
+        return [Begun(Start.BEGUN, 1, 0.0, None)] * len(runs)
+
+    async def end(_self: RunsInTwo, ended: list[Any], _owner: int) -> list[bool]:
+        return [True] * len(ended)
+
+    monkeypatch.setattr(RunsInTwo, "begin", begin)
+    monkeypatch.setattr(RunsInTwo, "end", end)
+
+
+def acknowledged_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with an automatic acknowledgement."""
+    real = FanoutConsumer._handle
+
+    async def handle(self: FanoutConsumer, delivery: Delivery) -> None:
+        await self._source.ack(delivery)
+        await real(self, delivery)
+
+    monkeypatch.setattr(FanoutConsumer, "_handle", handle)
+
+
+MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
+    "sealed before it is published": (sealed_before_it_is_published, check_published_after_a_crash, "F2 broken"),
+    "claimed for ever": (claimed_for_ever, check_published_after_a_crash, "F2 broken"),
+    "one token for everybody": (everybody_has_one_token, check_published_once, "once broken"),
+    "sealed without a confirm": (whatever_was_sent_is_published, check_sealed_behind_the_confirm, "F2 broken"),
+    "ends without a fence": (ends_without_a_fence, check_zombies_end_nothing, "F1 broken"),
+    "no claims of runs": (no_claims_of_runs, check_duplicates_run_once, "F1 broken"),
+    "acknowledged before the end": (acknowledged_before_it_has_ended, check_cut_runs_come_again, "F2 broken"),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+async def test_the_promise_holds(world: FanoutWorld, check: Check) -> None:
+    """Each check passes on what is shipped."""
+    await check(world)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_a_missing_guard_is_found(world: FanoutWorld, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    """The same check fails without its guard."""
+    mutate, check, complaint = MUTANTS[mutant]
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=complaint):
+        await check(world)

@@ -1,0 +1,95 @@
+"""Mutants of fan-out's queue: with a guard taken out, a check has to fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiormq.channel import Channel
+from aiormq.exceptions import ChannelNotFoundEntity
+
+from kit.rabbit_checks import (
+    check_acknowledged_behind_its_copy,
+    check_deleted_delay_queue,
+    check_held_holds_up_no_other,
+    check_parked_and_not_spent,
+    check_said_once,
+)
+from kit.rabbit_tasks import Fanout
+from kit.servers import RabbitServer
+from tickwright.brokers.rabbitmq.held import Held
+from tickwright.brokers.rabbitmq.tasks import RabbitTasks
+
+CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew
+
+
+@pytest.fixture(scope="module")
+def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
+    """The queues of this module are on a node that may be killed."""
+    return mortal_rabbit
+
+
+def prefetch_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer takes what there is."""
+
+    async def basic_qos(*_: Any, **__: Any) -> None:
+        """Ask for no bound."""
+
+    monkeypatch.setattr(Channel, "basic_qos", basic_qos)
+
+
+def not_mandatory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ confirms what it cannot route."""
+    real = Channel.basic_publish
+
+    async def basic_publish(channel: Channel, body: bytes, **more: Any) -> Any:
+        return await real(channel, body, **{**more, "mandatory": False})
+
+    monkeypatch.setattr(Channel, "basic_publish", basic_publish)
+
+
+def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original goes before its copy is confirmed."""
+    real = RabbitTasks._forwarded
+
+    async def forwarded(source: RabbitTasks, held: Held, *more: Any) -> bool:
+        await held.ack()
+        return await real(source, held, *more)
+
+    monkeypatch.setattr(RabbitTasks, "_forwarded", forwarded)
+
+
+def said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody remembers what was said about a delivery."""
+    monkeypatch.setattr(Held, "is_ours", lambda held: held.life.is_alive())
+
+
+def given_back_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be delayed goes back into the queue."""
+    monkeypatch.setattr(RabbitTasks, "_park", lambda source, delivery, _: source.release(delivery))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "check"),
+    [
+        (prefetch_unlimited, check_held_holds_up_no_other),
+        (not_mandatory, check_deleted_delay_queue),
+        (acknowledged_first, check_acknowledged_behind_its_copy),
+        (said_twice, check_said_once),
+    ],
+)
+async def test_the_mutants_are_caught(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None], check: Any
+) -> None:
+    """Each guard is one that a check needs."""
+    mutate(monkeypatch)
+    with pytest.raises(CAUGHT):
+        await check(fanout)
+
+
+async def test_the_mutant_that_parks_nothing_is_caught(
+    fanout: Fanout, mortal_rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task comes back at once, again and again, until it is a dead letter."""
+    given_back_instead_of_parked(monkeypatch)
+    with pytest.raises(CAUGHT):
+        await check_parked_and_not_spent(fanout, mortal_rabbit)

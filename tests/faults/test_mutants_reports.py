@@ -1,0 +1,246 @@
+"""Mutants of reports: with a guard taken out, the check of its promise has to fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.probes import Stops
+from kit.report_faults import ask, functions, is_made
+from kit.reports import ReportWorld, report_world
+from kit.waiting import eventually_async
+from tickwright.adapters.redis import RedisParts
+from tickwright.capabilities.reports import part_places, parts_store, records_store
+from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
+from tickwright.capabilities.reports.records_store import FinishedFile
+from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer
+from tickwright.store.pool import Connection
+
+Check = Callable[[ReportWorld], Awaitable[None]]
+Mutate = Callable[[pytest.MonkeyPatch], None]
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+ROOMS = {"function:lefts": 4, "function:rights": 4}
+FACTS = PartFacts((), 1, 9, "0" * 64)
+KEPT = Kept(FACTS, "postgres", data=b'{"id":1}\n')
+FILE = FinishedFile("file:///x", "reports/x", FACTS, {})
+
+
+@pytest.fixture
+async def world(database_url: str, redis_server: Any, tmp_path: Path) -> AsyncIterator[ReportWorld]:
+    """A world with Redis."""
+    name = database_url.rpartition("/")[2]
+    async with report_world(database_url, tmp_path, redis_server.url, redis_prefix=name) as world:
+        yield world
+
+
+async def claimed(world: ReportWorld, owner: int = 1) -> dict[str, Claim]:
+    """Claim what is due."""
+    return {claim.key.listener: claim for claim in await world.parts.claim(owner, ROOMS)}
+
+
+# ---------------------------------------------------------------------------------------------- what has to hold
+
+
+async def check_a_late_step_finishes_nothing(world: ReportWorld) -> None:
+    """G2: whoever was overtaken writes no end."""
+    report = await ask(world)
+    await world.pool.execute("UPDATE tickwright.reports SET step_at = now()")
+    [old] = await world.records.claim(1, 1)
+    assert await world.records.begin_merge(old, 1)
+    await world.pool.execute("UPDATE tickwright.reports SET owner = NULL, step_at = now() WHERE id = $1", report)
+    [new] = await world.records.claim(1, 1)  # the same process, which took it again
+    assert await world.records.begin_merge(new, 1)
+    assert not await world.records.finish(old, 1, FILE), "G2 broken: an old fence finished it"
+    assert await world.records.finish(new, 1, FILE)
+
+
+async def check_a_part_of_an_older_epoch_is_not_done(world: ReportWorld) -> None:
+    """G1: parts of two epochs never meet, though the claim of the old one looks like the new one's."""
+    report = await ask(world)
+    old = (await claimed(world))["lefts"]
+    await world.pool.execute("UPDATE tickwright.reports SET epoch = 2 WHERE id = $1", report)
+    await world.pool.execute("UPDATE tickwright.report_parts SET epoch = 2 WHERE report_id = $1", report)
+    assert not await world.parts.finish(old, 1, KEPT), "G1 broken: a part of epoch 1 counts in epoch 2"
+
+
+async def check_claims_are_one_processs_each(world: ReportWorld) -> None:
+    """Two who look at once, or one after the other, never hold the same part; and nobody waits for the other."""
+    for _ in range(20):
+        await ask(world)
+    async with world.pool.acquire() as connection, connection.transaction():
+        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None)
+        try:
+            async with asyncio.timeout(1):
+                others = await world.parts.claim(2, ROOMS)
+        except TimeoutError:
+            raise AssertionError("claims broken: one waits for the other") from None
+    third = await world.parts.claim(3, ROOMS)
+    held = [(row["report_id"], row["listener"]) for row in rows]
+    held += [(one.key.report_id, one.key.listener) for one in [*others, *third]]
+    assert len(others) > 0, "claims broken: nothing was left"
+    assert len(held) == len(set(held)), "claims broken: one part is two processes'"
+
+
+async def check_a_claim_of_somebody_else_ends_nothing(world: ReportWorld) -> None:
+    """What another one took meanwhile is his."""
+    await ask(world)
+    old = (await claimed(world, 1))["lefts"]
+    await world.pool.execute("UPDATE tickwright.report_parts SET state = 'due', owner = NULL, due_at = now()")
+    new = (await claimed(world, 2))["lefts"]
+    assert not await world.parts.finish(old, 1, KEPT), "L1 broken: a claim that was lost ended a part"
+    assert await world.parts.finish(new, 2, KEPT)
+
+
+async def check_a_redelivered_part_counts_once(world: ReportWorld) -> None:
+    """A listener that is killed behind its mark and comes again counts once."""
+    assert world.shared is not None
+    for _ in range(3):
+        await world.shared.put(PartKey(99, 1, "lefts", "5f"), b"[]", "note", ttl=part_places.HASH_TTL)
+    assert (await world.hash(99))["queryDoneCount"] == "1", "count broken"
+
+
+async def check_the_last_of_two_rings(world: ReportWorld) -> None:
+    """Two parts that end at the same moment: one of them sees that it is the last."""
+    report = await ask(world)
+    claims = await claimed(world)
+    holder = await asyncpg.connect(world.url)  # both wait for the record before either has been written
+
+    async def both_wait() -> bool:
+        return bool(await world.pool.fetchval(WAITING) == len(claims))
+
+    try:
+        async with holder.transaction():
+            await holder.execute("SELECT FROM tickwright.reports WHERE id = $1 FOR UPDATE", report)
+            ending = [asyncio.ensure_future(world.parts.finish(claim, 1, KEPT)) for claim in claims.values()]
+            await eventually_async(both_wait, what="both wait for the record")
+        done = await asyncio.gather(*ending)
+    finally:
+        await holder.close()
+    assert done == [True, True]
+    due = await world.pool.fetchval("SELECT step_at <= clock_timestamp() FROM tickwright.reports WHERE id = $1", report)
+    assert due, "ring broken: both are done, and nobody rang"
+
+
+async def check_damaged_rows_are_not_merged(world: ReportWorld) -> None:
+    """G1: rows that are not what the ledger has cost an epoch; they never reach the file."""
+    stops = Stops()
+    stops.close("reports.merging")
+    async with world.process(functions(), probe=stops):
+        report = await ask(world)
+        await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
+        assert isinstance(world.shared, RedisParts)
+        rows = '[{"id":0,"epoch":1,"value":666}]'
+        await world.shared._link._client.hset(world.shared.key(report), "rights", rows)
+        stops.open("reports.merging")
+        row = await is_made(world, report)
+    assert row["restarts"] == 1
+
+
+CHECKS: list[Check] = [
+    check_a_late_step_finishes_nothing,
+    check_a_part_of_an_older_epoch_is_not_done,
+    check_claims_are_one_processs_each,
+    check_a_claim_of_somebody_else_ends_nothing,
+    check_a_redelivered_part_counts_once,
+    check_the_last_of_two_rings,
+    check_damaged_rows_are_not_merged,
+]
+
+
+# ---------------------------------------------------------------------------------------------- without a guard
+
+
+def without(monkeypatch: pytest.MonkeyPatch, module: Any, query: str, guard: str, instead: str = "") -> None:
+    """Take a guard out of a statement."""
+    queries = dict(module.SQL)
+    assert guard in queries[query], guard
+    queries[query] = queries[query].replace(guard, instead)
+    monkeypatch.setattr(module, "SQL", queries)
+
+
+def finishes_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is the owner is believed."""
+    without(monkeypatch, records_store, "finish_report", "fence = $2", "$2::bigint IS NOT NULL")
+
+
+def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is a part, of whatever epoch."""
+    without(monkeypatch, parts_store, "finish_part", "epoch = $3", "$3::integer IS NOT NULL")
+
+    async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
+        return True
+
+    monkeypatch.setattr(PartsStore, "_lock", lock)
+
+
+def claims_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOR UPDATE, as it comes."""
+    without(monkeypatch, parts_store, "claim_parts", "FOR UPDATE SKIP LOCKED", "FOR UPDATE")
+
+
+def claims_without_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim says that somebody has it, and any claim will do."""
+    without(monkeypatch, parts_store, "finish_part", "fence = $4 AND owner = $5", "$4::bigint + $5::bigint > 0")
+
+
+def every_put_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HINCRBY, as in the document."""
+    real = RedisParts.put
+
+    async def put(self: RedisParts, key: PartKey, data: bytes, note: str, *, ttl: Any) -> PutAnswer:
+        answer = await real(self, key, data, note, ttl=ttl)
+        if answer.put is Put.ALREADY:
+            await self._link._client.hincrby(self.key(key.report_id), "queryDoneCount", 1)
+        return answer
+
+    monkeypatch.setattr(RedisParts, "put", put)
+
+
+def no_lock_before_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each looks at the parts as they were when its transaction began to look."""
+
+    async def lock(_self: PartsStore, _connection: Connection, _key: PartKey) -> bool:
+        return True
+
+    monkeypatch.setattr(PartsStore, "_lock", lock)
+
+
+class AsItWas:
+    """A checksum that is the one that was expected."""
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+
+def whatever_is_there_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checksum is compared."""
+    monkeypatch.setattr(part_places, "_checksum", lambda _: AsItWas())
+
+
+MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
+    "no fence": (finishes_without_a_fence, check_a_late_step_finishes_nothing, "G2 broken"),
+    "no epoch": (parts_without_an_epoch, check_a_part_of_an_older_epoch_is_not_done, "G1 broken"),
+    "claims wait": (claims_that_wait, check_claims_are_one_processs_each, "claims broken"),
+    "no owner": (claims_without_an_owner, check_a_claim_of_somebody_else_ends_nothing, "L1 broken"),
+    "every put counts": (every_put_counts, check_a_redelivered_part_counts_once, "count broken"),
+    "no lock": (no_lock_before_the_ring, check_the_last_of_two_rings, "ring broken"),
+    "no checksum": (whatever_is_there_is_merged, check_damaged_rows_are_not_merged, "G1 broken"),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+async def test_the_promise_holds(world: ReportWorld, check: Check) -> None:
+    """Each check passes on what is shipped."""
+    await check(world)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_a_missing_guard_is_found(world: ReportWorld, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    """The same check fails without its guard."""
+    mutate, check, complaint = MUTANTS[mutant]
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError, match=complaint):
+        await check(world)

@@ -1,0 +1,176 @@
+"""Mutants of what users do with trackers: with a guard taken out, the check of its promise has to fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.api import ADMIN
+from kit.polling import Ground
+from kit.waiting import eventually_async
+from tickwright.capabilities.polling import slices, trackers_store
+from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling.requests import NewTracker
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.domain.errors import Unavailable
+from tickwright.store.pool import open_pool
+
+PLACING = """
+WITH taken AS (DELETE FROM tickwright.tracker_intake RETURNING *)
+INSERT INTO tickwright.trackers (id, created_at, tracking_until, account_no, place, partner_no, status, external_id)
+SELECT id, created_at, tracking_until, account_no, $1, partner_no, status, external_id FROM taken
+"""
+WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+NEW = NewTracker("acme", "dhl", "A1", None, None)
+Check = Callable[[Ground], Awaitable[None]]
+
+
+async def while_it_stands_still(
+    ground: Ground,
+    hold: str,
+    values: Sequence[Any],
+    others: Sequence[Callable[[], Awaitable[Any]]],
+    *,
+    commit: bool = True,
+) -> list[Any]:
+    """Hold what a statement locks until all others wait for it, or are done; return what became of them."""
+    async with ground.pool.acquire() as connection:
+        holding = connection.transaction()
+        await holding.start()
+        await connection.execute(hold, *values)
+        asked = [asyncio.ensure_future(other()) for other in others]
+
+        async def all_stand() -> bool:
+            waiters: int = await ground.pool.fetchval(WAITERS)
+            return waiters + sum(task.done() for task in asked) >= len(asked)
+
+        await eventually_async(all_stand)
+        await (holding.commit() if commit else holding.rollback())
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def check_registered_once(ground: Ground) -> None:
+    """T1: a registration that meets the registrar finds the placed tracker."""
+    service, slot = PollingService(ground.pool), await ground.wheel(2)
+    first = (await service.register(NEW, caller=ADMIN)).tracker.id
+    [again] = await while_it_stands_still(ground, PLACING, [slot * 60], [lambda: service.register(NEW, caller=ADMIN)])
+    assert (again.tracker.id, again.created) == (first, False), "T1 broken"
+
+
+async def check_news_in_order(ground: Ground) -> None:
+    """T3: news that wait for later ones are stale when these are there."""
+    service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
+    later = "UPDATE tickwright.trackers SET status = 'Newer', status_at = '2026-01-01T12:00:00Z' WHERE id = $1"
+    old = News("Older", datetime(2026, 1, 1, 10, tzinfo=UTC))
+    [said] = await while_it_stands_still(ground, later, [tracker], [lambda: service.take_news(tracker, old)])
+    assert (said.outcome, (await service.get(tracker)).status) == ("stale", "Newer"), "T3 broken"
+
+
+async def check_the_same_news_once(ground: Ground) -> None:
+    """T4: the sender's id twice is one piece of news, also with another instant."""
+    service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
+    for hour in (10, 11):
+        await service.take_news(tracker, News("Customs", datetime(2026, 1, 1, hour, tzinfo=UTC), "e1"))
+    assert len(await ground.events()) == 1, "T4 broken"
+
+
+async def check_uploads_never_wait_in_a_circle(ground: Ground) -> None:
+    """Two uploads of one file, in opposite orders, each with half of what the other needs."""
+    service = PollingService(ground.pool)
+    await ground.pool.execute("INSERT INTO tickwright.polling_schedule_config (account_id) VALUES ('acme')")
+    lines = [b'{"account_id":"acme","partner":"dhl","external_id":"X%d"}\n' % n for n in range(10, 60)]
+
+    async def whole(order: list[bytes]) -> AsyncIterator[bytes]:
+        yield b"".join(order)
+
+    uploads = [
+        lambda order=order: service.import_trackers(whole(order), caller=ADMIN, as_csv=False, now=None)
+        for order in (lines, lines[::-1])
+    ]
+    middle = (
+        "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ('acme', 'dhl', $1)"
+    )
+    done = await while_it_stands_still(ground, middle, ["X35"], uploads, commit=False)
+    assert not [error for error in done if isinstance(error, Unavailable)], "a circle: broken"
+    assert sum(result.created for result in done) == 50
+
+
+async def check_replay_of_the_difference(ground: Ground) -> None:
+    """T6: a poll that is answered, in the outbox or in the queue is not sent again."""
+    service, slot = PollingService(ground.pool), await ground.wheel(120)
+    done, waiting, queued = [await ground.place(slot, 0, external=f"E{n}") for n in range(3)]
+    due = await ground.turn(slot)
+    await ground.slice(slot, due, selected=3)
+    await ground.done(done, due)
+    await ground.waiting(waiting, due)
+    await ground.queued(queued, due)
+    later = await ground.pool.fetchval("SELECT clock_timestamp()")
+    said = await service.slices.replay(due, later, caller=ADMIN, dry_run=False)
+    assert said.trackers == 0, "T6 broken"
+
+
+def without_sql(module: ModuleType, query: str, guard: str, instead: str) -> dict[str, Any]:
+    """The queries of a module with one guard replaced."""
+    queries = dict(module._SQL)
+    assert guard in queries[query], f"{query} has no {guard!r}"
+    return {**queries, query: queries[query].replace(guard, instead)}
+
+
+CHECKS: list[Check] = [
+    check_registered_once, check_news_in_order, check_the_same_news_once, check_uploads_never_wait_in_a_circle,
+    check_replay_of_the_difference,
+]  # fmt: skip
+MUTANTS: list[tuple[str, str, str, str, Check]] = [
+    ("placed ones are not looked at", "find", "SELECT 1 AS place", "SELECT 3 AS place", check_registered_once),
+    ("news lock nothing", "lock_placed", "FOR UPDATE OF t", "", check_news_in_order),
+    ("ids of news are not kept", "note_event", "ON CONFLICT DO NOTHING RETURNING tracker_id",
+     "ON CONFLICT (tracker_id, event_id) DO UPDATE SET received_at = now() RETURNING tracker_id",
+     check_the_same_news_once),
+    ("lines go in the order of the file", "register_many", 'ORDER BY u.external_id COLLATE "C", p.partner_no', "",
+     check_uploads_never_wait_in_a_circle),
+]  # fmt: skip
+
+
+@pytest.fixture
+async def ground(database_url: str) -> AsyncIterator[Ground]:
+    """A database with the partner ``dhl``, and connections as a process has them."""
+    pool: asyncpg.Pool = await open_pool(database_url, max_size=6)
+    ground = Ground(pool)
+    await ground.partner()
+    yield ground
+    await pool.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+async def test_the_promise_holds(ground: Ground, check: Check) -> None:
+    """Each check passes on what is shipped."""
+    await check(ground)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
+async def test_a_missing_guard_is_found(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str, Check]
+) -> None:
+    """The same check fails without its guard."""
+    _, query, guard, instead, check = mutant
+    monkeypatch.setattr(trackers_store, "_SQL", without_sql(trackers_store, query, guard, instead))
+    with pytest.raises(AssertionError, match="broken"):
+        await check(ground)
+
+
+@pytest.mark.parametrize("table", ["poll_done d", "scheduler_outbox o", "poll_queue q"])
+async def test_a_replay_that_forgets_to_look_is_found(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """Each of the three places counts."""
+    name, _, short = table.partition(" ")
+    guard = f"tickwright.{table}\n        WHERE"
+    assert guard in slices._REPLAY
+    broken = slices._REPLAY.replace(guard, f"tickwright.{name} {short}\n        WHERE false AND", 1)
+    monkeypatch.setattr(slices, "_REPLAY", broken)
+    with pytest.raises(AssertionError, match="broken"):
+        await check_replay_of_the_difference(ground)

@@ -1,0 +1,68 @@
+"""Mutants of the wheels' SQL: with a guard taken out, the check of its invariant has to fail."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kit.wheels import (
+    Wheels,
+    check_a_turn_is_selected_once,
+    check_caps_take_turns,
+    check_ending_waits_for_nobody,
+    check_following_waits_for_nobody,
+    check_levelling_waits_for_nobody,
+    check_move_waits_for_a_turn,
+    check_selector_waits_for_a_move,
+)
+from tickwright.capabilities.polling import wheels_store as store
+
+Check = Callable[[Wheels], Awaitable[None]]
+
+MUTANTS: list[tuple[str, str, str, str, Check]] = [
+    (
+        "a turn that is over is selected again",
+        "select_turn",
+        " AND next_due_at = $2",
+        "",
+        check_a_turn_is_selected_once,
+    ),
+    ("the selector does not wait", "lock_slot", "FOR UPDATE", "", check_selector_waits_for_a_move),
+    ("a move locks nothing", "level_bucket", "FOR SHARE", "", check_move_waits_for_a_turn),
+    (
+        "a move goes to a later turn",
+        "level_bucket",
+        "AND goal.next_due_at > source.prev_due_at AND goal.next_due_at <= source.next_due_at",
+        "",
+        check_move_waits_for_a_turn,
+    ),
+    (
+        "a capped account's window stays where it is",
+        "select_turn",
+        "(t.place, t.id) <= (mark.after_place, mark.after_id), ",
+        "",
+        check_caps_take_turns,
+    ),
+    ("ending waits for locked rows", "end_aged", " SKIP LOCKED", "", check_ending_waits_for_nobody),
+    ("levelling waits for locked rows", "level_bucket", " SKIP LOCKED", "", check_levelling_waits_for_nobody),
+    ("a move waits for locked rows", "move_to_wheel", " SKIP LOCKED", "", check_following_waits_for_nobody),
+    (
+        "a move does not look for locked rows",
+        "move_to_wheel",
+        "FOR UPDATE OF t SKIP LOCKED",
+        "",
+        check_following_waits_for_nobody,
+    ),
+    ("a cap is not kept", "select_turn", "line.nth > share.polls", "false", check_caps_take_turns),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
+async def test_a_missing_guard_is_found(
+    wheels: Wheels, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str, Check]
+) -> None:
+    """The check passes with the guard (see test_polling_wheels.py, test_polling_moves.py) and fails without it."""
+    _, query, guard, instead, check = mutant
+    assert guard in store.SQL[query]
+    monkeypatch.setitem(store.SQL, query, store.SQL[query].replace(guard, instead))
+    with pytest.raises(AssertionError, match="broken"):
+        await check(wheels)

@@ -1,0 +1,275 @@
+"""Consumers of polls are killed, frozen and cut off: each poll has its effect once, and every limit holds.
+
+The courier's log is the independent witness of calls, the ledger and the outbox that of effects.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kit.consumers import (
+    LONG,
+    Consumer,
+    ConsumerProcess,
+    Trackers,
+    all_done,
+    deliver,
+    done_times,
+    events,
+    http_of,
+    queue_empty,
+    running_consumer,
+    seed,
+    slice_of,
+)
+from kit.partners import Courier
+from kit.probes import Stops
+from kit.processes import kill_group
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.capabilities.polling import consumer_store, poll_queue
+from tickwright.store.pool import Pool, open_pool
+
+
+async def _check_effects(pool: Pool, trackers: Trackers) -> None:
+    """Each poll is in the ledger once, counted once, and told once."""
+    assert await done_times(pool, trackers) == Counter(trackers.ids)
+    assert Counter(event["tracker_id"] for event in await events(pool)) == Counter(trackers.ids)
+    assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
+
+
+@pytest.mark.parametrize(
+    ("kill_at", "times"),
+    [("polls.before_effect", 1), ("polls.before_commit", 2), ("polls.effect_written", 1), ("polls.effect_written", 3)],
+)
+async def test_kill_9_of_a_consumer_loses_no_poll_and_doubles_no_effect(
+    database_url: str, tmp_path: Path, kill_at: str, times: int
+) -> None:
+    """POL-1: wherever it dies, whoever takes the turn over makes what has no effect yet, and only that."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        courier.delay_s = 0.05
+        trackers = await seed(pool, 60, http=http_of(courier), concurrency=8)
+        dying = ConsumerProcess(database_url, tmp_path / "dying.log", kill_at=kill_at, times=times)
+        try:
+            await eventually_async(lambda: dying.process.poll() == -9, 30, what="it dies at its probe")
+        finally:
+            kill_group(dying.process)
+        asked_before = len(courier.requests)
+        done_before = len(await done_times(pool, trackers))
+        async with running_consumer(database_url):
+            await eventually_async(lambda: queue_empty(pool), 30)
+        await _check_effects(pool, trackers)
+        assert len(courier.requests) - asked_before == 60 - done_before
+        await pool.close()
+
+
+async def test_a_storm_of_kills_doubles_nothing(database_url: str, tmp_path: Path) -> None:
+    """POL-1: three consumers die one after the other in the middle of their work."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        courier.delay_s = 0.05
+        trackers = await seed(pool, 150, http=http_of(courier), concurrency=5)
+        for number in range(3):
+            child = ConsumerProcess(database_url, tmp_path / f"{number}.log", lease_s=2.0)
+            try:
+                seen = len(courier.requests)
+                await eventually_async(lambda seen=seen: len(courier.requests) >= seen + 15, 30)  # type: ignore[misc]
+            finally:
+                kill_group(child.process)
+        async with running_consumer(database_url):
+            await eventually_async(lambda: queue_empty(pool), 30)
+        await _check_effects(pool, trackers)
+        assert courier.running_max <= 10, "five, and five of the dead one"
+        await pool.close()
+
+
+async def test_a_frozen_consumers_answers_count_for_nothing(database_url: str, tmp_path: Path) -> None:
+    """POL-2: SIGSTOP past the lease with answers under way; what it brings after that has no effect."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        courier.be_silent()
+        trackers = await seed(pool, 5, http=http_of(courier))
+        frozen = ConsumerProcess(database_url, tmp_path / "frozen.log", lease_s=2.0)
+        try:
+            await eventually_async(lambda: courier.running == 5, 20)
+            frozen.pause()
+            courier.talk()
+            await eventually_async(lambda: courier.running == 0)
+            async with running_consumer(database_url):
+                await eventually_async(lambda: all_done(pool, trackers), 20)
+                await eventually_async(lambda: queue_empty(pool))
+                frozen.resume()
+                log = tmp_path / "frozen.log"
+                await eventually_async(lambda: b"session.lost" in log.read_bytes(), 20, what="the zombie has noticed")
+            await _check_effects(pool, trackers)
+        finally:
+            kill_group(frozen.process)
+        await pool.close()
+
+
+async def test_limits_hold_over_two_processes_from_their_start_and_through_a_kill(
+    database_url: str, tmp_path: Path
+) -> None:
+    """P4: the courier's own log has 20 a second at most; a process that dies leaves no burst."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        trackers = await seed(pool, 1000, rate="20/s", http=http_of(courier))
+        await deliver(pool, await seed(pool, 1000, rate="20/s", http=http_of(courier)))
+        children = [ConsumerProcess(database_url, tmp_path / f"{n}.log") for n in range(2)]
+        try:
+            await eventually_async(lambda: len(courier.requests) >= 40, 30)
+            children[0].kill9()
+            await eventually_async(lambda: len(courier.requests) >= 90, 30)
+        finally:
+            for child in children:
+                kill_group(child.process)
+        assert courier.most_within(1.0) <= 20
+        assert trackers.ids
+        await pool.close()
+
+
+# ---------------------------------------------------------------------- zombies in one process, and the mutants
+
+
+async def _stop_heart(side: Consumer) -> None:
+    side.heart.cancel()
+    await asyncio.wait([side.heart])
+
+
+async def _zombie_writes_while_another_works(url: str) -> tuple[list[str], Counter[int], int]:
+    """Return the statuses told, the ledger, and how many answers of the zombie were lost."""
+    zombie_gate, second_gate, second_asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def zombie_answers(_poll: Poll) -> Answer:
+        while not zombie_gate.is_set():
+            try:
+                await zombie_gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return Answer("zombie")
+
+    async def second_answers(_poll: Poll) -> Answer:
+        second_asked.set()
+        await second_gate.wait()
+        return Answer("second")
+
+    stops = Stops()
+    async with running_consumer(url, functions={"acme": zombie_answers}, probe=stops) as zombie:
+        trackers = await seed(zombie.pool, 1)
+        lane = zombie.contract.lane(trackers.partner_no)
+        await eventually_async(lambda: lane.held == 1)
+        stops.close("polls.before_effect")
+        zombie_gate.set()
+        await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1)
+        await _stop_heart(zombie)
+        async with running_consumer(url, functions={"acme": second_answers}) as taker:
+            await asyncio.wait_for(second_asked.wait(), 10)
+            stops.open("polls.before_effect")
+            await zombie.consumer.effector.drained()
+            second_gate.set()
+            await eventually_async(lambda: queue_empty(taker.pool))
+            told = [event["status"] for event in await events(taker.pool)]
+            return told, await done_times(taker.pool, trackers), zombie.consumer.effector.lost
+
+
+async def test_a_zombies_answer_changes_nothing_while_another_one_works(database_url: str) -> None:
+    """POL-2: the effect locks the turn's row under the token that took it."""
+    told, ledger, lost = await _zombie_writes_while_another_works(database_url)
+    assert (told, list(ledger.values()), lost) == (["second"], [1], 1)
+
+
+async def test_the_mutant_without_the_fence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the token taken out of the lock, the zombie's answer counts."""
+    mutated = poll_queue._SQL["hold"].replace("SELECT q.seq, q.owner", "SELECT q.seq, u.owner")
+    mutated = mutated.replace(" AND q.owner = u.owner", "")
+    assert "q.owner" not in mutated
+    monkeypatch.setattr(poll_queue, "_SQL", MappingProxyType({**poll_queue._SQL, "hold": mutated}))
+    told, _, _ = await _zombie_writes_while_another_works(database_url)
+    assert told == ["zombie"]
+
+
+async def any_done(pool: Pool, trackers: Trackers) -> bool:
+    """Whether the first effects are written."""
+    return bool(await done_times(pool, trackers))
+
+
+async def _two_deliveries_at_once(url: str) -> tuple[Counter[int], int]:
+    first_gate, second_gate, asked = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def slow(poll: Poll) -> Answer:
+        asked.append(poll.tracker_id)
+        await (first_gate if len(asked) <= 5 else second_gate).wait()
+        return Answer("moving")
+
+    async with (
+        running_consumer(url, functions={"acme": slow}, terms=LONG) as one,
+        running_consumer(url, functions={"acme": slow}, terms=LONG),
+    ):
+        trackers = await seed(one.pool, 5)
+        await deliver(one.pool, trackers)
+        await eventually_async(lambda: len(asked) == 10)
+        first_gate.set()
+        await eventually_async(lambda: any_done(one.pool, trackers))
+        second_gate.set()
+        await eventually_async(lambda: queue_empty(one.pool))
+        return await done_times(one.pool, trackers), (await slice_of(one.pool, trackers))["polled"]
+
+
+MUTANTS: dict[str, Callable[[Any], Any]] = {
+    "no inbox check": lambda sql: sql.replace(
+        " WHERE NOT EXISTS (SELECT FROM done WHERE done.n = a.n AND done.id = a.id)", ""
+    )
+}
+
+
+async def test_two_deliveries_of_one_poll_have_one_effect(database_url: str) -> None:
+    """POL-1: both are carried out at the same time, by two consumers; the ledger takes one."""
+    ledger, polled = await _two_deliveries_at_once(database_url)
+    assert set(ledger.values()) == {1}
+    assert polled == 5
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_the_mutant_without_the_inbox_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, mutant: str
+) -> None:
+    """With the guard taken out, the same two deliveries are done twice."""
+    mutated = MUTANTS[mutant](consumer_store.SQL["write_effects"])
+    assert mutated != consumer_store.SQL["write_effects"]
+    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_effects": mutated}))
+    ledger, polled = await _two_deliveries_at_once(database_url)
+    assert set(ledger.values()) == {2}
+    assert polled == 10
+
+
+CUT = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+          WHERE pid <> pg_backend_pid() AND datname = current_database()"""
+
+
+async def test_a_database_that_is_away_for_a_moment_costs_no_answer(database_url: str) -> None:
+    """Answers wait while the lease holds: connections are cut, and what was asked once is written."""
+    asked: list[int] = []
+
+    async def ask(poll: Poll) -> Answer:
+        asked.append(poll.tracker_id)
+        return Answer("moving")
+
+    stops = Stops()
+    stops.close("polls.before_effect")
+    async with running_consumer(database_url, functions={"acme": ask}, terms=LONG, probe=stops) as side:
+        pool = await open_pool(database_url, max_size=1)
+        trackers = await seed(pool, 10)
+        await eventually_async(lambda: len(asked) == 10)
+        await pool.execute(CUT)
+        stops.open("polls.before_effect")
+        await eventually_async(lambda: all_done(pool, trackers), 20)
+        assert len(asked) == 10
+        await _check_effects(pool, trackers)
+        assert side.consumer.effector.lost == 0
+        await pool.close()

@@ -1,0 +1,351 @@
+"""Polls from Kafka: consumers are killed, frozen and overtaken; each poll has its effect once, and none is lost.
+
+The courier's log is the independent witness of calls, the ledger and the outbox that of effects, the group's own
+offsets that of what would be delivered again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from pydantic import SecretStr
+
+from kit.consumers import (
+    LONG,
+    ConsumerProcess,
+    Trackers,
+    all_done,
+    done_times,
+    events,
+    http_of,
+    running_consumer,
+    slice_of,
+)
+from kit.kafka import KafkaServer
+from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, publish, spoil
+from kit.kafka_polls import PollWorld, poll_world
+from kit.partners import Courier
+from kit.probes import Stops
+from kit.processes import kill_group
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.brokers.kafka import poll_source
+from tickwright.brokers.kafka.poll_piles import Progress
+from tickwright.capabilities.polling.courier import CourierRegistry, DeclaredPartner
+from tickwright.store.pool import Pool
+from tickwright.wiring.brought import Brought
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import Bind, Settings
+
+
+@pytest.fixture
+async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
+    """A database and names in Kafka of the test's own."""
+    async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
+        yield made
+
+
+async def _check_effects(pool: Pool, trackers: Trackers) -> None:
+    """Each poll is in the ledger once, counted once, and told once."""
+    assert await done_times(pool, trackers) == Counter(trackers.ids)
+    assert Counter(event["tracker_id"] for event in await events(pool)) == Counter(trackers.ids)
+    assert (await slice_of(pool, trackers))["polled"] == len(trackers.ids)
+
+
+async def _ends(world: PollWorld) -> dict[int, int]:
+    """Return the offset of the last record in each partition."""
+    last: dict[int, int] = {}
+    for one in await world.seen():
+        last[one.partition] = one.offset
+    return last
+
+
+async def test_polls_that_our_relay_published_are_carried_out_once_each(world: PollWorld) -> None:
+    """POL-1: from the outbox over Kafka to the ledger; and the offsets follow."""
+    async with Courier() as courier:
+        trackers = await publish(world, 300, http=http_of(courier))
+        offsets, ends = Offsets(world), await _ends(world)
+        async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
+            await eventually_async(lambda: all_done(world.pool, trackers), 30)
+            behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+            await eventually_async(behind, 20, what="the offsets are behind the last poll")
+        offsets.close()
+        await _check_effects(world.pool, trackers)
+        assert Counter(name for _, name in courier.requests) == Counter(trackers.external_ids)
+
+
+async def test_relay_and_consumer_need_no_more_than_the_settings(world: PollWorld) -> None:
+    """One process with both roles and a Kafka that is named: the consumer waits for the topic and reads it."""
+    settings = Settings(
+        database_url=SecretStr(world.url),
+        metrics_bind=Bind("127.0.0.1", 0),
+        kafka_bootstrap=world.bootstrap,
+        kafka_prefix=world.prefix,
+        kafka_allow_single_broker=True,
+    )
+
+    async def ask(_: Poll) -> Answer:
+        return Answer("moving")
+
+    couriers = CourierRegistry()
+    couriers.add(DeclaredPartner("acme", {}, ask))
+    trackers = await hand_to_relay(world, 50)
+    async with open_node(
+        settings, ["relay", "poll-consumer"], brought=Brought(couriers=couriers), any_port=True
+    ) as node:
+        running = asyncio.create_task(node.run(signals=False))
+        await eventually_async(lambda: all_done(world.pool, trackers), 40)
+        node.supervisor.request()
+        await running
+    assert len(await world.seen()) == 50
+    assert await done_times(world.pool, trackers) == Counter(trackers.ids)
+
+
+async def test_kill_9_of_one_of_two_consumers_loses_no_poll_and_doubles_no_effect(
+    world: PollWorld, tmp_path: Path
+) -> None:
+    """POL-1: the other one is given its partitions, and makes what has no effect yet."""
+    async with Courier() as courier:
+        courier.delay_s = 0.05
+        courier.be_silent()
+        trackers = await publish(world, 200, http=http_of(courier), concurrency=10)
+        kafka = (world.bootstrap, world.prefix)
+        children = [ConsumerProcess(world.url, tmp_path / f"{n}.log", kafka=kafka) for n in range(2)]
+        try:
+            owners = "SELECT count(DISTINCT owner) = 2 FROM tickwright.poll_partitions"
+            await eventually_async(lambda: world.pool.fetchval(owners), 40, what="both have partitions")
+            courier.talk()
+            await eventually_async(lambda: len(courier.requests) >= 60, 40)
+            assert not await all_done(world.pool, trackers), "it is killed in the middle"
+            children[0].kill9()
+            await eventually_async(lambda: all_done(world.pool, trackers), 60)
+        finally:
+            for child in children:
+                kill_group(child.process)
+        await _check_effects(world.pool, trackers)
+
+
+@pytest.mark.parametrize("kill_at", ["polls.before_effect", "polls.before_commit", "polls.effect_written"])
+async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_effect(
+    world: PollWorld, tmp_path: Path, kill_at: str
+) -> None:
+    """POL-1: what is delivered again and has its effect costs no second call; what has none is made."""
+    async with Courier() as courier:
+        courier.delay_s = 0.05
+        trackers = await publish(world, 60, http=http_of(courier), concurrency=8)
+        kafka = (world.bootstrap, world.prefix)
+        dying = ConsumerProcess(world.url, tmp_path / "dying.log", kill_at=kill_at, times=2, kafka=kafka)
+        try:
+            await eventually_async(lambda: dying.process.poll() == -9, 40, what="it dies at its probe")
+        finally:
+            kill_group(dying.process)
+        asked_before, done_before = len(courier.requests), len(await done_times(world.pool, trackers))
+        async with running_consumer(world.url, source_of=kafka_source(*kafka)):
+            await eventually_async(lambda: all_done(world.pool, trackers), 40)
+        await _check_effects(world.pool, trackers)
+        assert len(courier.requests) - asked_before == 60 - done_before
+
+
+async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWorld, tmp_path: Path) -> None:
+    """KFK-6: SIGSTOP with answers under way until another one has its partitions; what it brings then is void."""
+    async with Courier() as courier:
+        courier.be_silent()
+        trackers = await publish(world, 20, http=http_of(courier))
+        kafka = (world.bootstrap, world.prefix)
+        frozen = ConsumerProcess(world.url, tmp_path / "frozen.log", lease_s=60, kafka=kafka)
+        try:
+            await eventually_async(lambda: courier.running == 20, 40)
+            frozen.pause()
+            courier.talk()
+            await eventually_async(lambda: courier.running == 0)
+            stops = Stops()
+            stops.close("polls.before_effect")
+            async with running_consumer(world.url, source_of=kafka_source(*kafka), probe=stops):
+                await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1, 40, what="it took over")
+                frozen.resume()
+                log = tmp_path / "frozen.log"
+                await eventually_async(lambda: b"polls.answers_not_ours" in log.read_bytes(), 20)
+                assert not await done_times(world.pool, trackers), "the zombie's answers count"
+                stops.open("polls.before_effect")
+                await eventually_async(lambda: all_done(world.pool, trackers), 40)
+            await _check_effects(world.pool, trackers)
+        finally:
+            kill_group(frozen.process)
+
+
+async def _overtaken_before_its_effect(world: PollWorld, trackers: Trackers) -> int:
+    """Return how many answers were void; the rows of the partitions say that somebody else reads them."""
+
+    async def ask(_: Poll) -> Answer:
+        return Answer("moving")
+
+    stops = Stops()
+    stops.close("polls.before_effect")
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(
+        world.url, functions={"acme": ask}, terms=LONG, source_of=source_of, probe=stops
+    ) as side:
+        await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1, 30)
+        await eventually_async(lambda: side.consumer.effector.backlog == len(trackers.ids))
+        await world.pool.execute("UPDATE tickwright.poll_partitions SET epoch = epoch + 1")
+        stops.open("polls.before_effect")
+        await eventually_async(lambda: all_done(world.pool, trackers), 30, what="it takes them again, and all is done")
+        return side.consumer.effector.lost
+
+
+async def test_who_was_overtaken_changes_nothing_until_it_takes_the_partition_again(world: PollWorld) -> None:
+    """KFK-6: the effect locks the partition's row under its epoch; nothing stands still when nobody else is there."""
+    trackers = await publish(world, 20)
+    assert await _overtaken_before_its_effect(world, trackers) == 20
+    await _check_effects(world.pool, trackers)
+
+
+async def test_who_lost_a_partition_asks_for_nothing_more_of_it(world: PollWorld) -> None:
+    """KFK-6: a courier's budget is for whoever has the poll now; only what was under way is asked for twice."""
+    trackers = await publish(world, 90, rate="20/s", concurrency=1)
+    asked: Counter[int] = Counter()
+    answered = asyncio.Event()
+
+    async def ask(poll: Poll) -> Answer:
+        asked[poll.tracker_id] += 1
+        await answered.wait()
+        return Answer("moving")
+
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"acme": ask}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: sum(asked.values()) == 1, 30)
+        await world.pool.execute("UPDATE tickwright.poll_partitions SET epoch = epoch + 1")
+        answered.set()
+        await eventually_async(lambda: all_done(world.pool, trackers), 40)
+    await _check_effects(world.pool, trackers)
+    assert sum(asked.values()) <= 90 + 30, "of each partition what was asked until the first effect was refused"
+
+
+async def test_the_mutant_without_the_epoch_is_caught(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the epoch taken out of the lock, the answers of one who was overtaken count."""
+    mutated = poll_source._SQL["hold"].replace(" AND p.epoch = u.epoch", "").replace("p.epoch", "u.epoch")
+    assert "p.epoch" not in mutated
+    monkeypatch.setattr(poll_source, "_SQL", MappingProxyType({**poll_source._SQL, "hold": mutated}))
+    assert await _overtaken_before_its_effect(world, await publish(world, 20)) == 0
+
+
+async def _one_poll_stays_unfinished(world: PollWorld) -> None:
+    asked: Counter[int] = Counter()
+    trackers = await publish(world, 60)
+    held = (await world.seen())[0]
+    answered = asyncio.Event()
+
+    async def ask(poll: Poll) -> Answer:
+        asked[poll.tracker_id] += 1
+        if poll.tracker_id == held.value["tracker_id"]:
+            await answered.wait()
+        return Answer("moving")
+
+    offsets, ends = Offsets(world), await _ends(world)
+    source_of = kafka_source(world.bootstrap, world.prefix)
+
+    def others_moved() -> bool:
+        committed = offsets.committed()
+        assert committed[held.partition] <= held.offset, "the offset passed a poll without an effect"
+        return all(committed[number] > end for number, end in ends.items() if number != held.partition)
+
+    async with running_consumer(world.url, functions={"acme": ask}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: sum(asked.values()) == 60, 30)
+        await eventually_async(others_moved, 20, what="the other partitions' offsets are committed")
+    assert offsets.committed()[held.partition] <= held.offset, "leaving the group committed it"
+    offsets.close()
+    answered.set()
+    async with running_consumer(world.url, functions={"acme": ask}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+    await _check_effects(world.pool, trackers)
+    assert asked == Counter({**dict.fromkeys(trackers.ids, 1), held.value["tracker_id"]: 2})
+
+
+async def test_offsets_never_pass_an_unfinished_poll(world: PollWorld) -> None:
+    """KFK-5: while one poll of a partition has no effect its offset stays; the others' move."""
+    await _one_poll_stays_unfinished(world)
+
+
+async def test_the_mutant_that_commits_what_was_read_is_caught(
+    world: PollWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With offsets that follow the reading instead of the effect, the same test fails."""
+    monkeypatch.setattr(Progress, "position", property(lambda progress: progress._next))
+    with pytest.raises(AssertionError, match="the offset passed a poll without an effect"):
+        await _one_poll_stays_unfinished(world)
+
+
+async def test_a_record_that_is_no_poll_is_skipped_and_blocks_nothing(world: PollWorld) -> None:
+    """What is not JSON, of another version or of nobody's partner is passed over, and the offsets pass it too."""
+    trackers = await publish(world, 30)
+    await asyncio.to_thread(spoil, world)
+
+    async def ask(_: Poll) -> Answer:
+        return Answer("moving")
+
+    offsets, ends = Offsets(world), await _ends(world)
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"acme": ask}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+        behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+        await eventually_async(behind, 20, what="the offsets are behind the last record")
+    offsets.close()
+    await _check_effects(world.pool, trackers)
+
+
+async def test_a_partner_that_nobody_serves_holds_up_nobody_for_longer_than_its_interval(world: PollWorld) -> None:
+    """Its polls are over when their trackers' next turn is due: counted, and the offsets go on."""
+    trackers = await publish(world, 100)
+    offsets, ends = Offsets(world), await _ends(world)
+    await world.pool.execute(
+        """WITH wheel AS (
+             INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id) VALUES (1, 1000000) RETURNING 1)
+           UPDATE tickwright.poll_slots SET interval_minutes = 1 WHERE EXISTS (SELECT FROM wheel)"""
+    )
+    async with running_consumer(world.url, terms=LONG, source_of=kafka_source(world.bootstrap, world.prefix)):
+        behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+        await eventually_async(behind, 90, what="the offsets are behind the last poll")
+    offsets.close()
+    assert await done_times(world.pool, trackers) == Counter()
+    assert (await slice_of(world.pool, trackers))["superseded"] == 100
+
+
+@pytest.mark.parametrize("seen_by", ["the source", "the consumer"])
+async def test_overdue_polls_that_are_read_again_after_kill_9_are_counted_once(
+    world: PollWorld, tmp_path: Path, seen_by: str
+) -> None:
+    """No more is superseded than was selected and not polled, however often the same polls are read."""
+    async with Courier() as courier:
+        courier.be_silent()
+        partner = {"http": http_of(courier), "timeout": "60s"}
+        fine = await publish(world, 30, **partner)  # in front of the others, so that no offset moves
+        again = {"name": "nobody"} if seen_by == "the source" else partner
+        over = await publish(world, 90, due="now() - interval '3 minutes'", **again)
+        await world.pool.execute(
+            "INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id) VALUES (1, 1000000)"
+        )
+        await world.pool.execute(
+            "UPDATE tickwright.poll_slots SET interval_minutes = 1 WHERE slot_id = $1", over.slot_id
+        )  # the relay would have dropped them
+        kafka = (world.bootstrap, world.prefix)
+        dying = ConsumerProcess(world.url, tmp_path / "dying.log", kafka=kafka)
+        try:
+
+            async def counted() -> bool:
+                return bool((await slice_of(world.pool, over))["superseded"] == 90)
+
+            await eventually_async(counted, 60, what="all that is overdue is counted")
+        finally:
+            kill_group(dying.process)
+        courier.talk()
+        source_of, offsets, ends = kafka_source(world.bootstrap, world.prefix), Offsets(world), await _ends(world)
+        async with running_consumer(world.url, terms=LONG, source_of=source_of):
+            await eventually_async(lambda: all_done(world.pool, fine), 60)
+            behind = lambda: all(offsets.committed()[n] > end for n, end in ends.items())  # noqa: E731
+            await eventually_async(behind, 30, what="all is read again")
+        offsets.close()
+        books = await slice_of(world.pool, over)
+        assert (books["selected"], books["polled"], books["superseded"]) == (90, 0, 90), "counted twice"

@@ -1,0 +1,127 @@
+"""A courier that fails for hours, or that nobody here asks, beside others in the same partitions of the topic."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.consumers import LONG, Trackers, all_done, done_times, queue_empty, running_consumer, slice_of
+from kit.kafka import KafkaServer
+from kit.kafka_consumers import hand_to_relay, kafka_source, publish
+from kit.kafka_polls import PollWorld, poll_world
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.brokers.kafka import poll_feed, poll_parking, poll_source
+from tickwright.capabilities.polling import consumer_desk
+from tickwright.partners import Failed
+
+SECONDS, A_SECOND, FINE = 20, 30, 60
+
+
+@pytest.fixture
+async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
+    """A database and names in Kafka of the test's own."""
+    async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
+        yield made
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions and desks that are full after some dozens of polls, and waits of a moment."""
+    monkeypatch.setattr(poll_feed, "HELD_MAX", 60)
+    monkeypatch.setattr(poll_feed, "BATCH_MAX", 10)
+    monkeypatch.setattr(poll_parking, "PARK_FROM", 30)
+    monkeypatch.setattr(poll_parking, "PARK_AFTER_S", 0.5)
+    monkeypatch.setattr(poll_source, "LOOK_OVER_EVERY_S", 0.1)
+    monkeypatch.setattr(consumer_desk, "HELD_MAX", 20)
+    monkeypatch.setattr(consumer_desk, "WAIT_FIRST_S", 0.2)
+
+
+class Couriers:
+    """Two couriers, one of which fails until it is told otherwise; they count who asked for what."""
+
+    def __init__(self) -> None:
+        self.works = False
+        self.answered: Counter[int] = Counter()
+
+    async def down(self, poll: Poll) -> Answer | Failed:
+        """Fail, or answer."""
+        if not self.works:
+            return Failed("out of order")
+        return await self.fine(poll)
+
+    async def fine(self, poll: Poll) -> Answer:
+        """Answer."""
+        self.answered[poll.tracker_id] += 1
+        return Answer("moving")
+
+
+async def both(world: PollWorld) -> tuple[list[Trackers], Trackers]:
+    """Publish many polls of a courier that fails, of different seconds, and behind them some of one that works."""
+    breaker = {"open": "1s", "open_max": "1s"}
+    down = [
+        await hand_to_relay(world, A_SECOND, name="down", due=f"now() - interval '{n + 1} seconds'", breaker=breaker)
+        for n in reversed(range(SECONDS))
+    ]
+    return down, await publish(world, FINE, name="fine")
+
+
+async def done(world: PollWorld, turns: list[Trackers]) -> Counter[int]:
+    """Return how often the ledger says that each poll of several turns was done."""
+    return sum([await done_times(world.pool, trackers) for trackers in turns], Counter[int]())
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_courier_that_fails_holds_up_no_other_in_its_partitions(world: PollWorld) -> None:
+    """Its polls wait in the queue while the others are read on; when it works again each has its effect once."""
+    await _one_fails_beside_the_other(world)
+
+
+@pytest.mark.usefixtures("small")
+async def test_the_mutant_that_parks_nothing_is_caught(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the partitions are full of polls that nobody answers, and the same test fails."""
+    monkeypatch.setattr(poll_parking, "PARK_FROM", 10**9)
+    with pytest.raises(AssertionError, match="the other courier's polls are done"):
+        await _one_fails_beside_the_other(world)
+
+
+async def _one_fails_beside_the_other(world: PollWorld) -> None:
+    down, fine = await both(world)
+    wanted = Counter(tracker for trackers in down for tracker in trackers.ids)
+    couriers, source_of = Couriers(), kafka_source(world.bootstrap, world.prefix)
+    functions = {"down": couriers.down, "fine": couriers.fine}
+    async with running_consumer(world.url, functions=functions, terms=LONG, source_of=source_of, calls_max=5):
+        await eventually_async(lambda: all_done(world.pool, fine), 20, what="the other courier's polls are done")
+        assert await done(world, down) == Counter()
+        couriers.works = True
+
+        async def all_of_them() -> bool:
+            return await done(world, down) == wanted and await queue_empty(world.pool)
+
+        await eventually_async(all_of_them, 60)
+    assert couriers.answered == wanted + Counter(fine.ids)
+    assert sum([(await slice_of(world.pool, trackers))["polled"] for trackers in _one_a_minute(down)]) == len(wanted)
+
+
+def _one_a_minute(turns: list[Trackers]) -> list[Trackers]:
+    """Return one turn of each minute: the slice ledger counts by minutes."""
+    return list({trackers.slot_id: trackers for trackers in turns}.values())
+
+
+@pytest.mark.usefixtures("small")
+async def test_what_nobody_here_asks_for_somebody_else_takes_from_the_queue(world: PollWorld) -> None:
+    """A process that reads a partition hands over the polls of partners that only another process serves."""
+    down, fine = await both(world)
+    couriers, source_of = Couriers(), kafka_source(world.bootstrap, world.prefix)
+    couriers.works = True
+    async with running_consumer(world.url, functions={"fine": couriers.fine}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, fine), 20)
+        assert await done(world, down) == Counter()
+        async with running_consumer(world.url, functions={"down": couriers.down}, terms=LONG):
+            most = SECONDS * A_SECOND - 3 * poll_feed.HELD_MAX
+
+            async def moved() -> bool:
+                return (await done(world, down)).total() >= most
+
+            await eventually_async(moved, 30, what="all but what the partitions may hold is done")
+    assert max(couriers.answered.values()) == 1

@@ -1,0 +1,125 @@
+"""The relay of polls without Kafka: released rows go into the queue inside PostgreSQL, exactly once by construction."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from kit.kafka_polls import CONSERVED, PollWorld, poll_world
+from kit.leases import LONG, run_out
+from kit.probes import Stops
+from kit.waiting import eventually_async
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.poll_relay import PollRelay
+
+QUEUED = "SELECT unnest(ids) AS id, date_part('epoch', due_at)::bigint AS due FROM tickwright.poll_queue"
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[PollWorld]:
+    """A database, and no Kafka."""
+    async with poll_world(database_url, "", "none") as world:
+        yield world
+
+
+@asynccontextmanager
+async def running(world: PollWorld, name: str = "relay", probe: Probe = NO_PROBE) -> AsyncIterator[PollRelay]:
+    """Run a relay that has no log."""
+    relay = PollRelay(Leases(world.pool, owner=name, terms=LONG), None, terms=LONG, probe=probe)
+    task = asyncio.create_task(relay.run())
+    try:
+        yield relay
+    finally:
+        await relay.stop()
+        await task
+
+
+async def queued(pool: asyncpg.Pool) -> list[str]:
+    """Return the message ids that are in the queue."""
+    return [f"poll_{row['id']}_{row['due']}" for row in await pool.fetch(QUEUED)]
+
+
+async def test_what_is_released_is_in_the_queue_once(world: PollWorld) -> None:
+    """Every poll once, its second and partner kept, the ledger counted; what is due later stays."""
+    await world.fill(50, 7)
+    later = await world.pool.fetchval(
+        "UPDATE tickwright.scheduler_outbox SET release_at = clock_timestamp() + interval '1 hour' "
+        "WHERE id = (SELECT max(id) FROM tickwright.scheduler_outbox) RETURNING cardinality(ids)"
+    )
+    async with running(world):
+
+        async def moved() -> bool:
+            return await world.pending() == int(later)
+
+        await eventually_async(moved, 20)
+    found = await queued(world.pool)
+    assert len(found) == len(set(found)) == 343
+    assert set(found) < world.expected
+
+
+async def test_an_overtaken_relay_moves_nothing_twice(world: PollWorld) -> None:
+    """Two relays, one of which does not know that it was overtaken: the lease decides in the transaction itself."""
+    stops = Stops()
+    stops.close("relay.poll_batch_marked")
+    await world.fill(20, 7)
+    async with running(world, "zombie", stops) as zombie:
+        await eventually_async(lambda: stops.reached_times["relay.poll_batch_marked"] == 1, 20)
+        await run_out(world.pool, "poll-relay:0")
+        async with running(world, "heir"):
+            await world.fill(20, 7, first=1000)
+            await world.emptied()
+            stops.open("relay.poll_batch_marked")
+            await eventually_async(lambda: zombie.lease is None, 20, what="the zombie has noticed")
+    found = await queued(world.pool)
+    assert len(found) == len(set(found))
+    assert set(found) == world.expected
+
+
+async def test_the_books_balance_while_connections_are_cut(world: PollWorld) -> None:
+    """Selected is published plus pending at every look, and what is published is what is in the queue."""
+    async with running(world):
+        for turn in range(8):
+            await world.fill(20, 7, first=turn * 1000 + 1)
+            await world.pool.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            row = await world.pool.fetchrow(CONSERVED)
+            assert row["selected"] == row["published"] + row["superseded"] + row["pending"]
+        await world.emptied()
+    found = await queued(world.pool)
+    assert len(found) == len(set(found))
+    assert set(found) == world.expected
+
+
+async def test_of_missed_turns_only_the_last_goes_into_the_queue(world: PollWorld) -> None:
+    """The relay was away for 30 turns of 50 trackers: each is polled once, and the ledger says what was dropped."""
+    await world.fill_turns(30, 50)
+    async with running(world) as relay:
+        await world.emptied()
+        assert (relay.counters.published, relay.counters.superseded) == (50, 29 * 50)
+    assert sorted(await queued(world.pool)) == sorted(world.expected)
+    assert await world.superseded() == [50] * 29 + [0]
+
+
+async def test_what_nobody_takes_leaves_the_queue_when_its_next_turn_is_due(world: PollWorld) -> None:
+    """Nobody has a courier: the last turn waits, older ones go; a held row stays, done polls are not counted."""
+    await world.fill_turns(3, 20)
+    await world.pool.execute(
+        "WITH gone AS (DELETE FROM tickwright.scheduler_outbox RETURNING *), done AS ("
+        "INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids) "
+        "SELECT slot_id, due_at, partner_no, now(), ids FROM gone WHERE ids = '{2}') "
+        "INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids, owner) "
+        "SELECT due_at, slot_id, partner_no, ids, account_nos, external_ids, CASE WHEN ids = '{1}' THEN 9 END FROM gone"
+    )
+    async with running(world):
+
+        async def only_the_last() -> bool:
+            return len(await queued(world.pool)) == 20 + 2
+
+        await eventually_async(only_the_last, 20, what="what is superseded has left the queue")
+    assert world.expected < set(await queued(world.pool))
+    assert await world.superseded() == [18, 18, 0]

@@ -1,0 +1,102 @@
+"""The relay and RabbitMQ together: what was published in a transaction reaches the queue, whatever is killed."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import aio_pika
+import pytest
+
+from kit.relays import RelayWorld, relay_world
+from kit.servers import RabbitServer
+from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq import RabbitBroker
+
+KEYS = 7
+ROWS = 3000
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[RelayWorld]:
+    """A database and a receiver."""
+    async with relay_world(database_url) as world:
+        yield world
+
+
+async def queued(url: str, name: str) -> list[tuple[str, bytes]]:
+    """Take everything out of a queue; ``(message id, body)`` in the order of the queue."""
+    found: list[tuple[str, bytes]] = []
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        queue = await channel.get_queue(name)
+        while (taken := await queue.get(fail=False, no_ack=True)) is not None:
+            found.append((taken.message_id or "", taken.body))
+    return found
+
+
+async def test_a_broker_killed_under_the_relay_loses_nothing_and_keeps_each_keys_order(
+    world: RelayWorld, mortal_rabbit: RabbitServer
+) -> None:
+    """Kill -9 in the middle and a restart: every row arrives, doubles carry the same id, keys stay in order."""
+    name = f"q-{uuid4().hex}"
+    async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
+        await channel.declare_queue(name, durable=True)
+    await world.pool.execute(
+        """INSERT INTO tickwright.outbox (destination, key, payload)
+           SELECT $1, 'key' || n % $2, jsonb_build_object('n', n) FROM generate_series(1, $3) AS n""",
+        f"amqp:/{name}",
+        KEYS,
+        ROWS,
+    )
+    ids = {f"out_{row['id']}" for row in await world.pool.fetch("SELECT id FROM tickwright.outbox")}
+    broker = RabbitBroker(mortal_rabbit.url)
+    relay = world.relay(brokers={"amqp": broker})
+    try:
+        async with world.running(relay):
+            await eventually_async(lambda: relay.counters.published > ROWS // 10, 30, what="the relay is at work")
+            await asyncio.to_thread(mortal_rabbit.kill9)
+            await eventually_async(lambda: relay.lanes_failing > 0, 20, what="the relay noticed")
+            assert await world.left() > 0, "the kill came in the middle"
+            await asyncio.to_thread(mortal_rabbit.start)
+            await world.emptied(60)
+    finally:
+        await broker.aclose()
+    messages = await queued(mortal_rabbit.url, name)
+    assert {one for one, _ in messages} == ids
+    assert await world.dead() == []
+    numbers = [json.loads(body)["n"] for _, body in messages]
+    for key in range(KEYS):
+        first_seen = list(dict.fromkeys(number for number in numbers if number % KEYS == key))
+        assert first_seen == sorted(first_seen)
+
+
+async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(
+    world: RelayWorld, mortal_rabbit: RabbitServer
+) -> None:
+    """A message to a queue that does not exist is returned by the broker: it is retried, and others pass."""
+    name = f"q-{uuid4().hex}"
+    lost = await world.put(f"amqp:/{name}-missing")
+    async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
+        await channel.declare_queue(name, durable=True)
+    ids = await world.put_many(50, f"amqp:/{name}")
+    broker = RabbitBroker(mortal_rabbit.url)
+
+    async def told() -> bool:
+        reason = await world.pool.fetchval("SELECT error_message FROM tickwright.outbox WHERE id = $1", lost)
+        return reason is not None and "unroutable" in reason
+
+    try:
+        async with world.running(world.relay(brokers={"amqp": broker})):
+            await eventually_async(told, 20, what="the returned message says why")
+
+            async def only_it() -> bool:
+                return await world.left() == 1
+
+            await eventually_async(only_it, 20, what="the others are published")
+            async with await aio_pika.connect(mortal_rabbit.url) as connection, connection.channel() as channel:
+                await channel.declare_queue(f"{name}-missing", durable=True)
+            await world.emptied(20)
+    finally:
+        await broker.aclose()
+    assert {one for one, _ in await queued(mortal_rabbit.url, name)} == ids
+    assert [one for one, _ in await queued(mortal_rabbit.url, f"{name}-missing")] == [f"out_{lost}"]

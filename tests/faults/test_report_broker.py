@@ -1,0 +1,184 @@
+"""RabbitMQ and reports: a message that comes again, a broker that dies, an exchange that is not there."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import aiormq
+import pytest
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+from pydantic import SecretStr
+
+from kit.rabbit_queues import raw_channel
+from kit.report_faults import AGAIN_S, ask, functions, is_clean, is_made
+from kit.reports import ReportWorld, functions_of, report_world
+from kit.servers import RabbitServer, RedisServer
+from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq import ReportExchanges, ReportNames
+from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.reports.handlers import ReportRequest
+from tickwright.wiring.brought import Brought
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import Bind, Settings
+
+
+class Calls:
+    """Counts who is asked, and holds ``rights`` where it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def wait(self, name: str, request: ReportRequest) -> None:
+        """Count, and wait."""
+        self.asked[f"{name} {request.report_id}"] += 1
+        if name == "rights":
+            await self.gate.wait()
+
+
+@asynccontextmanager
+async def node(
+    url: str, rabbit: RabbitServer, redis: RedisServer, folder: Path, calls: Calls
+) -> AsyncIterator[ReportWorld]:
+    """A process with the relay and both listeners, as it is wired; and the world that it works in."""
+    prefix = prefix_of(url)
+    settings = Settings(
+        database_url=SecretStr(url), home=folder, amqp_url=SecretStr(rabbit.url), amqp_prefix=prefix,
+        lease=timedelta(seconds=2),
+        redis_url=SecretStr(redis.url), redis_prefix=prefix, report_prefix=prefix, metrics_bind=Bind("127.0.0.1", 0),
+    )  # fmt: skip
+    names = ReportExchanges(prefix)
+    routes = Routes(f"amqp:{names.everybody}/", names.exchange)
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(
+            report_world(url, folder, redis.url, routes=routes, redis_prefix=prefix)
+        )
+        brought = Brought(listeners=functions_of(functions(calls.wait)))
+        made = await stack.enter_async_context(
+            open_node(settings, ("relay", "report-listener"), brought=brought, any_port=True)
+        )
+        running = asyncio.create_task(made.run(signals=False))
+        try:
+            await both_heard(rabbit, prefix)
+            yield world
+        finally:
+            made.supervisor.request()
+            await running
+
+
+def prefix_of(url: str) -> str:
+    """Return what exchanges, queues and keys of a test begin with."""
+    return f"reports-{url.rpartition('/')[2]}"
+
+
+async def both_heard(rabbit: RabbitServer, prefix: str) -> None:
+    """Wait until both listeners have a queue that somebody reads."""
+
+    async def heard() -> bool:
+        try:
+            async with raw_channel(rabbit.url) as channel:
+                for name in ("lefts", "rights"):
+                    found = await channel.queue_declare(ReportNames(prefix, name).queue, passive=True)
+                    if not found.consumer_count:
+                        return False
+        except (OSError, aiormq.exceptions.AMQPError):
+            return False
+        return True
+
+    await eventually_async(heard, AGAIN_S, what="both listeners hear")
+
+
+async def test_a_message_that_comes_four_times_is_one_part(
+    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Redelivered while the part runs and behind its end: it counts once and runs once."""
+    calls = Calls()
+    calls.gate.clear()
+    async with (
+        node(database_url, rabbit_server, redis_server, tmp_path, calls) as world,
+        raw_channel(rabbit_server.url) as channel,
+    ):
+        names = ReportExchanges(prefix_of(database_url))
+        spy = (await channel.queue_declare(exclusive=True)).queue or ""
+        await channel.queue_bind(spy, names.everybody)
+        report = await ask(world)
+
+        async def told() -> DeliveredMessage | None:
+            found = await channel.basic_get(spy, no_ack=True)
+            return found if isinstance(found.delivery, Basic.GetOk) else None
+
+        message = await eventually_async(told, what="the message is there")
+        assert message is not None
+        await eventually_async(lambda: calls.asked[f"rights {report}"] == 1, what="it runs")
+        await world_says(world, report)
+
+        async def again() -> None:
+            for name in ("lefts", "rights"):
+                for _ in range(3):
+                    await channel.basic_publish(
+                        message.body, exchange=names.exchange, routing_key=name, properties=message.header.properties
+                    )
+
+        await again()
+        calls.gate.set()
+        row = await is_made(world, report)
+        await again()
+        await is_made(world, await ask(world))  # behind them in every queue
+        assert calls.asked[f"lefts {report}"] == calls.asked[f"rights {report}"] == 1
+        parts = [await world.part(report, name) for name in ("lefts", "rights")]
+        assert [part["attempts"] for part in parts] == [1, 1]
+        assert row["epoch"] == 1
+        await is_clean(world, report)
+
+
+async def world_says(world: ReportWorld, report: int) -> None:
+    """The hash counts the one that is done, once."""
+
+    async def one() -> bool:
+        return (await world.hash(report)).get("queryDoneCount") == "1"
+
+    await eventually_async(one, what="one is counted")
+
+
+async def test_an_exchange_that_is_not_there_costs_seconds(
+    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Nobody hears of it: the parts are claimed from the table when their grace is over."""
+    async with node(database_url, rabbit_server, redis_server, tmp_path, Calls()) as world:
+        names = ReportExchanges(prefix_of(database_url))
+        async with raw_channel(rabbit_server.url) as channel:
+            for exchange in (names.everybody, names.exchange):
+                await channel.exchange_delete(exchange)
+        report = await ask(world)
+        await is_made(world, report)
+        await is_clean(world, report)
+
+
+@pytest.mark.timeout(180)
+async def test_a_broker_that_is_killed_and_comes_back(
+    database_url: str, mortal_rabbit: RabbitServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """What runs goes on, what is asked meanwhile is made without it, and behind it messages are heard again."""
+    calls = Calls()
+    calls.gate.clear()
+    async with node(database_url, mortal_rabbit, redis_server, tmp_path, calls) as world:
+        first = await ask(world)
+        await eventually_async(lambda: calls.asked[f"rights {first}"] == 1, AGAIN_S, what="it runs")
+        await asyncio.to_thread(mortal_rabbit.sync_definitions)
+        await asyncio.to_thread(mortal_rabbit.kill9)
+        meanwhile = await ask(world)
+        calls.gate.set()
+        await is_made(world, first)
+        await is_made(world, meanwhile)
+        await asyncio.to_thread(mortal_rabbit.start)
+        await both_heard(mortal_rabbit, prefix_of(database_url))
+        after = await ask(world)
+        await is_made(world, after)
+        assert {*calls.asked.values()} == {1}
+        for report in (first, meanwhile, after):
+            await is_clean(world, report)

@@ -1,0 +1,347 @@
+"""The process that merges: what it may take, whom it outlives, what its death means, and what it has of ours."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from kit.merges import lives, merge_processes, status_bytes, warm
+from kit.waiting import eventually, eventually_async
+from tickwright.capabilities.reports.duck import MergeBounds
+from tickwright.capabilities.reports.merge_process import MergeProcess, died_for_memory, shown_errors
+from tickwright.capabilities.reports.merge_processes import MergeProcesses
+from tickwright.capabilities.reports.merge_program import HEADROOM_BYTES, JOBS_MAX
+from tickwright.capabilities.reports.merging import MergedFile, PartFile
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.reports import Column
+
+MIB = 1024 * 1024
+BOUNDS = MergeBounds(memory_bytes=256 * MIB, threads=1)
+ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(10000000) AS b(r)"
+HUGE = [
+    "SELECT repeat('x', 1000000000) AS a FROM numbers",
+    "SELECT rpad('a', 1000000000, 'b') AS a FROM numbers",
+    "SELECT len(range(1000000000)) AS a FROM numbers",
+    "SELECT format('{:1000000000}', id) AS a FROM numbers",
+    "SELECT regexp_replace(repeat('ab', 50000000), 'a', repeat('c', 9), 'g') AS a FROM numbers",
+    "SELECT array_to_string(list_transform(range(10000000), lambda one: repeat('z', 100)), ',') AS a FROM numbers",
+]
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from tickwright.capabilities.reports.merge_processes import MergeProcesses
+from tickwright.capabilities.reports.merging import MergeBounds
+
+async def main():
+    folder = Path(sys.argv[1])
+    merges = MergeProcesses(at_once=2)
+    running = asyncio.create_task(merges.run())
+    while len(merges.pids) < 2:
+        await asyncio.sleep(0.01)
+    print(*merges.pids, flush=True)
+    await merges.merge([], sys.argv[2], folder / "out.csv", form="csv", bom=False, folder=folder)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> PartFile:
+    """A part of three rows."""
+    path = tmp_path / "numbers.ndjson"
+    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(3)))
+    return PartFile("numbers", path, (Column("id", "BIGINT"),))
+
+
+@pytest_asyncio.fixture
+async def merges() -> AsyncIterator[MergeProcesses]:
+    """One merge process, which is replaced when a test costs it its life."""
+    async with merge_processes() as made:
+        yield made
+
+
+async def merged(
+    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds = BOUNDS
+) -> MergedFile:
+    """Merge into ``out.csv``."""
+    return await merges.merge(
+        parts, sql, folder / "out.csv", form="csv", bom=False, folder=folder, bounds=bounds
+    )  # fmt: skip
+
+
+async def failed(
+    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds = BOUNDS
+) -> TickwrightError:
+    """Return the error of a merge that leaves nothing."""
+    with pytest.raises(TickwrightError) as caught:
+        await merged(merges, parts, sql, folder, bounds)
+    assert left(folder) == []
+    return caught.value
+
+
+def left(folder: Path) -> list[str]:
+    """Return what is there beside parts."""
+    return [path.name for path in folder.iterdir() if path.suffix != ".ndjson"]
+
+
+def told(pid: int, name: str) -> str:
+    """Return what the kernel tells of a process."""
+    return Path(f"/proc/{pid}/{name}").read_text()
+
+
+def grown(path: Path) -> bool:
+    """Whether somebody has written into a file."""
+    return path.exists() and path.stat().st_size > 0
+
+
+def open_files(pid: int) -> set[str]:
+    """Return what kinds of files a process has open."""
+    return {str(one.readlink()).partition(":")[0] for one in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+# ---------------------------------------------------------------------- memory and time
+
+
+@pytest.mark.parametrize("sql", HUGE)
+async def test_one_huge_value_is_refused_and_takes_no_memory(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str
+) -> None:
+    """DuckDB does not count it; the kernel does. The worker itself holds nothing of it."""
+    (pid,) = merges.pids
+    before = status_bytes(os.getpid(), "VmHWM")
+    error = await failed(merges, [numbers], sql, tmp_path)
+    assert isinstance(error, Rejected)
+    assert error.code == "merge_too_large"
+    assert status_bytes(os.getpid(), "VmHWM") - before < 32 * MIB
+    if lives(pid):  # it refused, and takes the next one
+        assert status_bytes(pid, "VmHWM") < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+
+
+async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
+    """The next stage's values go the same way."""
+    with pytest.raises(Rejected) as caught:
+        await merges.feed([numbers], "SELECT repeat('x', 1000000000) AS a", folder=tmp_path, bounds=BOUNDS)
+    assert caught.value.code == "merge_too_large"
+
+
+async def test_processor_time_ends_a_merge_that_nobody_ends(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """A worker that hangs cannot cancel; the kernel can."""
+    error = await failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS._replace(cpu_s=0))
+    assert isinstance(error, Unavailable)
+    assert error.code == "merge_lost"
+    assert f"signal {signal.SIGXCPU.value}" in error.message
+
+
+async def test_the_kernel_bounds_a_merge_and_takes_it_first(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """No core file, which would have rows in it; less of the processor than the worker, and no memory of its."""
+    (pid,) = merges.pids
+    await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+    limits = {line[:25].strip(): line[25:].split()[0] for line in told(pid, "limits").splitlines()}
+    assert limits["Max core file size"] == "0"
+    assert BOUNDS.memory_bytes < int(limits["Max data size"]) < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
+    assert int(limits["Max cpu time"]) <= BOUNDS.cpu_s + 60
+    assert told(pid, "oom_score_adj").strip() == "1000"
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+# ---------------------------------------------------------------------- its death
+
+
+async def test_a_process_that_is_killed_is_an_error_to_try_again(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """Nothing of the merge stays, and the next one has another process."""
+    (pid,) = merges.pids
+    task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path))
+    await eventually_async(lambda: grown(tmp_path / "out.csv"))
+    os.kill(pid, signal.SIGKILL)
+    error = await task
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.message) == ("merge_lost", "the merge process died (signal 9)")
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+    assert pid not in merges.pids
+
+
+async def test_a_warm_process_that_died_costs_no_merge(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """Whether its death is known or not when the job comes: it is stopped first, so that it takes the job and dies."""
+    (pid,) = merges.pids
+    os.kill(pid, signal.SIGSTOP)
+    task = asyncio.create_task(merged(merges, [numbers], "SELECT * FROM numbers", tmp_path))
+    await eventually_async(lambda: not merges._warm)
+    os.kill(pid, signal.SIGKILL)
+    assert (await task).rows == 3
+    (other,) = await warm(merges)
+    os.kill(other, signal.SIGKILL)
+    await eventually_async(lambda: not lives(other))
+    assert (await merged_again(merges, numbers, tmp_path)).rows == 3
+    assert not {pid, other} & {*merges.pids}
+
+
+async def merged_again(merges: MergeProcesses, numbers: PartFile, folder: Path) -> MergedFile:
+    """Merge once more into the same file."""
+    (folder / "out.csv").unlink()
+    return await merged(merges, [numbers], "SELECT * FROM numbers", folder)
+
+
+async def test_signals_for_the_worker_do_not_end_a_merge(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """A service manager sends SIGTERM to all processes of a service; the worker lets its merges end."""
+    (pid,) = merges.pids
+    for one in (signal.SIGTERM, signal.SIGINT):
+        os.kill(pid, one)
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+    assert merges.pids == [pid]
+
+
+def test_a_worker_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
+    """Kill -9 in the middle of a merge: both are gone, the one that merges and the one that waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), ENDLESS], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        try:
+            pids = [int(word) for word in parent.stdout.readline().split()]
+            assert len(pids) == 2
+            eventually(lambda: grown(tmp_path / "out.csv"))
+            assert all(map(lives, pids))
+        finally:
+            parent.kill()
+    eventually(lambda: not any(map(lives, pids)))
+
+
+async def test_stopping_ends_all_and_waits_for_them(tmp_path: Path, numbers: PartFile) -> None:
+    """A merge that still runs is lost, and leaves nothing; one that comes behind it gets none."""
+    async with merge_processes(2) as merges:
+        pids = merges.pids
+        task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path))
+        await eventually_async(lambda: grown(tmp_path / "out.csv"))
+        await merges.stop()
+        assert not any(map(lives, pids))
+        assert (await task).code == "merge_lost"
+        assert (await failed(merges, [numbers], ENDLESS, tmp_path)).code == "merge_lost"
+
+
+async def test_a_process_is_used_again_and_not_for_ever(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """Starting one for each of many small merges would cost more than the merges."""
+    (pid,) = merges.pids
+    for _ in range(JOBS_MAX):
+        assert merges.pids == [pid]
+        await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+        (tmp_path / "out.csv").unlink()
+    await eventually_async(lambda: merges.pids not in ([], [pid]))
+    assert not lives(pid)
+
+
+async def test_one_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is tried again later: it may be the machine."""
+    for path in ("/nowhere/python", "/bin/false"):
+        monkeypatch.setattr(sys, "executable", path)
+        with pytest.raises(Unavailable) as caught:
+            await MergeProcess.start()
+        assert caught.value.code == "merge_lost"
+
+
+def test_a_death_for_memory_is_told_from_others() -> None:
+    """What the kernel or the process itself said of memory; any other death may be tried again."""
+    assert died_for_memory(-9, b"", killed=True)
+    assert not died_for_memory(-9, b"", killed=False)
+    assert not died_for_memory(-11, b"", killed=True)
+    assert died_for_memory(-6, b"terminate called after throwing an instance of 'std::bad_alloc'", killed=False)
+    assert died_for_memory(1, b"MemoryError at merging.py:1\n", killed=False)
+    assert not died_for_memory(1, b"ValueError at merging.py:1\n", killed=False)
+
+
+def test_what_is_logged_of_a_death_has_no_paths_and_no_rows() -> None:
+    """The end of what it wrote, 1,000 characters at most."""
+    told = shown_errors(b"terminate called\n  what():  Ann, 1990-01-01\nat /srv/reports/7-1-x/out.csv: \xff\n")
+    assert told == "terminate called\nat …: \ufffd"
+    assert len(shown_errors(b"x" * 4096)) == 1000
+
+
+# ---------------------------------------------------------------------- what it has
+
+
+async def test_a_merge_process_has_no_secrets_and_no_files_of_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of the environment what an interpreter needs; of the open files its three pipes and one more end of them."""
+    monkeypatch.setenv("TICKWRIGHT_DATABASE_URL", "postgresql://me:hunter2@db/x")
+    monkeypatch.setenv("FUND_PASSWORD", "hunter2")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    with (tmp_path / "open").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        async with merge_processes() as merges:
+            (pid,) = merges.pids
+            environment = dict(one.split("=", 1) for one in told(pid, "environ").split("\0") if one)
+            assert {*environment} <= {
+                "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DUCKDB_JE_MALLOC_CONF", "MALLOC_ARENA_MAX",
+            }  # fmt: skip
+            assert "hunter2" not in told(pid, "cmdline")
+            assert open_files(pid) <= {"pipe", "socket"}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/*')",
+        "SELECT getenv('PATH') AS a",
+        "SELECT 1; SELECT 2",
+        "COPY numbers TO 'x'",
+    ],
+)
+async def test_sql_that_wants_more_than_its_parts_is_refused_there_too(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str
+) -> None:
+    """The first fence stands in the process itself; what it says comes back as it was said."""
+    error = await failed(merges, [numbers], sql, tmp_path)
+    assert isinstance(error, Rejected)
+    assert error.code == "invalid_sql"
+
+
+async def test_errors_come_back_with_all_that_they_say(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile
+) -> None:
+    """Family, code, words and details, as if it had been done here; the process goes on."""
+    pids = merges.pids
+    refused = await failed(merges, [numbers], "SELECT nope FROM numbers", tmp_path)
+    assert (type(refused), refused.code) == (Rejected, "merge_refused")
+    numbers.path.write_text('{"id": "x"}\n')
+    unreadable = await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+    assert (unreadable.code, unreadable.details) == ("part_unreadable", {"listener": "numbers"})
+    assert "row 1, column id" in unreadable.message
+    with pytest.raises(Rejected) as caught:
+        await merges.feed([], "SELECT 1 AS a WHERE false", folder=tmp_path)
+    assert caught.value.code == "feed_not_one_row"
+    assert merges.pids == pids
+
+
+async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path) -> None:
+    """Also one that fills its bound, and texts of every kind."""
+    texts = "repeat('ü', 200000) AS b, '\"' || chr(10) || chr(1) AS c"
+    sql = f"SELECT range(99996) AS a, {texts}, NULL AS d, 1.5::DOUBLE AS e"
+    values = await merges.feed([], sql, folder=tmp_path)
+    assert values == {"a": [*range(99_996)], "b": "ü" * 200_000, "c": '"\n\x01', "d": None, "e": 1.5}
+
+
+def test_the_worker_itself_does_not_load_duckdb() -> None:
+    """Which would cost it 30 MiB for nothing."""
+    code = "import sys, tickwright.wiring.reports; sys.exit('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,195 @@
+"""Redis flushed, restarted and away while a report is made: parts of two epochs never meet, and it always ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from kit.probes import Stops
+from kit.report_faults import AGAIN_S, ReportWorlds, ask, functions, is_clean, is_made, plan
+from kit.reports import ReportWorld
+from kit.servers import RedisServer, started
+from kit.waiting import eventually_async
+from tickwright.capabilities.reports.handlers import ReportRequest
+from tickwright.capabilities.reports.part_places import PartPlaces
+from tickwright.ports.reports import PartFacts, PartKey
+
+
+@pytest.fixture
+def redis_server(mortal_redis: RedisServer) -> RedisServer:
+    """The worlds of this module have a Redis that may be flushed."""
+    return mortal_redis
+
+
+async def flush(url: str) -> None:
+    """Forget everything."""
+    async with Redis.from_url(url) as client:
+        await client.flushall()
+
+
+class FlushesAt:
+    """A probe that flushes Redis at a point, so many times."""
+
+    def __init__(self, url: str, name: str, times: int) -> None:
+        self._url, self._name, self._left = url, name, times
+
+    async def reached(self, name: str, /, **_facts: object) -> None:
+        """Flush."""
+        if name == self._name and self._left > 0:
+            self._left -= 1
+            await flush(self._url)
+
+
+async def test_a_flush_after_one_of_two_parts_costs_an_epoch(report_worlds: ReportWorlds) -> None:
+    """The part that was there is asked again, with the other one, although that one had just come."""
+    world, url, gate = await report_worlds.make("redis"), report_worlds.redis.url, asyncio.Event()
+
+    async def wait(name: str, _request: ReportRequest) -> None:
+        if name == "rights":
+            await gate.wait()
+
+    async with world.process(functions(wait)):
+        report = await ask(world)
+
+        async def one_is_done() -> bool:
+            return bool((await world.part(report, "lefts"))["state"] == "done")
+
+        await eventually_async(one_is_done)
+        await flush(url)
+        gate.set()
+        row = await is_made(world, report)
+    assert (row["epoch"], row["restarts"]) == (2, 1)
+    await is_clean(world, report)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_flush_behind_the_last_part_costs_an_epoch_each(report_worlds: ReportWorlds, times: int) -> None:
+    """Before the merge, three times at most."""
+    world = await report_worlds.make("redis")
+    probe = FlushesAt(report_worlds.redis.url, "reports.merging", times)
+    async with world.process(functions(), probe=probe):
+        report = await ask(world)
+        row = await is_made(world, report)
+    assert (row["epoch"], row["restarts"]) == (times + 1, times)
+    await is_clean(world, report)
+
+
+async def test_parts_that_are_lost_again_and_again_end_the_report_with_a_reason(report_worlds: ReportWorlds) -> None:
+    """Three epochs more, then it fails: never a hang."""
+    world = await report_worlds.make("redis")
+    async with world.process(functions(), probe=FlushesAt(report_worlds.redis.url, "reports.merging", 99)):
+        report = await ask(world)
+        row = await world.over(report, AGAIN_S)
+    assert (row["status"], row["error_code"], row["restarts"]) == ("failed", "parts_lost", 3)
+    assert "parts were lost 4 times" in row["error"]
+    assert "not in Redis any more" in row["error"]
+    await is_clean(world, report)
+
+
+async def test_what_comes_late_of_an_older_epoch_is_not_taken(report_worlds: ReportWorlds, tmp_path: Path) -> None:
+    """Neither by the hash nor by the ledger, while the next epoch is under way."""
+    world = await report_worlds.make("redis")
+    old: list[Any] = []
+
+    class Both(Stops):
+        async def reached(self, name: str, /, **facts: object) -> None:
+            if name == "reports.part_claimed":
+                old.append(facts["key"])
+            if name == "reports.merging" and self.reached_times[name] == 0:
+                await flush(report_worlds.redis.url)
+                self.reached_times[name] += 1
+                return
+            await super().reached(name, **facts)
+
+    both = Both()
+    both.close("reports.merged")
+    async with world.process(functions(), probe=both):
+        report = await ask(world)
+        await eventually_async(lambda: both.reached_times["reports.merged"] == 1, AGAIN_S)
+        path = tmp_path / "late.ndjson"
+        path.write_bytes(b'{"id":1,"epoch":1}\n')
+        places = PartPlaces(world.parts, world.shared, world.objects)
+        facts = PartFacts((), 1, path.stat().st_size, "0" * 64)
+        row = await world.record(report)
+        assert row["epoch"] == 2
+        assert await places.put(PartKey(report, 1, "lefts", row["nonce"]), path, facts, plan=plan()) is None
+        both.open("reports.merged")
+        await is_made(world, report)
+    assert {key.epoch for key in old} == {1, 2}
+
+
+async def down(server: RedisServer, *, back: bool) -> None:
+    """Kill the server; start it again with what it kept."""
+    await asyncio.to_thread(server.kill9)
+    if back:
+        await asyncio.to_thread(server.start)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_restart_of_redis_between_the_parts_and_the_merge(
+    report_worlds: ReportWorlds, mortal_redis: RedisServer, keeps: bool
+) -> None:
+    """What kept its data costs nothing; what forgot them costs an epoch."""
+    with started(RedisServer({"appendonly": "no"})) as forgetful:
+        server = mortal_redis if keeps else forgetful
+        report_worlds.redis = server
+        world: ReportWorld = await report_worlds.make("redis")
+        stops = Stops()
+        stops.close("reports.merging")
+        async with world.process(functions(), probe=stops):
+            report = await ask(world)
+            await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
+            await down(server, back=True)
+            stops.open("reports.merging")
+            row = await is_made(world, report)
+        assert row["epoch"] == (1 if keeps else 2)
+        await is_clean(world, report)
+
+
+async def test_redis_is_away_for_the_whole_run_and_comes_back(report_worlds: ReportWorlds) -> None:
+    """PostgreSQL serves alone meanwhile; parts that were in Redis wait for it."""
+    world, server, stops = await report_worlds.make("redis"), report_worlds.redis, Stops()
+    stops.close("reports.merging")
+    async with world.process(functions(), probe=stops):
+        waiting = await ask(world)
+        await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
+        await down(server, back=False)
+        stops.open("reports.merging")
+        meanwhile = await ask(world)
+        row = await is_made(world, meanwhile)
+        assert (row["epoch"], (await world.part(meanwhile, "lefts"))["place"]) == (1, "postgres")
+        assert (await world.record(waiting))["status"] == "merging"
+        await asyncio.to_thread(server.start)
+        assert (await is_made(world, waiting))["epoch"] == 1
+        after = await ask(world)
+        await is_made(world, after)
+        assert (await world.part(after, "lefts"))["place"] == "redis"
+    for report in (waiting, meanwhile, after):
+        await is_clean(world, report)
+
+
+async def test_two_databases_with_one_prefix_do_not_take_each_others_parts(report_worlds: ReportWorlds) -> None:
+    """Both have a report 1: who comes second has its parts in PostgreSQL, and each file has its own rows."""
+    worlds = [await report_worlds.make("redis", prefix="both") for _ in range(2)]
+    first, second = worlds
+    stops = Stops()
+    stops.close("reports.merging")
+    async with first.process(functions(), probe=stops):
+        mine = await ask(first, seed=3)
+        await eventually_async(lambda: stops.reached_times["reports.merging"] == 1)
+        with capture_logs() as lines:
+            async with second.process(functions()):
+                theirs = await ask(second, seed=5)
+                await is_made(second, theirs)
+        stops.open("reports.merging")
+        row = await is_made(first, mine)
+    assert mine == theirs == 1
+    assert row["epoch"] == 1, "the second one's end cost the first one its parts"
+    assert (await second.part(theirs, "lefts"))["place"] == "postgres"
+    assert {line.get("code") for line in lines if line["event"] == "reports.redis_away"} == {"hash_not_ours"}
+    assert (await first.hash(1))["status"] == "finished"
+    for world in worlds:
+        await is_clean(world, 1)

@@ -1,0 +1,174 @@
+"""Audiences for tests: the same members in every kind of place, and an expression that is only a class."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import psycopg
+
+from tickwright.adapters.objectstore import open_store
+from tickwright.batch.audience import Audiences, Found
+from tickwright.batch.audience_terms import AudienceTerms, read_audience
+from tickwright.domain.errors import Rejected
+from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
+from tickwright.ports.objects import ObjectStore
+from tickwright.sources import Sources, SourceTerms
+from tickwright.sources.object_files import ObjectFiles
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+KINDS = ["postgresql", "sqlite", "duckdb", "csv", "parquet"]
+DATABASES = ["postgresql", "sqlite", "duckdb"]
+KEY = "clients.key"
+
+
+class OlderThan:
+    """The expression ``client.age > years``; a client of 13 cannot be judged.
+
+    Args:
+        translated: It has SQL.
+    """
+
+    fields: Sequence[str] = ("age",)
+
+    def __init__(self, years: int, *, translated: bool = True) -> None:
+        self._years, self._translated = years, translated
+
+    def sql(self, dialect: Dialect, column: Callable[[str], str], now: datetime) -> SqlFilter | None:
+        """Return the comparison."""
+        del dialect, now
+        return SqlFilter(f"{column('age')} > :e0", {"e0": self._years}) if self._translated else None
+
+    def judge(self, values: Mapping[str, Any], now: datetime) -> Verdict:
+        """Compare."""
+        del now
+        age = values["age"]
+        if age == 13:
+            raise Rejected("not_judged", "unlucky")
+        if age is None:
+            return Verdict.MISSING
+        return Verdict.SELECTED if age > self._years else Verdict.NOT
+
+
+class Read(NamedTuple):
+    """What came of one range."""
+
+    actions: list[Action]
+    result: ChunkResult
+
+
+class AudienceWorld:
+    """One kind of place with the table or file ``members``.
+
+    Args:
+        kind: Of ``KINDS``.
+        url: Of an empty database, for PostgreSQL.
+    """
+
+    def __init__(self, kind: str, folder: Path, url: str, objects: ObjectStore) -> None:
+        self.kind, self.folder, self.url, self.objects = kind, folder, url, objects
+        urls = {"postgresql": url, "sqlite": f"sqlite://{folder}/shop.db", "duckdb": f"duckdb://{folder}/shop.duckdb"}
+        self.sources = Sources({name: SourceTerms(url=where) for name, where in urls.items()}, lambda _: None)
+        self.files = ObjectFiles(objects, folder)
+        self.audiences = Audiences(self.sources, self.files)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """How an audience names it."""
+        if self.kind in DATABASES:
+            return {"source": self.kind, "table": "members"}
+        return {"file": f"audiences/members.{self.kind}"}
+
+    def terms(self, **words: Any) -> AudienceTerms:
+        """Return an audience of it."""
+        return read_audience({**self.place, "key": "id", **words})
+
+    async def fill(self, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
+        """Make the members, with types in PostgreSQL's words, once."""
+        described = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        self.run(f"CREATE TABLE members ({described})")
+        self.add(rows)
+        if self.kind not in DATABASES:
+            path = self.folder / f"members.{self.kind}"
+            with duckdb.connect(str(self.folder / "made.duckdb")) as made:
+                made.execute(f"COPY members TO '{path}' ({'HEADER' if self.kind == 'csv' else 'FORMAT parquet'})")
+            await self.objects.put_file(f"audiences/{path.name}", path)
+
+    def run(self, statement: str) -> None:
+        """Say something to the database, as its owner."""
+        if self.kind == "postgresql":
+            with psycopg.connect(self.url) as connection:
+                connection.execute(statement.encode())
+        elif self.kind == "sqlite":
+            with contextlib.closing(sqlite3.connect(self.folder / "shop.db")) as opened:
+                opened.execute(statement)
+                opened.commit()
+        else:
+            with duckdb.connect(str(self._duckdb)) as opened_duckdb:
+                opened_duckdb.execute("SET TimeZone = 'UTC'")
+                opened_duckdb.execute(statement)
+
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add members to the database."""
+        if not rows:
+            return
+        marks = ", ".join(["%s" if self.kind == "postgresql" else "?"] * len(rows[0]))
+        statement = f"INSERT INTO members VALUES ({marks})"  # marks only
+        if self.kind == "postgresql":
+            with psycopg.connect(self.url) as connection:
+                connection.cursor().executemany(statement.encode(), rows)
+        elif self.kind == "sqlite":
+            with contextlib.closing(sqlite3.connect(self.folder / "shop.db")) as opened:
+                opened.executemany(statement, rows)
+                opened.commit()
+        else:
+            with duckdb.connect(str(self._duckdb)) as opened_duckdb:
+                opened_duckdb.execute("SET TimeZone = 'UTC'")
+                opened_duckdb.executemany(statement, rows)
+
+    @property
+    def _duckdb(self) -> Path:
+        return self.folder / ("shop.duckdb" if self.kind == "duckdb" else "made.duckdb")
+
+    async def cut(self, terms: AudienceTerms, rows: int) -> list[PlannedChunk]:
+        """Return all ranges."""
+        async with self.audiences.open(terms) as audience:
+            return [chunk async for chunk in audience.cut(rows)]
+
+    async def read(self, terms: AudienceTerms, value: Mapping[str, Any], judge: Judge | None = None) -> Read:
+        """Read one range."""
+        async with (
+            self.audiences.open(terms, value) as audience,
+            audience.read(value, judge, NOW) as reading,
+        ):
+            actions = [action async for piece in reading for action in piece]
+        return Read(actions, reading.result)
+
+    async def everything(self, terms: AudienceTerms, rows: int, judge: Judge | None = None) -> list[Read]:
+        """Cut, and read every range."""
+        return [await self.read(terms, chunk.value, judge) for chunk in await self.cut(terms, rows)]
+
+    async def count(self, terms: AudienceTerms, judge: Judge | None = None, limit: int = 10) -> Found:
+        """Dry run."""
+        async with self.audiences.open(terms) as audience:
+            return await audience.count(judge, NOW, limit=limit)
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        await self.sources.aclose()
+        await self.files.aclose()
+
+
+@contextlib.asynccontextmanager
+async def audience_world(kind: str, folder: Path, url: str) -> AsyncIterator[AudienceWorld]:
+    """Give such a place with its objects in a folder."""
+    objects = open_store((folder / "objects").as_uri(), {})
+    world = AudienceWorld(kind, folder, url, objects)
+    try:
+        yield world
+    finally:
+        await world.aclose()
+        objects.close()

@@ -1,0 +1,215 @@
+"""Batches for tests: a database, a program's work that keeps a log, and the role's services in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from kit.waiting import eventually_async
+from tickwright.batch.checker import Checker
+from tickwright.batch.chunks_store import ChunksStore
+from tickwright.batch.consumer import CHANNEL, BatchConsumer
+from tickwright.batch.producer import Producer
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import Service
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.hearing import Hearing
+from tickwright.store.pool import Pool, open_pool
+
+TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
+TARGET = "pg:actions"
+OVER = frozenset({"FINISHED", "EXCEPTION_OCCURRED", "STOPPED", "DISABLED"})
+_PUT = """
+INSERT INTO tickwright.batches (name, kind, type, status, date_time_execution, time_zone, restartable, restartable_unit,
+  restartable_unit_type, cron, overlap, misfire, misfire_max, misfire_grace, definition, next_slot_at)
+VALUES ($1, 'program', $2, CASE WHEN $15::timestamptz IS NULL THEN 'IDLE' ELSE 'SCHEDULED' END,
+  $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::jsonb, $14) RETURNING id
+"""
+
+
+@dataclass
+class Numbers:
+    """Work on the numbers from 0 on: chunks of them, one action each, and a log of what was done.
+
+    Attributes:
+        before: Called with each chunk before it is completed; may raise or wait.
+    """
+
+    members: int = 25
+    chunk_rows: int = 10
+    before: Callable[[OpenChunk], Awaitable[None]] | None = None
+    log: list[tuple[int, int]] = field(default_factory=list)
+
+    async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
+        """Cut them."""
+        for begin in range(0, self.members, self.chunk_rows):
+            end = min(begin + self.chunk_rows, self.members)
+            yield PlannedChunk({"from": begin, "to": end}, end - begin)
+
+    async def work(self, chunk: OpenChunk) -> None:
+        """Select every second one."""
+        self.log.append((chunk.run.execution_id, chunk.number))
+        if self.before is not None:
+            await self.before(chunk)
+        numbers = range(chunk.value["from"], chunk.value["to"])
+        actions = [Action(str(number), json.dumps({"number": number})) for number in numbers if number % 2 == 0]
+        async with chunk.complete(ChunkResult(seen=len(numbers), selected=len(actions), actions=actions)):
+            pass
+
+
+class OneWork:
+    """Every batch of this process is the same work."""
+
+    def __init__(self, work: Any, names: Sequence[str]) -> None:
+        self._work, self._served = work, [f"program:{name}" for name in names]
+
+    def served(self) -> Sequence[str]:
+        """Return what this process can do."""
+        return self._served
+
+    def of(self, run: Run) -> Any:
+        """Return the work."""
+        return self._work
+
+
+@dataclass
+class Process:
+    """The role's services of one process."""
+
+    session: WorkerSession
+    consumer: BatchConsumer
+    services: Sequence[Service]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def stop(self) -> None:
+        """Stop everything in order, as a deploy does."""
+        for service in reversed(self.services):
+            await service.quiesce()
+        for service in reversed(self.services):
+            await service.stop()
+        await asyncio.wait(self.tasks)
+        for task in self.tasks:
+            task.result()
+
+    async def vanish(self) -> None:
+        """Be gone at once, with nothing given back: as ``kill -9`` looks from outside."""
+        for held in [*self.consumer._held.values()]:
+            held.lose()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+
+
+class BatchWorld:
+    """One test's batches."""
+
+    def __init__(self, pool: Pool, url: str, stack: AsyncExitStack) -> None:
+        self.pool, self.url, self._stack = pool, url, stack
+        self.store = ChunksStore(pool)
+
+    async def put(
+        self,
+        name: str = "numbers",
+        definition: Mapping[str, Any] | None = None,
+        *,
+        first_at: datetime | None = None,
+        every: tuple[int, str] | None = None,
+        cron: str | None = None,
+        zone: str = "UTC",
+        overlap: str = "skip",
+        misfire: str = "one",
+        misfire_max: int = 100,
+        grace: timedelta = timedelta(minutes=1),
+        next_slot_at: datetime | None = None,
+    ) -> int:
+        """Store a batch of a program; scheduled where it has a next slot."""
+        unit, kind = every or (None, None)
+        type_ = "AUTOMATIC" if next_slot_at else "MANUAL"
+        said = {"action": {"target": TARGET, "release": "finished"}, **(definition or {})}
+        batch_id: int = await self.pool.fetchval(
+            _PUT, name, type_, first_at, zone, every is not None, unit, kind, cron, overlap, misfire, misfire_max,
+            grace, json.dumps(said), next_slot_at, next_slot_at,
+        )  # fmt: skip
+        return batch_id
+
+    async def start(self, batch_id: int) -> int:
+        """Make an execution now, as an operator's start does."""
+        sql = "INSERT INTO tickwright.executions (batch_id, slot_at) VALUES ($1, clock_timestamp()) RETURNING id"
+        execution_id: int = await self.pool.fetchval(sql, batch_id)
+        return execution_id
+
+    async def execution(self, execution_id: int) -> Any:
+        """Return its row."""
+        return await self.pool.fetchrow("SELECT * FROM tickwright.executions WHERE id = $1", execution_id)
+
+    async def over(self, execution_id: int, within_s: float = 30) -> Any:
+        """Wait until it has ended; its row."""
+
+        async def ended() -> bool:
+            return (await self.execution(execution_id))["status"] in OVER
+
+        await eventually_async(ended, within_s, what=f"execution {execution_id} has ended")
+        return await self.execution(execution_id)
+
+    async def end(self, execution_id: int, status: str = "STOPPED") -> None:
+        """End it, as an operator does."""
+        sql = "UPDATE tickwright.executions SET status = $2, finished_at = clock_timestamp() WHERE id = $1"
+        await self.pool.execute(sql, execution_id, status)
+
+    async def actions(self, execution_id: int) -> list[str]:
+        """Return the clients that have an action, in order."""
+        sql = "SELECT client_id FROM tickwright.execution_actions WHERE execution_id = $1 ORDER BY client_id"
+        return [row["client_id"] for row in await self.pool.fetch(sql, execution_id)]
+
+    async def sent(self) -> list[Any]:
+        """Return the messages that wait in the outbox."""
+        rows = await self.pool.fetch(
+            "SELECT destination, key, payload::text, headers::text FROM tickwright.outbox ORDER BY id"
+        )
+        return [dict(row) for row in rows]
+
+    async def process(
+        self, work: Any, *, names: Sequence[str] = ("numbers",), at_once: int = 2, probe: Probe = NO_PROBE
+    ) -> Process:
+        """Run a consumer until the test ends, or it is stopped."""
+        session = WorkerSession(self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
+        session.on_reclaim(self.store.reclaim)
+        await session.open()
+        hearing = Hearing("batch-hearing", self.url, CHANNEL)
+        consumer = BatchConsumer(self.store, session, hearing, OneWork(work, names), at_once=at_once, probe=probe)
+        process = Process(session, consumer, [session, hearing, consumer])
+        process.tasks = [asyncio.create_task(service.run()) for service in process.services]
+        self._stack.push_async_callback(process.vanish)
+        return process
+
+    async def produce(self, producer: Producer | None = None, *, owner: str = "producer") -> float:
+        """Make one round of a producer that holds the lease."""
+        return await self._round((producer or Producer()).round, "campaign-producer", owner)
+
+    async def check(self, checker: Checker | None = None, *, owner: str = "checker") -> float:
+        """Make one round of a checker that holds the lease, of its own if need be."""
+        return await self._round((checker or Checker()).round, f"campaign-{owner}", owner)
+
+    async def _round(self, round_: Any, name: str, owner: str) -> float:
+        lease = await Leases(self.pool, owner=owner, terms=TERMS).take(name)
+        assert lease is not None
+        try:
+            rest_s: float = await round_(lease)
+        finally:
+            await lease.release()
+        return rest_s
+
+
+@asynccontextmanager
+async def batch_world(url: str) -> AsyncIterator[BatchWorld]:
+    """A world on this database."""
+    async with AsyncExitStack() as stack:
+        pool = await open_pool(url, max_size=12)
+        stack.callback(pool.terminate)
+        yield BatchWorld(pool, url, await stack.enter_async_context(AsyncExitStack()))

@@ -1,0 +1,172 @@
+"""A storm over fan-out: schedulers and consumers are killed and stopped, Redis is flushed, connections are reset."""
+
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from redis.asyncio import Redis
+
+from kit.fanout import TERMS, FanoutWorld
+from kit.fanout_checker import Call, History, Strike, Task, Win
+from kit.fanout_worlds import told, wins
+from kit.processes import kill_group
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+
+LENGTHS_S = {"LOCATIONS": 3, "TARIFFS": 2}
+CODES = [f"E{number}" for number in range(60)]
+SCHEDULERS, CONSUMERS = 2, 3
+STRIKE_EVERY_S = 2.5
+SLEEP_S = 1.5 * TERMS.ttl.total_seconds()
+NOW = "SELECT date_part('epoch', clock_timestamp())"
+UNDER_WAY = "SELECT count(*) FROM tickwright.fanout_cursors WHERE owner IS NOT NULL"
+
+
+class FanoutStorm:
+    """Two schedulers and three consumers as processes; whoever is killed is replaced.
+
+    Args:
+        seed_number: Of the chances, to be said when a test fails.
+    """
+
+    def __init__(self, world: FanoutWorld, proxy: TcpProxy, folder: Path, seed_number: int) -> None:
+        self.world, self.proxy, self._folder = world, proxy, folder
+        self.chance = random.Random(seed_number)
+        self._children: dict[str, Popen[bytes]] = {}
+        self._logs: list[Path] = []
+        self.strikes: list[Strike] = []
+        self.from_s = self.to_s = 0.0
+
+    @asynccontextmanager
+    async def raging(self) -> AsyncIterator[None]:
+        """Run everybody; nobody is left at the end."""
+        for name, length_s in LENGTHS_S.items():
+            await self.world.put_module(name, interval_s=length_s, timeout_ms=1500)
+        await self.world.put_entities(CODES, ",".join(LENGTHS_S))
+        try:
+            for number in range(SCHEDULERS):
+                self._start(f"scheduler{number}")
+            for number in range(CONSUMERS):
+                self._start(f"consumer{number}")
+            await eventually_async(lambda: len(self._told("done")) > len(CODES), 40, what="everybody works")
+            self.from_s = await self.now_s()
+            yield
+        finally:
+            for child in self._children.values():
+                kill_group(child)
+
+    def _start(self, name: str) -> None:
+        log = self._folder / f"{name}.log"
+        if log not in self._logs:
+            self._logs.append(log)
+        words: dict[str, str] = {"FANOUT_SLOTS": "8", "FANOUT_TAKES_S": "0.05", "FANOUT_FAILS": "0.03"}
+        words["FANOUT_MODULES"] = ",".join(LENGTHS_S)
+        if name.endswith("0"):
+            words["FANOUT_AMQP"] = self.proxy.rewrite(self.world.queues.url)
+        self._children[name] = self.world.spawn(name.rstrip("0123456789"), log, **words)
+
+    async def now_s(self) -> float:
+        """Return the database's clock."""
+        now: float = await self.world.pool.fetchval(NOW)
+        return now
+
+    # ------------------------------------------------------------------ what happens
+
+    async def strike(self, what: str) -> None:
+        """Do one thing, and let the storm go on for a while."""
+        before = await self.now_s()
+        if what == "flush":
+            client = Redis.from_url(self.world.redis_url or "")
+            await client.flushall()
+            await client.aclose()
+        elif what == "reset":
+            self.proxy.reset()
+        elif what == "zombie":
+            await self._put_to_sleep(self.chance.choice([one for one in self._children if one.startswith("consumer")]))
+        else:
+            await self._strike_down(self.chance.choice([one for one in self._children if one.startswith(what)]))
+        if what not in {"consumer", "zombie"}:
+            self.strikes.append(Strike(before, await self.now_s() + STRIKE_EVERY_S))
+        await self._until(before + STRIKE_EVERY_S)
+
+    async def _strike_down(self, name: str) -> None:
+        """Kill one, and wait until another one works in its place: somebody is to be healthy all the time."""
+        kill_group(self._children[name])
+        self._start(name)
+        pid, log = self._children[name].pid, self._folder / f"{name}.log"
+        await eventually_async(lambda: any(one["pid"] == pid for one in told(log, "reached")), 40, what="it works")
+
+    async def _put_to_sleep(self, name: str) -> None:
+        """Stop one for longer than its session lives; it wakes up in the middle of runs that are not its own."""
+        child = self._children[name]
+        child.send_signal(signal.SIGSTOP)
+        try:
+            await self._until(await self.now_s() + SLEEP_S)
+        finally:
+            child.send_signal(signal.SIGCONT)
+
+    async def _until(self, at_s: float) -> None:
+        async def reached() -> bool:
+            return await self.now_s() >= at_s
+
+        await eventually_async(reached, 30, what="the storm goes on")
+
+    async def calm_down(self) -> None:
+        """Let nothing new begin, and wait until everything that began is over."""
+        await self._until(await self.now_s() + max(LENGTHS_S.values()))
+        self.to_s = await self.now_s()
+        await self.world.pool.execute("UPDATE tickwright.entities SET is_polling_enabled = false")
+        await self._until(self.to_s + 2 * max(LENGTHS_S.values()))
+
+        async def nothing_left() -> bool:
+            left = await self.world.pool.fetchval(UNDER_WAY) + await self.world.queues.count(self.world.queue)
+            return bool(left == 0)
+
+        await eventually_async(nothing_left, 30, what="nothing is left")
+        for name, child in self._children.items():
+            assert child.poll() is None, f"{name} ended by itself with {child.returncode}"
+
+    # ------------------------------------------------------------------ what is left
+
+    def _told(self, what: str) -> list[dict[str, Any]]:
+        return [fact for log in self._logs for fact in told(log, what)]
+
+    async def history(self) -> History:
+        """Return what all witnesses say of the windows that lie in the storm."""
+        ends = {(task_of(one["done"]), one["fence"]): one["at_s"] for one in self._told("done")}
+        calls = [
+            Call(task_of(one["run"]), one["fence"], one["at_s"], ends.get((task_of(one["run"]), one["fence"])))
+            for one in self._told("run")
+        ]
+        confirmed = {
+            (task_of(one["task"]), one["fence"]) for one in self._told("reached") if one["reached"] == "fanout.ended"
+        }
+        return History(
+            expected=self.expected(),
+            calls=calls,
+            wins=[Win(Task(*win[:3]), win[3]) for win in await wins(self.world)],
+            confirmed=confirmed,
+            dropped={task_of(one["acked"]) for one in self._told("acked") if one["why"] != "succeeded"},
+            missed={task_of(one["missed"]) for one in self._told("missed")},
+            strikes=self.strikes,
+            lengths_s=LENGTHS_S,
+        )
+
+    def expected(self) -> set[Task]:
+        """Return the tasks of all windows that lie wholly in the storm."""
+        return {
+            Task(code, name, start_s)
+            for name, length_s in LENGTHS_S.items()
+            for start_s in range(int(self.from_s // length_s + 1) * length_s, int(self.to_s - length_s), length_s)
+            for code in CODES
+        }
+
+
+def task_of(message_id: str) -> Task:
+    """Return what a message's id names."""
+    _, code, name, start = message_id.split(":")
+    return Task(code.replace("%2E", "."), name, int(start))

@@ -1,0 +1,85 @@
+"""Consumers that read polls from Kafka: their source, polls that our relay publishes, and what the group committed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kit.consumers import Trackers, seed
+from kit.kafka_polls import PollWorld, terms_of
+from tickwright.brokers.kafka import KafkaPollSource
+from tickwright.capabilities.polling.poll_messages import read_poll
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.pool import Pool
+
+SESSION_MS = 6000
+
+_TO_THE_RELAY = """
+WITH gone AS (DELETE FROM tickwright.poll_queue RETURNING *)
+INSERT INTO tickwright.scheduler_outbox (release_at, due_at, slot_id, partner_no, ids, account_nos, external_ids)
+SELECT due_at, due_at, slot_id, partner_no, ids, account_nos, external_ids FROM gone
+"""
+
+
+def kafka_source(bootstrap: str, prefix: str) -> Callable[[Pool, WorkerSession], KafkaPollSource]:
+    """Return what makes a source of the tests' topic, with the shortest session that Kafka allows."""
+
+    def make(pool: Pool, session: WorkerSession) -> KafkaPollSource:
+        terms = terms_of(bootstrap, prefix)
+        return KafkaPollSource(pool, session, terms, terms.topic("polls"), read_poll, session_ms=SESSION_MS)
+
+    return make
+
+
+async def publish(world: PollWorld, count: int, **settings: Any) -> Trackers:
+    """Set a partner up with trackers, and let our relay publish their polls; return when all are on the topic."""
+    trackers = await hand_to_relay(world, count, **settings)
+    async with world.running(world.relay()):
+        await world.emptied()
+    return trackers
+
+
+async def hand_to_relay(world: PollWorld, count: int, **settings: Any) -> Trackers:
+    """Set a partner up with trackers whose polls wait to be published."""
+    trackers = await seed(world.pool, count, **settings)
+    await world.pool.execute(_TO_THE_RELAY)
+    return trackers
+
+
+def spoil(world: PollWorld) -> None:
+    """Put records on the topic that no relay of ours writes; blocks."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
+    poll = (
+        b'{"version":%d,"id":"poll_1_0","tracker_id":1,"due_at":"2026-11-21T10:00:00Z","partner":"%s",'
+        b'"account_id":"shop","external_id":"T1"}'
+    )
+    for number in range(3):
+        for value in (
+            b"{",
+            b"[]",
+            None,
+            poll % (2, b"acme"),
+            poll % (1, b"nobody"),
+            (poll % (1, b"acme")).replace(b'_id":1,', b'_id":0,'),
+        ):
+            producer.produce(world.topic, value, partition=number, headers=[("slot_id", b"0")])
+        producer.produce(world.topic, poll % (1, b"acme"), partition=number)  # no slot
+    assert producer.flush(10) == 0
+
+
+class Offsets:
+    """What the group has committed, and where the records are; blocks."""
+
+    def __init__(self, world: PollWorld) -> None:
+        self._topic = world.topic
+        group = {"bootstrap.servers": world.bootstrap, "group.id": f"{world.prefix}.poll-consumer", "log_level": 0}
+        self._client = Consumer(group)
+
+    def committed(self) -> dict[int, int]:
+        """Return the committed offset of each partition; 0 where there is none."""
+        places = [TopicPartition(self._topic, number) for number in range(3)]
+        return {one.partition: max(0, one.offset) for one in self._client.committed(places, timeout=10)}
+
+    def close(self) -> None:
+        """Let go of Kafka."""
+        self._client.close()

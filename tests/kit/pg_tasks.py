@@ -1,0 +1,72 @@
+"""Fan-out's queue inside PostgreSQL, for tests: the same words as ``kit.rabbit_tasks``."""
+
+from collections import Counter
+from datetime import timedelta
+from uuid import uuid4
+
+from kit.waiting import eventually_async
+from tickwright.brokers.postgres import PostgresBroker, PostgresDeadTasks
+from tickwright.brokers.rabbitmq import FanoutNames
+from tickwright.ports.broker import Accepted, Message
+from tickwright.store.pool import Pool
+
+_WAITING = """
+SELECT count(*) FROM tickwright.messages
+ WHERE topic = $1 AND CASE $2 WHEN 'dead' THEN status = 'dead'
+                              WHEN 'delay' THEN status = 'ready' AND available_at > clock_timestamp() + interval '0.1 s'
+                              ELSE status = 'ready' AND available_at <= clock_timestamp() END
+"""
+_TAKE = "DELETE FROM tickwright.messages WHERE topic = $1 AND status = 'ready' RETURNING message_id"
+
+
+class PgFanout:
+    """The topic of one test."""
+
+    url = direct_url = ""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._put_times: Counter[str] = Counter()
+        self.names = FanoutNames(f"t{uuid4().hex[:12]}")
+
+    async def prepare(self) -> None:
+        """Nothing has to be made."""
+
+    async def remove(self) -> None:
+        """The database goes with the test."""
+
+    @property
+    def destination(self) -> str:
+        """Where schedulers publish."""
+        return f"pg:{self.names.queue}"
+
+    @property
+    def dead(self) -> PostgresDeadTasks:
+        """The dead letters, as an operator sees them."""
+        return PostgresDeadTasks(self._pool, self.names.queue)
+
+    async def put(self, *ids: str, body: bytes = b"{}") -> None:
+        """Store a task under each id; the same one again is a message of its own, as if a scheduler had erred."""
+        for one in ids:
+            self._put_times[one] += 1
+            known = one if self._put_times[one] == 1 else f"{one}~{self._put_times[one]}"
+            message = Message(known, self.destination, body, timeout=timedelta(seconds=5))
+            assert await PostgresBroker(self._pool).publish(message) == Accepted()
+
+    async def ids_in(self, _queue: str) -> list[str]:
+        """Take everything out and return the message ids."""
+        return [row["message_id"] for row in await self._pool.fetch(_TAKE, self.names.queue)]
+
+    async def count(self, queue: str) -> int:
+        """Return how many messages are in the state that RabbitMQ has a queue for, by that queue's name."""
+        kind = "dead" if queue == self.names.dead else "delay" if ".delay." in queue else "ready"
+        found: int = await self._pool.fetchval(_WAITING, self.names.queue, kind)
+        return found
+
+    async def counted(self, queue: str, wanted: int) -> None:
+        """Wait until there are that many."""
+
+        async def so_many() -> bool:
+            return await self.count(queue) == wanted
+
+        await eventually_async(so_many, what=f"{wanted} in {queue}")

@@ -1,0 +1,36 @@
+"""A relay of polls as a process of its own, to be killed or paused.
+
+Run as ``python poll_relay_process.py DATABASE_URL BOOTSTRAP PREFIX LEASE_SECONDS [PROBE TIMES]``; kills itself at the
+probe's so-manieth visit, if one is named.
+"""
+
+import asyncio
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kit.kafka_polls import BOUNDS, terms_of
+from kit.probes import KillAt
+from tickwright.brokers.kafka import KafkaLog
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.probe import NO_PROBE
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.poll_relay import PollRelay
+from tickwright.store.pool import open_pool
+
+
+async def main(url: str, bootstrap: str, prefix: str, lease: str, *probe_at: str) -> None:
+    """Relay until killed."""
+    lease_s = float(lease)
+    lease_terms = LeaseTerms(ttl=timedelta(seconds=lease_s), margin=timedelta(seconds=lease_s / 5))
+    leases = Leases(await open_pool(url, max_size=4), owner="child", terms=lease_terms)
+    terms = terms_of(bootstrap, prefix)
+    topic = terms.topic("polls")
+    probe = KillAt(probe_at[0], int(probe_at[1])) if probe_at else NO_PROBE
+    await PollRelay(leases, KafkaLog(terms, topic), topic=topic, bounds=BOUNDS, terms=lease_terms, probe=probe).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

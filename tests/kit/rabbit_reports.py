@@ -1,0 +1,75 @@
+"""Reports' exchanges and queues on a real RabbitMQ, for tests: names of their own, things to publish and to look at."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+from pamqp.commands import Basic
+
+from kit.rabbit_queues import Queues, consuming, raw_channel
+from tickwright.brokers.rabbitmq import RabbitDeadTasks, RabbitTasks, ReportExchanges, ReportNames, prepare
+from tickwright.brokers.rabbitmq.queue_names import Topology
+
+
+class Reports(Queues):
+    """The exchanges of one test, and a queue for each listener."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+        self.shared = ReportExchanges(f"t{uuid4().hex[:12]}")
+        self.made: dict[str, ReportNames] = {}
+
+    def names(self, listener: str) -> ReportNames:
+        """Return what a listener's queues are called."""
+        return self.made.setdefault(listener, ReportNames(self.shared.prefix, listener))
+
+    async def prepare(self, *listeners: str) -> None:
+        """Make exchanges and queues, on one connection."""
+        await prepare(self.url, *(self.names(listener) for listener in listeners))
+
+    async def tell_all(self, *ids: str, body: bytes = b"{}") -> None:
+        """Publish to everybody, confirmed."""
+        await self._publish(self.shared.everybody, "", ids, body)
+
+    async def tell(self, listener: str, *ids: str, body: bytes = b"{}") -> None:
+        """Publish to one listener, confirmed."""
+        await self._publish(self.shared.exchange, listener, ids, body)
+
+    async def _publish(self, exchange: str, key: str, ids: Sequence[str], body: bytes) -> None:
+        async with raw_channel(self.url) as channel:
+            for one in ids:
+                properties = Basic.Properties(delivery_mode=2, message_id=one)
+                await channel.basic_publish(
+                    body, exchange=exchange, routing_key=key, properties=properties, mandatory=True
+                )
+
+    async def waiting_in(self, queue: str) -> list[str | None]:
+        """Return whose ids are in a queue, and leave them there."""
+        found = []
+        async with raw_channel(self.url) as channel:
+            while isinstance((one := await channel.basic_get(queue)).delivery, Basic.GetOk):
+                found.append(one.header.properties.message_id)
+        return found
+
+    @property
+    def dead(self) -> RabbitDeadTasks:
+        """The dead letters of all listeners, as an operator sees them."""
+        return RabbitDeadTasks(self.url, self.shared)
+
+    async def remove(self) -> None:
+        """Remove everything."""
+        async with raw_channel(self.url) as channel:
+            everything: list[Topology] = [self.shared, *self.made.values()]
+            for names in everything:
+                for queue in names.queues():
+                    await channel.queue_delete(queue)
+            for exchange in self.shared.exchanges():
+                await channel.exchange_delete(exchange)
+
+    @asynccontextmanager
+    async def consumer(self, listener: str, slots: int = 1) -> AsyncIterator[RabbitTasks]:
+        """A process of a listener, as far as it reads messages."""
+        source = RabbitTasks(self.url, self.names(listener), slots=slots)
+        async with consuming(source):
+            yield source

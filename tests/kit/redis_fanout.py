@@ -1,0 +1,96 @@
+"""What tests of marks and run claims share: prefixes and sessions of their own, and stores over both servers."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+
+from tickwright.adapters.redis.link import RedisLink
+from tickwright.adapters.redis.runs import RedisRuns
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
+from tickwright.store.pool import open_pool
+
+OPEN = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "VALUES (nextval('tickwright.fence_seq'), 'test', '{fanout}', '0', clock_timestamp() + interval '1 hour') "
+    "RETURNING id"
+)
+LOSE = "UPDATE tickwright.workers SET lost_at = clock_timestamp() WHERE id = $1"
+LONG, BRIEF = timedelta(seconds=60), timedelta(milliseconds=60)
+
+
+def fresh_prefix() -> str:
+    """Return a prefix of keys that nobody else uses."""
+    return f"test-{uuid4().hex}"
+
+
+async def open_session(pool: asyncpg.Pool) -> int:
+    """Register a session that lives for an hour; return its token."""
+    token: int = await pool.fetchval(OPEN)
+    return token
+
+
+async def begin_one(store: RunClaims, run: Run, owner: int) -> Begun:
+    """Ask for one run."""
+    [begun] = await store.begin([run], owner)
+    return begun
+
+
+async def start_of(store: RunClaims, run: Run, owner: int) -> Start:
+    """Ask for one run; return what was said."""
+    return (await begin_one(store, run, owner)).start
+
+
+async def end_one(
+    store: RunClaims, run: Run, begun: Begun, owner: int, *, error: str | None = None, released: bool = False
+) -> bool:
+    """Say how one run ended."""
+    [ours] = await store.end([Ended(run, begun, error, released)], owner)
+    return ours
+
+
+@dataclass
+class RunStore:
+    """A store of run claims, another client of the same one, and two sessions that live."""
+
+    name: str
+    store: RunClaims
+    other: RunClaims
+    owners: Sequence[int]
+    pool: asyncpg.Pool
+
+
+@asynccontextmanager
+async def run_store(
+    name: str, redis_url: str, database_url: str, *, lease: timedelta = LONG
+) -> AsyncIterator[RunStore]:
+    """Open the store ``redis`` or ``ledger``, twice."""
+    pool, second = await open_pool(database_url, max_size=4), await open_pool(database_url, max_size=4)
+    links = [RedisLink(redis_url), RedisLink(redis_url)]
+    prefix = fresh_prefix()
+    owners = [await open_session(pool) for _ in range(2)]
+    try:
+        if name == "redis":
+            one, two = (RedisRuns(link, prefix=prefix, lease=lease) for link in links)
+            yield RunStore(name, one, two, owners, pool)
+        else:
+            yield RunStore(name, LedgerRuns(pool), LedgerRuns(second), owners, pool)
+    finally:
+        for link in links:
+            await link.aclose()
+        await pool.close()
+        await second.close()
+
+
+@asynccontextmanager
+async def redis_link(url: str) -> AsyncIterator[RedisLink]:
+    """A link that is closed at the end."""
+    link = RedisLink(url)
+    try:
+        yield link
+    finally:
+        await link.aclose()

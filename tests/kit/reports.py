@@ -1,0 +1,232 @@
+"""Reports for tests: a database, a Redis or none, files in a folder, and the role's services in this process."""
+
+import asyncio
+import csv
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kit.waiting import eventually_async
+from tickwright.adapters.objectstore import open_store
+from tickwright.adapters.redis import RedisLink, RedisParts
+from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.reports.bringing import Bringers
+from tickwright.capabilities.reports.conditions import query_key
+from tickwright.capabilities.reports.handlers import DeclaredListener, Function, ListenerRegistry
+from tickwright.capabilities.reports.listening import ReportListener
+from tickwright.capabilities.reports.merge_processes import MergeProcesses
+from tickwright.capabilities.reports.merging import MergeBounds
+from tickwright.capabilities.reports.new_records import Created, NewReport, create_record
+from tickwright.capabilities.reports.part_places import PartPlaces
+from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.plan import Listener, Plan
+from tickwright.capabilities.reports.records_store import RecordsStore
+from tickwright.capabilities.reports.step_run import Workshop
+from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.objects import ObjectStore
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.reports import SharedParts
+from tickwright.ports.service import Service
+from tickwright.runtime.session import WorkerSession
+from tickwright.sources.named import Sources, SourceTerms
+from tickwright.store.hearing import Hearing
+from tickwright.store.pool import Pool, open_pool
+
+TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
+OVER = frozenset({"finished", "failed", "cancelled"})
+
+
+def plan_of(*listeners: str | Listener, merge: str | None = None, **words: Any) -> Plan:
+    """Return a definition with these listeners; names are functions, and one alone needs no merging SQL."""
+    made = tuple(Listener(name=one, kind="function") if isinstance(one, str) else one for one in listeners)
+    return Plan(listeners=made, merge=merge or f"SELECT * FROM {made[0].name}", **words)
+
+
+def functions_of(functions: Mapping[str, Function]) -> ListenerRegistry:
+    """Return a registry with these."""
+    registry = ListenerRegistry()
+    for name, function in functions.items():
+        registry.add(DeclaredListener(name, None, None, None, None, function))
+    return registry
+
+
+@dataclass
+class Process:
+    """The role's services of one process."""
+
+    session: WorkerSession
+    listener: ReportListener
+    supervisor: ReportSupervisor
+    merges: MergeProcesses
+    services: Sequence[Service]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def stop(self) -> None:
+        """Stop everything in order, as a deploy does."""
+        for service in reversed(self.services):
+            await service.quiesce()
+        for service in reversed(self.services):
+            await service.stop()
+        await asyncio.wait(self.tasks)
+        for task in self.tasks:
+            task.result()
+
+    async def vanish(self) -> None:
+        """Be gone at once, with nothing given back: as ``kill -9`` looks from outside."""
+        for task in self.tasks:
+            task.cancel()
+        held = [one.task for one in self.listener._held.values() if one.task is not None]
+        steps = [task for _, task in self.supervisor._running.values()]
+        for task in (*held, *steps):
+            task.cancel()
+
+
+class ReportWorld:
+    """One test's reports.
+
+    Attributes:
+        shared: The hash in Redis; ``None`` where PostgreSQL serves alone.
+    """
+
+    def __init__(  # noqa: PLR0917  a world is made in one place
+        self, pool: Pool, url: str, folder: Path, objects: ObjectStore, shared: SharedParts | None, routes: Routes
+    ) -> None:
+        self.pool, self.url, self.folder, self.objects, self.shared = pool, url, folder, objects, shared
+        self.records = RecordsStore(pool, routes)
+        self.parts = PartsStore(pool)
+
+    # ------------------------------------------------------------------ asking
+
+    async def request(
+        self, plan: Plan, conditions: Mapping[str, Any] | None = None, *, requester: str = "me", kind: str = "test"
+    ) -> int:
+        """Ask for a report, as the service does."""
+        return (await self.ask(plan, conditions, requester=requester, kind=kind)).id
+
+    async def ask(
+        self, plan: Plan, conditions: Mapping[str, Any] | None = None, *, requester: str = "me", kind: str = "test"
+    ) -> Created:
+        """Do the same and say whether it is a new one."""
+        said = dict(conditions or {})
+        key = query_key(kind, plan.format, said)
+        new = NewReport(type=kind, query_key=key, conditions=said, requester=requester, plan=plan)
+        async with self.pool.acquire() as connection, connection.transaction():
+            return await create_record(connection, self.records.routes, new)
+
+    async def cancel(self, report_id: int) -> bool:
+        """End it, as the service does."""
+        async with self.pool.acquire() as connection, connection.transaction():
+            return await self.records.cancel(connection, report_id)
+
+    async def record(self, report_id: int) -> Any:
+        """Return the row."""
+        return await self.pool.fetchrow("SELECT * FROM tickwright.reports WHERE id = $1", report_id)
+
+    async def part(self, report_id: int, listener: str) -> Any:
+        """Return a part's row."""
+        return await self.pool.fetchrow(
+            "SELECT * FROM tickwright.report_parts WHERE report_id = $1 AND listener = $2", report_id, listener
+        )
+
+    async def over(self, report_id: int, within_s: float = 30) -> Any:
+        """Wait until it has ended, and return the row."""
+
+        async def ended() -> Any:
+            row = await self.record(report_id)
+            return row if row["status"] in OVER else None
+
+        return await eventually_async(ended, within_s, what=f"report {report_id} is over")
+
+    async def finished(self, report_id: int, within_s: float = 30) -> Any:
+        """Wait until it has a file, and return the row."""
+        row = await self.over(report_id, within_s)
+        assert row["status"] == "finished", (row["status"], row["error_code"], row["error"])
+        return row
+
+    async def file(self, row: Any) -> bytes:
+        """Return the bytes of a finished record's file."""
+        return b"".join([piece async for piece in self.objects.read(row["file_key"])])
+
+    async def table(self, row: Any) -> list[list[str]]:
+        """Return the rows of a finished record's CSV, without its header, in order of their text."""
+        text = (await self.file(row)).decode()
+        return sorted(list(csv.reader(text.splitlines(keepends=True)))[1:])
+
+    async def hash(self, report_id: int) -> dict[str, Any]:
+        """Return what Redis has, as anybody may read it."""
+        assert isinstance(self.shared, RedisParts)
+        found = await self.shared._link._client.hgetall(self.shared.key(report_id))
+        return {str(name): value for name, value in found.items()}
+
+    # ------------------------------------------------------------------ working
+
+    @asynccontextmanager
+    async def process(
+        self,
+        functions: Mapping[str, Function],
+        *,
+        sources: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        at_once: int = 4,
+        probe: Probe = NO_PROBE,
+        hears: bool = True,
+        objects: ObjectStore | None = None,
+        database_url: str | None = None,
+    ) -> AsyncIterator[Process]:
+        """Run the role here, without RabbitMQ's messages; stopped at the end unless that was done already."""
+        pool = await open_pool(database_url or self.url, max_size=10)
+        session = WorkerSession(pool, name="reports", roles=["report-listener"], version="test", terms=TERMS)
+        parts, records = PartsStore(pool), RecordsStore(pool, self.records.routes)
+        session.on_reclaim(parts.reclaim)
+        kept = objects or self.objects
+        places = PartPlaces(parts, self.shared, kept, probe=probe)
+        hearing = Hearing("report-hearing", self.url if hears else None, "tickwright_reports")
+        terms = {name: SourceTerms(url=url) for name, url in (sources or {}).items()}
+        opened = Sources(terms, (secrets or {}).get)
+        bringers = Bringers(functions_of(functions), opened)
+        folder = self.folder / "work"
+        folder.mkdir(exist_ok=True)
+        listener = ReportListener(
+            parts, places, session, hearing, bringers, folder=folder, at_once=at_once, probe=probe
+        )
+        merges = MergeProcesses(at_once=1)
+        shop = Workshop(records, places, kept, folder, merges, MergeBounds(), probe)
+        supervisor = ReportSupervisor(shop, session, hearing, at_once=2)
+        process = Process(session, listener, supervisor, merges, (session, hearing, merges, listener, supervisor))
+        await session.open()
+        process.tasks = [asyncio.create_task(service.run()) for service in process.services]
+        try:
+            yield process
+        finally:
+            if not all(task.done() for task in process.tasks):
+                await process.stop()
+            await opened.aclose()
+            await pool.close()
+
+
+@asynccontextmanager
+async def report_world(
+    url: str, folder: Path, redis_url: str | None = None, *, routes: Routes | None = None, redis_prefix: str = ""
+) -> AsyncIterator[ReportWorld]:
+    """Open a world; files are in a folder of it."""
+    async with AsyncExitStack() as stack:
+        pool = await open_pool(url, max_size=5)
+        stack.push_async_callback(pool.close)
+        shared = None
+        if redis_url is not None:
+            link = RedisLink(redis_url)
+            stack.push_async_callback(link.aclose)
+            shared = RedisParts(link, redis_prefix)
+        store = await asyncio.to_thread(open_store, (folder / "objects").as_uri(), {})
+        stack.callback(store.close)
+        yield ReportWorld(pool, url, folder, store, shared, routes or Routes())
+
+
+def rows_of(text: str | bytes) -> list[dict[str, Any]]:
+    """Return NDJSON as rows."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -1,0 +1,313 @@
+"""Trackers on wheels for tests: registered, placed, turned without waiting for the clock, and checked."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import asyncpg
+
+from kit.leases import LONG
+from kit.waiting import eventually_async
+from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.loops import Corrector, Registrar, Selector
+from tickwright.domain.spreading import Move
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.store.pool import Connection, open_pool
+
+T = TypeVar("T")
+NEWS = "pg:test.events"
+REGISTER = """
+INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id)
+SELECT $1, $2, $3 || n FROM generate_series(1, $4) AS n
+"""
+_HAS_NOT_BEGUN = " AND next_due_at > clock_timestamp() - interval '2 seconds'"
+POLLS = "SELECT unnest(ids) AS id, due_at, release_at FROM tickwright.scheduler_outbox ORDER BY due_at, id"
+
+
+@dataclass
+class Wheels:
+    """A database with the three loops, none of which runs: tests call single rounds."""
+
+    url: str
+    pool: asyncpg.Pool
+    leases: Leases
+    registrar: Registrar
+    selector: Selector
+    corrector: Corrector
+
+    async def lease(self, name: str) -> Lease:
+        """Take a lease."""
+        lease = await self.leases.take(name)
+        assert lease is not None
+        return lease
+
+    async def account(self, account_id: str, interval_minutes: int) -> None:
+        """Set an account's interval."""
+        await self.pool.execute(
+            """INSERT INTO tickwright.polling_schedule_config (account_id, polling_interval_minutes) VALUES ($1, $2)
+               ON CONFLICT (account_id) DO UPDATE SET polling_interval_minutes = excluded.polling_interval_minutes""",
+            account_id,
+            interval_minutes,
+        )
+
+    async def register(self, count: int, account_id: str = "a", partner: str = "dhl", prefix: str = "AWB") -> None:
+        """Register trackers by plain SQL and place them."""
+        await self.pool.execute(REGISTER, account_id, partner, prefix, count)
+        lease = await self.lease("registrar")
+        while await self.registrar.round(lease) == 0.0:
+            pass
+        await lease.release()
+
+    async def turns(self, until: datetime) -> list[store.Turn]:
+        """Return what is due until an instant, in order."""
+        async with self.pool.acquire() as connection:
+            return await store.next_turns(connection, until)
+
+    async def turn_until(self, minutes: int) -> None:
+        """Select every turn of the next so many minutes, as the selector would if they had come."""
+        until = await self.now() + timedelta(minutes=minutes)
+        while turns := await self.turns(until):
+            for turn in turns:
+                async with self.pool.acquire() as connection, connection.transaction():
+                    await select_turn(connection, turn)
+
+    async def turn_next(self) -> None:
+        """Select the next turn of all."""
+        turn = (await self.turns(await self.now() + timedelta(days=8)))[0]
+        async with self.pool.acquire() as connection, connection.transaction():
+            await select_turn(connection, turn)
+
+    async def select(self, turn: store.Turn) -> store.Selected:
+        """Select one turn in a transaction of its own."""
+        async with self.pool.acquire() as connection, connection.transaction():
+            return await select_turn(connection, turn)
+
+    async def somebody_waits(self) -> bool:
+        """Whether a transaction of this database waits for a lock."""
+        return bool(
+            await self.pool.fetchval(
+                """SELECT EXISTS (SELECT FROM pg_stat_activity
+                                   WHERE datname = current_database() AND wait_event_type = 'Lock')"""
+            )
+        )
+
+    async def ends_of_wheel(self) -> tuple[store.Turn, store.Turn]:
+        """Return the turn that comes next and the one that comes last."""
+        turns = await self.turns(await self.now() + timedelta(days=8))
+        return turns[0], turns[-1]
+
+    async def now(self) -> datetime:
+        """The database's clock."""
+        now: datetime = await self.pool.fetchval("SELECT clock_timestamp()")
+        return now
+
+    async def sleep_through(self, minutes: int) -> None:
+        """Let the wheels look as if nobody had turned them for so long."""
+        await self.pool.execute(
+            """UPDATE tickwright.poll_slots SET next_due_at = next_due_at - make_interval(mins => $1),
+                      prev_due_at = prev_due_at - make_interval(mins => $1)""",
+            minutes,
+        )
+
+    async def polls(self) -> list[Any]:
+        """Return ``(id, due_at, release_at)`` of everything in the outbox."""
+        return list(await self.pool.fetch(POLLS))
+
+    async def dues(self) -> dict[int, list[datetime]]:
+        """Return the due seconds of each tracker, in order."""
+        dues: dict[int, list[datetime]] = {}
+        for row in await self.polls():
+            dues.setdefault(row["id"], []).append(row["due_at"])
+        return dues
+
+
+async def select_turn(connection: Connection, turn: store.Turn) -> store.Selected:
+    """Select a turn, also one whose minute has begun meanwhile: a test may be slower than the clock."""
+    sql = store.SQL["select_turn"]
+    assert _HAS_NOT_BEGUN in sql
+    await connection.execute(store.SQL["lock_slot"], turn.slot_id)
+    rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, store.IDS_PER_ROW, 1)
+    return store._selected(rows)
+
+
+@asynccontextmanager
+async def open_wheels(url: str, probe: Probe = NO_PROBE) -> AsyncIterator[Wheels]:
+    """Open the loops on a database."""
+    pool = await open_pool(url, max_size=8)
+    leases = Leases(pool, owner="test", terms=LONG)
+    try:
+        yield Wheels(url, pool, leases, Registrar(), Selector(probe=probe), Corrector(NEWS, probe=probe))
+    finally:
+        pool.terminate()
+
+
+def check_each_once(polls: Sequence[Any]) -> None:
+    """P1: one message per (tracker, due second)."""
+    twice = [key for key, times in Counter((row["id"], row["due_at"]) for row in polls).items() if times > 1]
+    assert not twice, f"P1 broken: {twice[:5]}"
+
+
+def check_spacing(dues: dict[int, list[datetime]], least: timedelta, most: timedelta) -> None:
+    """P2: nobody is polled again too soon, nobody waits too long."""
+    for tracker, instants in dues.items():
+        gaps = [later - earlier for earlier, later in pairwise(instants)]
+        assert all(least <= gap <= most for gap in gaps), f"P2 broken: tracker {tracker}: {gaps}"
+
+
+async def check_a_turn_is_selected_once(wheels: Wheels) -> None:
+    """P1: two selectors that read the same turn, one after the other and at once."""
+    await wheels.account("a", 10)
+    await wheels.register(400)
+    first, _ = await wheels.ends_of_wheel()
+    both = await asyncio.gather(wheels.select(first), wheels.select(first))
+    again = await wheels.select(first)
+    assert sorted(one.trackers for one in (*both, again))[:2] == [0, 0], "P1 broken: a turn was selected twice"
+    check_each_once(await wheels.polls())
+
+
+async def check_selector_waits_for_a_move(wheels: Wheels) -> None:
+    """P3: a tracker that is moved while its new slot is selected is in that turn."""
+    await wheels.account("a", 10)
+    await wheels.register(400)
+    await wheels.turn_until(11)
+    goal, source = await wheels.ends_of_wheel()
+    there = await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers WHERE place / 60 = $1", goal.slot_id)
+    async with wheels.pool.acquire() as mover:
+        transaction = mover.transaction()
+        await transaction.start()
+        moved = await store.level_bucket(mover, 1, Move(source.slot_id * 6, goal.slot_id * 6, 3))
+        selecting = asyncio.create_task(wheels.select(goal))
+        await eventually_async(
+            lambda: wheels.somebody_waits() if not selecting.done() else True, what="the selector waits for the move"
+        )
+        await transaction.commit()
+    assert (moved, (await selecting).trackers) == (3, there + 3), "P3 broken: who was moved is in no turn"
+
+
+async def check_move_waits_for_a_turn(wheels: Wheels) -> None:
+    """P3: a tracker that wants into a slot which is being selected comes into the turn after it, and stays in order."""
+    await wheels.account("a", 10)
+    await wheels.register(400)
+    await wheels.turn_until(11)
+    goal, source = await wheels.ends_of_wheel()
+    selector, mover = await wheels.pool.acquire(), await wheels.pool.acquire()
+    transaction = selector.transaction()
+    await transaction.start()
+    await select_turn(selector, goal)
+    move = Move(source.slot_id * 6, goal.slot_id * 6, 3)
+    moving = asyncio.create_task(store.level_bucket(mover, 1, move))
+    await eventually_async(
+        lambda: wheels.somebody_waits() if not moving.done() else True, what="the move waits for the selector"
+    )
+    await transaction.commit()
+    assert await moving == 0, "P3 broken: it would wait for longer than an interval"
+    await wheels.pool.release(selector)
+    await wheels.pool.release(mover)
+
+
+async def check_caps_take_turns(wheels: Wheels) -> None:
+    """Ten of a hundred in five minutes, every ten minutes: never more, hardly less, and each within an hour."""
+    await wheels.account("a", 10)
+    await wheels.pool.execute("UPDATE tickwright.polling_schedule_config SET polls_per_slice_max = 10")
+    await wheels.register(100)
+    await wheels.turn_until(11)  # from now on every slot knows what the others want
+    await wheels.pool.execute("TRUNCATE tickwright.scheduler_outbox")
+    await wheels.turn_until(81)
+    polls = await wheels.polls()
+    slices = Counter(int(row["due_at"].timestamp()) // 300 for row in polls)
+    trackers = Counter(row["id"] for row in polls)
+    assert max(slices.values()) == 10, "the cap is broken"
+    assert sorted(slices.values())[2] >= 9, "the cap is broken: less than it allows"
+    assert len(trackers) == 100, f"turns are broken: {100 - len(trackers)} were never polled"
+    assert max(trackers.values()) <= 3, "turns are broken: a slot's next turn begins behind its last one"
+
+
+@asynccontextmanager
+async def somebody_changes(wheels: Wheels, where: str) -> AsyncIterator[set[int]]:
+    """Let somebody change trackers in a transaction that stays open, and go for lunch; yields their ids."""
+    async with wheels.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # it is somebody's, not a pool's
+        rows = await connection.fetch(
+            f"""UPDATE tickwright.shipment_polling_tracker SET status = 'at lunch'
+                 WHERE id IN (SELECT id FROM tickwright.trackers WHERE {where}) RETURNING id"""
+        )
+        try:
+            yield {row["id"] for row in rows}
+        finally:
+            await transaction.rollback()
+
+
+async def without_waiting(wheels: Wheels, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns, which waits for no lock."""
+    task = asyncio.create_task(work)
+
+    async def decided() -> bool:
+        return task.done() or await wheels.somebody_waits()
+
+    await eventually_async(decided, 30, what="it is done, or waits")
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+        raise AssertionError("broken: it waits for somebody's open transaction")
+    return await task
+
+
+async def check_ending_waits_for_nobody(wheels: Wheels) -> None:
+    """One who is locked ends behind the next turn, the others now."""
+    await wheels.account("a", 1)
+    await wheels.register(20)
+    await wheels.pool.execute("UPDATE tickwright.trackers SET tracking_until = now()")
+    running = "SELECT array_agg(id) FROM tickwright.trackers WHERE ended_at IS NULL"
+    lease = await wheels.lease("corrector")
+    turned = store.Turned(0, 1, await wheels.now())
+    async with somebody_changes(wheels, "id % 20 = 7") as held:
+        await without_waiting(wheels, wheels.corrector.look_after(lease, turned))
+        assert set(await wheels.pool.fetchval(running)) == held
+    await wheels.corrector.look_after(lease, turned)
+    assert await wheels.pool.fetchval(running) is None
+
+
+async def check_levelling_waits_for_nobody(wheels: Wheels) -> None:
+    """Others of the bucket move in place of those who are locked, as many as are there."""
+    await wheels.account("a", 10)
+    await wheels.register(600)
+    await wheels.turn_until(11)
+    goal, source = await wheels.ends_of_wheel()
+    bucket = f"place BETWEEN {source.slot_id * 60} AND {source.slot_id * 60 + 9}"
+    there = await wheels.pool.fetchval(f"SELECT array_agg(id ORDER BY id DESC) FROM tickwright.trackers WHERE {bucket}")
+    async with somebody_changes(wheels, f"{bucket} AND id > {there[3]}") as held, wheels.pool.acquire() as connection:
+        assert held == set(there[:3])
+        async with connection.transaction():
+            level = store.level_bucket(connection, 1, Move(source.slot_id * 6, goal.slot_id * 6, 5))
+            assert await without_waiting(wheels, level) == 5
+            still = await connection.fetch(f"SELECT id FROM tickwright.trackers WHERE {bucket}")
+            assert {row["id"] for row in still} == held | set(there[8:])
+
+
+async def check_following_waits_for_nobody(wheels: Wheels) -> None:
+    """All others move, also those of other wheels; who is locked comes later, and until then nothing is in a hurry."""
+    for account, minutes in (("a", 2), ("b", 3)):
+        await wheels.account(account, minutes)
+        await wheels.register(30, account, prefix=account)
+    for account in ("a", "b"):
+        await wheels.account(account, 6)
+    behind = """SELECT array_agg(t.id) FROM tickwright.trackers t
+                  JOIN tickwright.poll_slots s ON s.slot_id = t.place / 60 WHERE s.interval_minutes < 6"""
+    lease = await wheels.lease("corrector")
+    async with somebody_changes(wheels, "id % 60 = 7") as held:
+        while await without_waiting(wheels, wheels.corrector.round(lease)) == 0.0:
+            pass
+        assert set(await wheels.pool.fetchval(behind)) == held
+    while await wheels.pool.fetchval(
+        "SELECT true FROM tickwright.polling_schedule_config WHERE stands_on <> '{}' LIMIT 1"
+    ):
+        await wheels.corrector.round(lease)
+    assert await wheels.pool.fetchval(behind) is None

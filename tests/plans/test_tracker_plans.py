@@ -1,0 +1,98 @@
+"""What operators ask about trackers costs what they get to see, however many trackers there are."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.polling import Ground
+from tickwright.capabilities.polling import slices, trackers_store
+from tickwright.store.paging import NEWEST
+from tickwright.store.pool import SETTINGS
+
+TRACKERS = 60_000
+FILL = f"""
+INSERT INTO tickwright.polling_schedule_config (account_id) SELECT 'a' || n FROM generate_series(0, 9) AS n;
+INSERT INTO tickwright.polling_schedule_config (account_id) VALUES ('small');
+INSERT INTO tickwright.trackers (id, created_at, tracking_until, account_no, place, partner_no, status, external_id)
+SELECT nextval('tickwright.tracker_ids'), now() - interval '1 day', now() + interval '60 days',
+       CASE WHEN n % 6000 = 0 THEN 11 ELSE 1 + n % 10 END, n * 7919 % 7200, 1, 'registered', 'X' || n
+  FROM generate_series(1, {TRACKERS}) AS n;
+INSERT INTO tickwright.tracker_intake (account_no, partner_no, external_id, tracking_until)
+SELECT 1, 1, 'W' || n, now() + interval '60 days' FROM generate_series(1, 20000) AS n;
+UPDATE tickwright.poll_slots SET prev_due_at = next_due_at - interval '120 minutes';
+INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
+SELECT t.place / 60, s.prev_due_at + t.place % 60 * interval '1 second', 1, now(), array_agg(t.id)
+  FROM tickwright.trackers t JOIN tickwright.poll_slots s ON s.slot_id = t.place / 60
+ GROUP BY t.place / 60, t.place % 60, 2;
+INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected)
+SELECT s.prev_due_at - turn * interval '2 hours', s.slot_id, 1, 120, 500
+  FROM tickwright.poll_slots s, generate_series(0, 80) AS turn;
+"""
+
+
+class Asked:
+    """One executed query: how tables were read, and how many pages that touched."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.pages = int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        self.scanned = {node["Relation Name"] for node in walk(plan) if node["Node Type"] == "Seq Scan"}
+
+
+def walk(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every node of a plan."""
+    return [node, *(inner for child in node.get("Plans", []) for inner in walk(child))]
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection with the pool's settings, on a full house."""
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
+        await Ground(pool).partner()
+        await Ground(pool).wheel(120)
+        await pool.execute(FILL)
+        await pool.execute("VACUUM ANALYZE")
+    connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
+    yield connection
+    await connection.close()
+
+
+async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Connection) -> None:
+    """One tracker, a page of them, where one is: by index, and never the whole of a table that grows with trackers."""
+
+    async def ask(sql: str, *arguments: Any) -> Asked:
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {sql}", *arguments)
+        return Asked(json.loads(text)[0]["Plan"])
+
+    queries = trackers_store._SQL
+    grown = {"trackers", "tracker_intake", "poll_done", "poll_slices"}
+    middle = TRACKERS // 2
+    whole = await connection.fetchval("SELECT relpages FROM pg_class WHERE oid = 'tickwright.trackers'::regclass")
+    asked = {
+        "get": await ask(trackers_store._GET, list(range(middle, middle + 50))),
+        "explain": await ask(queries["explain"], middle),
+        "find": await ask(queries["find"], f"X{middle}", "dhl"),
+        "page": await ask(queries["page"], NEWEST, None, None, None, None, 51, 100),
+        "page behind": await ask(queries["page"], middle, 3, None, "registered", False, 51, 100),
+        "page_of_few": await ask(queries["page_of_few"], NEWEST, 11, None, None, None, 51, 100),
+        "end": await ask(queries["end_placed"], middle),
+        "is_few": await ask(queries["is_few"], 3, 500),
+        "slices": await ask(slices._SQL["before"], await connection.fetchval("SELECT now()"), None),
+    }
+    assert {name: one.scanned & grown for name, one in asked.items() if one.scanned & grown} == {}
+    pages = {name: one.pages for name, one in asked.items()}
+    assert whole > 600
+    assert max(pages[name] for name in ("explain", "find", "end", "is_few", "slices")) < 60, pages
+    assert pages["get"] / 50 < 20, pages
+    assert max(pages["page"], pages["page behind"], pages["page_of_few"]) < 60, pages
+
+
+async def test_a_replay_reads_its_slot(connection: asyncpg.Connection) -> None:
+    """A slot's trackers and answers, and the outbox, which holds a minute or two: nothing of other slots."""
+    due = await connection.fetchval("SELECT prev_due_at FROM tickwright.poll_slots WHERE slot_id = 5")
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {slices._COUNT}"
+    asked = Asked(json.loads(await connection.fetchval(sql, 5, due, None, False))[0]["Plan"])
+    assert not asked.scanned & {"trackers", "poll_done"}
+    assert asked.pages < 700, asked.pages  # a tracker a page, as they lie in the order of their ids

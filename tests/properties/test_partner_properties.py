@@ -1,0 +1,205 @@
+"""PAR-1 to PAR-4: what the partner contract decides, for any settings, any processes and any order of exchanges."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kit.partners import most_in_window
+from tickwright.partners.breaker import BREAKER, Event, Report, Shared, advance
+from tickwright.partners.model import AHEAD_S, LATE_S, Standing, decide, share_of, step_of
+from tickwright.partners.quiet import parse_quiet, quiet_until
+from tickwright.partners.settings import BreakerTerms, PartnerSettings
+
+NOW_S = 1_800_000_000.0
+BUDGETS = st.lists(
+    st.tuples(st.integers(1, 40).map(float), st.sampled_from([1, 2, 5, 60])), min_size=1, max_size=3
+).map(tuple)
+
+
+LATER = st.sampled_from([0.0, 0.15, 0.25]) | st.floats(0, 2)
+WANTED = st.just(60) | st.integers(0, 60)
+LATE = st.sampled_from([0.0, LATE_S])
+USED = st.just(1.0) | st.floats(0, 1)
+"""A process that stops wanting gives the rest of its instants back."""
+
+Exchange = tuple[float, int, int, float, float]
+EXCHANGES = st.lists(st.tuples(LATER, st.integers(1, 3), WANTED, LATE, USED), min_size=1, max_size=40)
+STEADY = [(0.25, n % 2, 60, LATE_S if n == 0 else 0.0, 1.0) for n in range(12)]
+"""One late call, then all in time: what the slack is for."""
+OVERTAKEN = [(0.0, 1, 60, 0.0, 0.5), *([(0.25, 2, 60, 0.0, 1.0), (0.0, 1, 60, 0.0, 0.5)] * 8)]
+"""Somebody else has taken the instants behind those that are to be given back."""
+
+
+@example(((40.0, 1),), STEADY)
+@example(((40.0, 1),), OVERTAKEN)
+@given(BUDGETS, EXCHANGES)
+def test_every_budget_holds_in_every_window_whoever_asks_and_however_late_calls_begin(
+    budgets: tuple[tuple[float, int], ...], run: list[Exchange]
+) -> None:
+    """PAR-1: instants of all processes keep every budget, however late calls begin and whoever gives some back."""
+    terms = PartnerSettings(budgets=budgets)
+    shared, now_s, calls, left = Shared(next_free_s=NOW_S), NOW_S, list[float](), dict[int, Report]()
+    for later_s, mine, wanted, late_s, used in run:
+        now_s += later_s
+        standing = Standing(mine, {}, paused=False, now_s=now_s)
+        shared, _, _ = decide(shared, left.pop(mine, Report()), terms, standing)
+        shared, grant, _ = decide(shared, Report(waiting=wanted, wanted=wanted), terms, standing)
+        given = [grant.first_s + n * grant.step_s for n in range(grant.instants or 0)]
+        taken = math.ceil(len(given) * used)
+        calls += [at + late_s for at in given[:taken]]
+        if taken < len(given):
+            left[mine] = Report(unused_from_s=given[taken], unused_to_s=given[-1] + grant.step_s)
+    for count, window_s in budgets:
+        assert most_in_window(calls, window_s) <= count
+
+
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 60)), min_size=1, max_size=60))
+def test_shares_never_sum_up_to_more_than_the_limit(limit: int, run: list[tuple[int, int]]) -> None:
+    """PAR-4: whoever asks in whatever order, also while the odd ones go round."""
+    shares: dict[int, int] = {}
+    for mine, turn in run:
+        shares[mine] = share_of(limit, shares, mine, turn)
+        assert sum(shares.values()) <= limit
+
+
+LIMITED = st.integers(1, 12)
+SIDES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12), st.booleans(), st.booleans()), max_size=60)
+SHRINKING = [(1, 12, True, True), (1, 0, True, True), (1, 2, True, True), (2, 12, True, True)]
+"""A has all, holds few, and begins more while the exchange is under way that makes its share smaller."""
+
+
+@example(10, [(1, 10, True, True), (1, 10, False, True), (2, 10, True, True), (2, 10, True, True)])
+@example(12, SHRINKING)
+@given(LIMITED, SIDES)
+def test_calls_that_run_keep_the_limit_also_while_a_share_shrinks(
+    limit: int, run: list[tuple[int, int, bool, bool]]
+) -> None:
+    """PAR-4: each process begins what its old share allows until it hears of the new one; also if it never hears."""
+    terms = PartnerSettings(concurrency=limit)
+    shared, rows = Shared(next_free_s=NOW_S), dict[int, int]()
+    lanes, running = dict[int, int | None](), Counter[int]()
+    for number, (mine, wanted, waiting, heard) in enumerate(run):
+        now_s = NOW_S + number
+        running[mine] = min(running[mine], wanted)  # some have ended
+        report = Report(waiting=wanted * waiting, held=running[mine], share=lanes.get(mine))
+        shared, grant, written = decide(shared, report, terms, Standing(mine, dict(rows), paused=False, now_s=now_s))
+        running[mine] = max(running[mine], lanes.get(mine) or 0)  # begun by the old share, meanwhile
+        rows.pop(mine, None)
+        rows |= {} if written is None else {mine: written}
+        lanes[mine] = grant.share if heard else lanes.get(mine)
+        running[mine] = max(running[mine], lanes[mine] or 0)  # and by the new one
+        assert running.total() <= limit
+
+
+@given(st.floats(-100, 100_000), st.sampled_from([0.0, 0.02, 1.1]))
+def test_an_instant_left_over_from_a_slower_budget_or_a_clock_put_back_silences_nobody(
+    ahead_s: float, idle_s: float
+) -> None:
+    """PAR-1 the other way round: whatever the row says, a call begins a step and ``AHEAD_S`` later at most."""
+    terms = PartnerSettings(budgets=((50.0, 1),))
+    shared, now_s, first_s = Shared(next_free_s=NOW_S + ahead_s), NOW_S + idle_s, list[float]()
+    while now_s < NOW_S + idle_s + AHEAD_S + 2 * step_of(terms) and not first_s:
+        standing = Standing(1, {}, paused=False, now_s=now_s)
+        shared, grant, _ = decide(shared, Report(waiting=1, wanted=1), terms, standing)
+        first_s += [grant.first_s] if grant.instants else []
+        now_s += 0.01
+    assert first_s
+    assert first_s[0] <= NOW_S + idle_s + AHEAD_S + step_of(terms) + 1e-3
+
+
+@given(st.integers(1, 5), st.integers(2, 8))
+def test_a_limit_below_the_number_of_processes_reaches_each_of_them(limit: int, processes: int) -> None:
+    """PAR-4: nobody's share is zero for ever."""
+    shares = dict.fromkeys(range(processes), 0)
+    had = set()
+    for turn in range(processes * 2):
+        for _ in range(2):  # the first round gives up, the second one takes
+            for mine in shares:
+                shares[mine] = share_of(limit, shares, mine, turn)
+        had |= {mine for mine, share in shares.items() if share}
+    assert had == set(shares)
+
+
+@given(st.lists(st.sampled_from(list(Event)), max_size=30), st.floats(0, 1000))
+def test_a_breaker_moves_by_its_table_and_pauses_within_its_bounds(events: list[Event], later_s: float) -> None:
+    """No event leads where the table does not; a pause lasts from ``open`` to ``open_max``."""
+    terms = PartnerSettings(breaker=BreakerTerms(open=timedelta(seconds=5), open_max=timedelta(minutes=5)))
+    shared, now_s = Shared(next_free_s=NOW_S), NOW_S
+    for event in events:
+        now_s += later_s
+        after = advance(shared, event, terms, now_s)
+        assert after.breaker == BREAKER.get((shared.breaker, event), shared.breaker)
+        if after.breaker == "open" and shared.breaker != "open":
+            assert 5 <= after.open_until_s - now_s <= 300
+        shared = after
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.floats(0, 30)), min_size=2, max_size=30))
+def test_a_half_open_breaker_has_one_trial_at_a_time(run: list[tuple[int, float]]) -> None:
+    """PAR-3: until the trial is reported or has run out, nobody else calls."""
+    terms = PartnerSettings(timeout=timedelta(seconds=2))
+    shared, now_s = Shared(next_free_s=NOW_S, breaker="half_open"), NOW_S
+    ends_s = 0.0
+    for mine, later_s in run:
+        now_s += later_s
+        standing = Standing(mine, {}, paused=False, now_s=now_s)
+        shared, grant, _ = decide(shared, Report(waiting=50, wanted=50), terms, standing)
+        assert grant.instants in ({1} if grant.trial else {0})
+        if grant.trial:
+            assert now_s >= ends_s
+            ends_s = now_s + 2
+
+
+CLOSED_BY = st.sampled_from(["paused", "quiet", "retry_after", "breaker_open"])
+
+
+@given(CLOSED_BY, st.integers(1, 100))
+def test_nothing_is_granted_while_the_partner_is_closed(by: str, wanted: int) -> None:
+    """PAR-2: pause, quiet hours, Retry-After and an open breaker each stop every call."""
+    shared = Shared(next_free_s=NOW_S)
+    terms = PartnerSettings(quiet=(parse_quiet("00:00-24:00 UTC"),) if by == "quiet" else ())
+    if by == "retry_after":
+        shared = replace(shared, blocked_until_s=NOW_S + 1)
+    if by == "breaker_open":
+        shared = replace(shared, breaker="open", open_until_s=NOW_S + 1)
+    standing = Standing(1, {}, paused=by == "paused", now_s=NOW_S)
+    _, grant, _ = decide(shared, Report(waiting=wanted, wanted=wanted), terms, standing)
+    assert (grant.why, grant.instants, grant.trial) == (by, 0, False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 23),
+    st.integers(0, 23),
+    st.integers(1, 400),
+    st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kolkata"]),
+)
+def test_a_days_budget_holds_in_every_24_hours_with_quiet_hours_and_through_a_change_of_the_clock(
+    begins: int, ends: int, per_day: int, zone: str
+) -> None:
+    """PAR-1 over days: three of them around the change to summer time, called as often as it is allowed."""
+    quiet = (parse_quiet(f"{begins:02}:00-{(ends + (begins == ends)) or 24:02}:00 {zone}"),)
+    terms = PartnerSettings(budgets=((float(per_day), 86_400),), quiet=quiet)
+    now_s, calls = 1_774_558_800.0, list[float]()  # 26 March 2026, Berlin's clocks change on the 29th
+    while now_s < 1_774_558_800.0 + 5 * 86_400:
+        if (until_s := quiet_until(now_s, quiet)) is not None:
+            now_s = until_s
+            continue
+        calls.append(now_s)
+        now_s += step_of(terms)
+    assert most_in_window(calls, 86_400) <= per_day
+
+
+@given(st.integers(0, 1), st.integers(0, 200_000))
+def test_quiet_hours_end_where_they_say(minute: int, later_s: int) -> None:
+    """What ``quiet_until`` returns is not quiet any more, and everything before it was."""
+    windows = (parse_quiet(f"22:0{minute}-06:30 Europe/Berlin"), parse_quiet("sat 00:00-24:00 America/New_York"))
+    now_s = 1_774_558_800.0 + later_s
+    until_s = quiet_until(now_s, windows)
+    if until_s is not None:
+        assert quiet_until(until_s, windows) is None
+        assert quiet_until((now_s + until_s) / 2, windows) == until_s

@@ -1,0 +1,198 @@
+"""Run claims against a model, step by step, in Redis and in PostgreSQL beside each other.
+
+The model is what the promise says: never two at once, never one twice, windows only forward, no more of an entity than
+it may have. Whatever Hypothesis makes consumers and zombies do, both stores have to say what the model says.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from kit.redis_fanout import LOSE, OPEN, fresh_prefix
+from kit.servers import RedisServer
+from tickwright.adapters.redis.link import RedisLink
+from tickwright.adapters.redis.runs import RedisRuns
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
+from tickwright.store.pool import open_pool
+
+T = TypeVar("T")
+EMPTY = "TRUNCATE tickwright.fanout_cursors, tickwright.fanout_windows, tickwright.workers CASCADE"
+COUNTS = (
+    "SELECT date_part('epoch', window_at)::bigint AS w, task_type, succeeded, failed FROM tickwright.fanout_windows"
+)
+BASE, LENGTH, AT_ONCE = 1_700_000_000, 900, 2
+CODES, KINDS = st.sampled_from(["A", "B"]), st.sampled_from(["CDRS", "LOCATIONS", "TARIFFS"])
+WINDOWS, OWNERS = st.integers(0, 4).map(lambda n: BASE + n * LENGTH), st.sampled_from([0, 1])
+ENDINGS = st.sampled_from(["success", "failure", "release"])
+Task = tuple[str, str]
+
+
+@dataclass
+class Cursor:
+    """What should be known of one entity and task type."""
+
+    done_s: int = 0
+    holder: "tuple[int, int] | None" = None  # owner and number of the claim
+
+
+@dataclass
+class Claim:
+    """A claim that was granted, with what each store said."""
+
+    run: Run
+    owner: int
+    begun: list[Begun]
+    ended: bool = False
+
+
+@dataclass
+class Model:
+    """The promise."""
+
+    cursors: dict[Task, Cursor] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    counts: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+
+    def cursor(self, run: Run) -> Cursor:
+        """Return it, made where it is missing."""
+        return self.cursors.setdefault((run.entity_code, run.task_type), Cursor())
+
+    def ask(self, run: Run, owner: int) -> Start:
+        """Say what should be answered, and take the claim."""
+        cursor = self.cursor(run)
+        running = sum(one.holder is not None for (code, _), one in self.cursors.items() if code == run.entity_code)
+        if run.window_s <= cursor.done_s:
+            return Start.DONE
+        if cursor.holder is not None or running >= run.at_once:
+            return Start.BUSY
+        cursor.holder = owner, len(self.claims)
+        self.claims.append(Claim(run, owner, []))
+        return Start.BEGUN
+
+    def is_held(self, number: int) -> bool:
+        """Whether a claim is its owner's still."""
+        claim = self.claims[number]
+        return self.cursor(claim.run).holder == (claim.owner, number)
+
+    def is_last(self, number: int) -> bool:
+        """Whether nobody has begun the task since."""
+        task = self.claims[number].run[:2]
+        return not any(claim.run[:2] == task for claim in self.claims[number + 1 :])
+
+
+class RunLife(RuleBasedStateMachine):
+    """Two consumers, their zombies, and two stores."""
+
+    database_url = redis_url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.pool = self.do(open_pool(self.database_url, min_size=1, max_size=2))
+        self.do(self.pool.execute(EMPTY))
+        self.link = RedisLink(self.redis_url)
+        self.stores: list[RunClaims] = [RedisRuns(self.link, prefix=fresh_prefix()), LedgerRuns(self.pool)]
+        self.owners: list[int] = [self.do(self.pool.fetchval(OPEN)) for _ in range(2)]
+        self.model = Model()
+
+    def do(self, work: Awaitable[T]) -> T:
+        """Run one asynchronous step to its end."""
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        """Compare what was counted; close the connections of this life."""
+        found = {(row["w"], row["task_type"]): [row["succeeded"], row["failed"]] for row in self.do(self._counts())}
+        self.do(self.link.aclose())
+        self.do(self.pool.close())
+        self.loop.close()
+        assert found == self.model.counts
+
+    async def _counts(self) -> Any:
+        return await self.pool.fetch(COUNTS)
+
+    @rule(runs=st.lists(st.builds(Run, CODES, KINDS, WINDOWS, st.just(AT_ONCE)), min_size=1, max_size=5), who=OWNERS)
+    def begin(self, runs: list[Run], who: int) -> None:
+        """Any runs in any order, the same twice as well."""
+        owner, first = self.owners[who], len(self.model.claims)
+        expected = [self.model.ask(run, owner) for run in runs]
+        for store in self.stores:
+            said = self.do(store.begin(runs, owner))
+            assert [one.start for one in said] == expected, type(store).__name__
+            begun = [one for one in said if one.start is Start.BEGUN]
+            for claim, one in zip(self.model.claims[first:], begun, strict=True):
+                claim.begun.append(one)
+
+    @precondition(lambda self: self.model.claims)
+    @rule(data=st.data(), ending=ENDINGS)
+    def end(self, data: st.DataObject, ending: str) -> None:
+        """Any claim that ever was, however often."""
+        number = data.draw(st.integers(0, len(self.model.claims) - 1))
+        claim = self.model.claims[number]
+        held = self.model.is_held(number)
+        expected = held or (claim.ended and self.model.is_last(number))
+        for store, begun in zip(self.stores, claim.begun, strict=True):
+            ended = Ended(claim.run, begun, "no luck" if ending == "failure" else None, ending == "release")
+            assert self.do(store.end([ended], claim.owner)) == [expected], type(store).__name__
+        if held:
+            self._write(claim, ending)
+
+    def _write(self, claim: Claim, ending: str) -> None:
+        cursor = self.model.cursor(claim.run)
+        cursor.holder, claim.ended = None, True
+        if ending == "release":
+            return
+        counts = self.model.counts.setdefault((claim.run.window_s, claim.run.task_type), [0, 0])
+        counts[ending == "failure"] += 1
+        if ending == "success":
+            cursor.done_s = claim.run.window_s
+
+    @precondition(lambda self: self.model.claims)
+    @rule(data=st.data(), who=OWNERS)
+    def renew(self, data: st.DataObject, who: int) -> None:
+        """Any claim, by anybody."""
+        number = data.draw(st.integers(0, len(self.model.claims) - 1))
+        claim, owner = self.model.claims[number], self.owners[who]
+        expected = self.model.is_held(number) and claim.owner == owner
+        for store, begun in zip(self.stores, claim.begun, strict=True):
+            assert self.do(store.renew([Ended(claim.run, begun)], owner)) == [expected], type(store).__name__
+
+    @rule(who=OWNERS)
+    def lose(self, who: int) -> None:
+        """A session is declared lost; Redis, which knows none, hears of it by the end of the claims' lives."""
+        old, ledger = self.owners[who], self.stores[1]
+        assert isinstance(ledger, LedgerRuns)
+        self.do(self._lose(ledger, old))
+        for number, claim in enumerate(self.model.claims):
+            if claim.owner == old and self.model.is_held(number):
+                self.model.cursor(claim.run).holder = None
+                self.do(self.stores[0].end([Ended(claim.run, claim.begun[0], released=True)], old))
+                claim.begun[0] = claim.begun[0]._replace(fence=1)  # as after the end of its life
+        self.owners[who] = self.do(self.pool.fetchval(OPEN))
+
+    async def _lose(self, ledger: LedgerRuns, token: int) -> None:
+        async with self.pool.acquire() as connection, connection.transaction():
+            await connection.execute(LOSE, token)
+            await ledger.reclaim(connection, [token])
+
+
+@pytest.mark.timeout(300)
+def test_both_stores_do_what_is_promised(database_url: str, redis_server: RedisServer) -> None:
+    """Never two at once, never one twice, windows only forward, fences hold: in every order of steps."""
+    RunLife.database_url, RunLife.redis_url = database_url, redis_server.url
+    run_state_machine_as_test(
+        RunLife,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=25,
+            deadline=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,161 @@
+"""Tasks of fan-out inside PostgreSQL: in hand under a lease, put back, buried, and dead letters that can live again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from kit.fanout import running
+from kit.pg_tasks import PgFanout
+from kit.waiting import eventually_async
+from tickwright.brokers.postgres import PostgresDeadTasks, PostgresTasks
+from tickwright.brokers.postgres.tasks import DELIVERIES_MAX
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.fanout import Delivery
+from tickwright.store.pool import Pool, open_pool
+
+SHORT = timedelta(seconds=0.6)
+
+
+@pytest.fixture
+def queue(pool: Pool) -> PgFanout:
+    """A topic of the test's own."""
+    return PgFanout(pool)
+
+
+@asynccontextmanager
+async def consumer(
+    pool: Pool, queue: PgFanout, *, slots: int = 1, lease: timedelta = SHORT
+) -> AsyncIterator[PostgresTasks]:
+    """Run a source."""
+    source = PostgresTasks(pool, queue.names.queue, slots=slots, lease=lease)
+    async with running([source]):
+        yield source
+
+
+async def take(source: PostgresTasks) -> Delivery:
+    """Take the next message, within some seconds."""
+    return await asyncio.wait_for(source.take(), 10)
+
+
+async def test_no_more_are_in_hand_than_there_are_slots(pool: Pool, queue: PgFanout) -> None:
+    """What one consumer has no slot for is another one's."""
+    await queue.put("a", "b", "c", "d")
+    async with consumer(pool, queue, slots=2) as one, consumer(pool, queue, slots=2) as other:
+        taken = [await take(source) for source in (one, one, other, other)]
+        assert sorted(delivery.message_id or "" for delivery in taken) == ["a", "b", "c", "d"]
+        await queue.put("e")
+        waiting = asyncio.create_task(one.take())
+        assert await queue.count(queue.names.queue) == 1
+        assert await one.ack(taken[0])
+        assert (await asyncio.wait_for(waiting, 10)).message_id == "e"
+    assert (
+        await pool.fetchval("SELECT count(*) FROM tickwright.messages WHERE message_id = $1", taken[0].message_id) == 0
+    )
+
+
+async def test_what_is_in_hand_stays_in_hand_however_long_it_takes(pool: Pool, queue: PgFanout) -> None:
+    """The lease is renewed: nobody else gets it after several of its lengths."""
+    await queue.put("a")
+    async with consumer(pool, queue) as one, consumer(pool, queue) as other:
+        held = await take(one)
+        other_takes = asyncio.create_task(other.take())
+        renewed = "SELECT available_at > created_at + $1::interval * 3 FROM tickwright.messages"
+        await eventually_async(lambda: pool.fetchval(renewed, SHORT), what="it is renewed beyond three leases")
+        assert not other_takes.done()
+        assert await one.ack(held)
+        other_takes.cancel()
+
+
+async def test_a_dead_consumers_message_comes_back(pool: Pool, queue: PgFanout) -> None:
+    """Its lease ends, the next one has it, and what the dead one still says changes nothing."""
+    await queue.put("a")
+    dead = PostgresTasks(pool, queue.names.queue, slots=1, lease=SHORT)
+    running_dead = asyncio.create_task(dead.run())
+    held = await take(dead)
+    running_dead.cancel()
+    async with consumer(pool, queue) as other:
+        again = await take(other)
+        assert (again.message_id, again.deliveries) == ("a", 2)
+        assert not await dead.ack(held)
+        assert not await dead.delay(held, timedelta(seconds=1))
+        assert not await dead.bury(held, "no", "no")
+        await dead.release(held)
+        assert await other.ack(again)
+
+
+async def test_a_delay_keeps_everything_and_costs_no_delivery(pool: Pool, queue: PgFanout) -> None:
+    """It comes again after its time, with one delay more."""
+    await queue.put("a", body=b"body")
+    async with consumer(pool, queue) as source:
+        first = await take(source)
+        assert await source.delay(first, timedelta(seconds=1))
+        left = "SELECT available_at > clock_timestamp() + interval '0.5 s' FROM tickwright.messages"
+        assert await pool.fetchval(left)
+        second = await take(source)
+        assert (second.message_id, second.body, second.deliveries, second.delays) == ("a", b"body", 1, 1)
+        assert await source.ack(second)
+
+
+async def test_what_is_handed_out_too_often_is_dead(pool: Pool, queue: PgFanout) -> None:
+    """A message over which consumers die is put aside by itself, and says so."""
+    await queue.put("a", "b")
+    await pool.execute("UPDATE tickwright.messages SET deliveries = $1 WHERE message_id = 'a'", DELIVERIES_MAX)
+    async with consumer(pool, queue) as source:
+        assert (await take(source)).message_id == "b"
+    [dead] = await queue.dead.peek(10)
+    assert (dead.message_id, dead.reason) == ("a", "delivery_limit")
+
+
+async def test_what_is_buried_can_be_looked_at_and_put_back(pool: Pool, queue: PgFanout) -> None:
+    """With its reason and words, in order; put back it is as if it were new."""
+    await queue.put("a", "b", "c", body=b"\x00not json")
+    async with consumer(pool, queue) as source:
+        for reason in ("one", "two", "three"):
+            assert await source.bury(await take(source), reason, f"because\x00 of {reason} \udc80")
+        assert await queue.dead.count() == 3
+        dead = await queue.dead.peek(2)
+        assert [(one.message_id, one.reason, one.body) for one in dead] == [
+            ("a", "one", b"\x00not json"),
+            ("b", "two", b"\x00not json"),
+        ]
+        assert dead[0].text.startswith("because  of one")
+        assert dead[0].died_at_s is not None
+        assert await queue.dead.requeue(10, message_ids=["c", "nobody"]) == ["c"]
+        back = await take(source)
+        assert (back.message_id, back.deliveries, back.delays, back.headers) == ("c", 1, 0, {})
+        assert await source.ack(back)
+        assert sorted(await queue.dead.requeue(10)) == ["a", "b"]
+        assert await queue.dead.count() == 0
+
+
+async def test_a_stop_gives_back_what_nobody_has_begun(pool: Pool, queue: PgFanout) -> None:
+    """It is there for others at once and costs no delivery."""
+    await queue.put("a", "b")
+    async with consumer(pool, queue, slots=2, lease=timedelta(minutes=5)) as source:
+        held = await take(source)
+        await source.quiesce()
+        await eventually_async(lambda: free(queue), what="the other one is free")
+        assert await source.ack(held)
+    async with consumer(pool, queue) as other:
+        assert (await take(other)).deliveries == 1
+
+
+async def free(queue: PgFanout) -> bool:
+    """Whether one message is there for anybody."""
+    return await queue.count(queue.names.queue) == 1
+
+
+async def test_without_the_database_nothing_is_said_and_nothing_raised(database_url: str, pool: Pool) -> None:
+    """A word that cannot be said is a false; dead letters say that the database is away."""
+    queue = PgFanout(pool)
+    await queue.put("a")
+    own = await open_pool(database_url, max_size=2)
+    async with consumer(own, queue, lease=timedelta(minutes=5)) as source:
+        held = await take(source)
+        own.terminate()
+        assert not await source.ack(held)
+    with pytest.raises(Unavailable):
+        await PostgresDeadTasks(own, queue.names.queue).count()

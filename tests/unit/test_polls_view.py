@@ -1,0 +1,54 @@
+"""The picture of polling: bars that say what they mean, and a line that fits a log."""
+
+import re
+from io import StringIO
+
+from rich.console import Console
+
+from tickwright.cli.polls_view import PollsPicture, draw_polls, polls_line, spark
+
+PICTURE = PollsPicture(
+    20_000,
+    0,
+    30,
+    [10, 11, 9],
+    [
+        {
+            "name": "dhl",
+            "selected": 30,
+            "polled": 28,
+            "late": 1,
+            "superseded": 0,
+            "state": "called",
+            "polls_per_s": 19.5,
+            "allowed": "20/s",
+        }
+    ],
+    {"judged": 40, "lagging": 1, "share": 0.9985, "worst": ["acme (30 min) 140 %"]},
+)
+
+
+def test_the_largest_is_the_highest_bar_and_nothing_is_a_blank() -> None:
+    """A level load is a straight line at the top; one peak makes the rest low."""
+    assert spark([100, 100, 100]) == "███"
+    assert spark([0, 1, 100]) == " ▁█"
+    assert spark([]) == ""
+    assert spark([0, 0]) == "  "
+
+
+def test_a_line_says_how_level_the_next_minute_is() -> None:
+    """The most of one second stands beside the sum."""
+    assert "next minute 30 polls, at most 11/s" in polls_line(PICTURE)
+    assert "polled 28, late 1" in polls_line(PICTURE)
+    assert "fresh 99.85%, 1 of 40 accounts lag" in polls_line(PICTURE)
+
+
+def test_the_picture_sets_the_level_load_against_one_cron_and_each_partner_against_its_limit() -> None:
+    """What an operator reads at one look: bars, freshness, and polls a second beside what is allowed."""
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(draw_polls(PICTURE))
+    shown = console.export_text()
+    assert "one cron: all 20000 in its first second" in shown
+    assert "fresh 99.85%, 1 of 40 accounts lag" in shown
+    assert "acme (30 min) 140 %" in shown
+    assert re.search(r"dhl +called +19\.5 +20/s +30 +28 +1 +0", shown)
