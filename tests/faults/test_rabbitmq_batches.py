@@ -146,7 +146,8 @@ async def test_an_exchange_that_goes_away_in_the_middle_of_a_batch_harms_no_othe
         await channel.exchange_delete(name)
         assert codes(await steady) == {"accepted": 6 * WINDOW}
         outcomes = await doomed
-    assert codes(outcomes).keys() == {"accepted", "connection_lost", "exchange_missing"}
+    # RabbitMQ drops the bindings first: what comes between that and the exchange's end is sent back instead.
+    assert codes(outcomes).keys() - {"unroutable"} == {"accepted", "connection_lost", "exchange_missing"}
     accepted = {f"m_{n}" for n, outcome in enumerate(outcomes) if isinstance(outcome, Accepted)}
     refused = {f"m_{n}" for n, outcome in enumerate(outcomes) if isinstance(outcome, Refused)}
     assert first is not None
