@@ -136,6 +136,7 @@ async def test_the_fragments_name_the_columns_of_a_job_in_their_order(database_u
     fragments = load("tickwright.capabilities.jobs.sql", "fragments.sql")
     bodies = {name: "\n".join(text.splitlines()[1:]) for name, text in fragments.items()}
     columns = re.findall(r"\w+", bodies.pop("columns"))
+    assert bodies.pop("attempt"), "a value inside the others, not a row of them"
     connection = await asyncpg.connect(database_url)
     try:
         rows = await connection.fetch(

@@ -5,8 +5,9 @@ order, the table has to say what the model says.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from tickwright.store.pool import open_pool
 T = TypeVar("T")
 LIVE = ("pending", "processing")
 FINAL = ("completed", "failed", "cancelled")
+NOTED = {"retry": "failed", "fail": "timed_out", "release_with_error": "released"}
+NOTED_MAX = 10
 EMPTY = "TRUNCATE tickwright.scheduled_tasks, tickwright.job_keys, tickwright.workers CASCADE"
 OPEN = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
@@ -34,12 +37,16 @@ LOOK = (
 )
 WORKERS = st.sampled_from([0, 1])
 WRITES = st.sampled_from(
-    ["complete", "complete_and_forget", "complete_with_result", "retry", "fail", "cancel_held", "release", "snooze"]
-)
+    [
+        "complete", "complete_and_forget", "complete_with_result", "retry", "fail", "cancel_held", "release",
+        "release_with_error", "snooze",
+    ]
+)  # fmt: skip
 COLUMNS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "complete_with_result": lambda: (["{}"],),
-    "retry": lambda: ([0.0], ["no luck"]),
-    "fail": lambda: (["no luck"],),
+    "retry": lambda: ([0.0], ["failed"], ["no luck"]),
+    "fail": lambda: (["timed_out"], ["no luck"]),
+    "release_with_error": lambda: (["no luck"],),
     "cancel_held": lambda: (["stopped"],),
     "snooze": lambda: ([0.0],),
 }
@@ -59,6 +66,12 @@ class Model:
     asked_to_stop: bool = False
     forgotten: bool = False
     by_hand: bool = False
+    noted: list[tuple[int, int, int, str]] = field(default_factory=list)
+
+    def note(self, outcome: str) -> None:
+        """The attempt that ends here leaves its trace."""
+        assert self.owner is not None
+        self.noted = [*self.noted, (self.attempts, self.fence, self.owner, outcome)][-NOTED_MAX:]
 
     def free(self, status: str) -> None:
         """Nobody holds it any more."""
@@ -207,6 +220,8 @@ class JobLife(RuleBasedStateMachine):
 
     @staticmethod
     def _apply(name: str, job: Model) -> None:
+        if name in NOTED:
+            job.note(NOTED[name])
         if name.startswith("complete"):
             job.free("completed")
             job.forgotten = name == "complete_and_forget"
@@ -217,7 +232,7 @@ class JobLife(RuleBasedStateMachine):
         else:
             job.free("pending")
             job.due = True
-            job.attempts -= name in {"release", "snooze"}
+            job.attempts -= name in {"release", "release_with_error", "snooze"}
 
     @rule(worker=WORKERS)
     def lose(self, worker: int) -> None:
@@ -228,6 +243,7 @@ class JobLife(RuleBasedStateMachine):
         self.tokens[worker] = self.do(self.pool.fetchval(OPEN))
         if job is None or job.owner != token:
             return
+        job.note("lost")
         if job.asked_to_stop:
             job.free("cancelled")
         else:
@@ -257,6 +273,8 @@ class JobLife(RuleBasedStateMachine):
         assert (row["completed_at"] is not None) == (job.status in FINAL)
         assert row["attempts"] <= row["fence"]
         assert row["attempts"] <= job.max_attempts or job.by_hand, "J4"
+        noted = json.loads(row["attempt_errors"] or "[]")
+        assert [(one["attempt"], one["fence"], one["worker"], one["outcome"]) for one in noted] == job.noted
 
 
 def test_a_job_lives_as_the_model_says_whatever_users_workers_and_zombies_do(database_url: str) -> None:
@@ -276,7 +294,7 @@ def test_a_job_lives_as_the_model_says_whatever_users_workers_and_zombies_do(dat
     run_state_machine_as_test(Life, settings=quick)
 
 
-@pytest.mark.parametrize("name", ["release", "snooze"])
+@pytest.mark.parametrize("name", ["release", "release_with_error", "snooze"])
 async def test_a_job_that_was_asked_to_stop_does_not_start_again(database_url: str, name: str) -> None:
     """A cancel that was answered as requested outranks a snooze, and a shutdown that gives the job back."""
     pool = await open_pool(database_url, max_size=2)
@@ -304,7 +322,7 @@ async def test_the_count_of_a_retry_is_the_count_of_the_jobs_still_held(database
         )
         request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
         ids = [row[0] for row in (await store.claim(request)).rows]
-        assert await store.write("retry", token, ids, [60.0] * 3, ["no luck"] * 3) == 3
-        assert await store.write("retry", token, ids, [60.0] * 3, ["no luck"] * 3) == 0
+        assert await store.write("retry", token, ids, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 3
+        assert await store.write("retry", token, ids, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 0
     finally:
         await pool.close()

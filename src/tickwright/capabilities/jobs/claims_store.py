@@ -16,10 +16,11 @@ from tickwright.store.queries import load
 _PACKAGE = "tickwright.capabilities.jobs.sql"
 _CLAIMS = load(_PACKAGE, "claims.sql")
 _RESULTS = load(_PACKAGE, "results.sql")
-_FRAGMENTS = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
+_BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
+_FRAGMENTS = {name: body.replace("{attempt}", _BODIES["attempt"]) for name, body in _BODIES.items()}
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
 
-_COUNTS_ITSELF = frozenset({"retry", "release", "snooze"})
+_COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 

@@ -6,17 +6,19 @@ from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, 
 from tickwright.capabilities.jobs.settler import Settler
 from tickwright.ports.ids import random_unit
 
+INTERRUPTED = "interrupted: its worker stopped before it ended"
+
 
 class Endings:
     """Judges endings for the runner, and queues what follows from them.
 
     Args:
         settler: Writes.
-        gone: Called with a job whose endpoint is gone for good; gives it back when its type waits.
+        gone: Called with a job whose endpoint is gone for good, and why; gives it back when its type waits.
         freed: Called when a place of a limited type is free again.
     """
 
-    def __init__(self, settler: Settler, *, gone: Callable[[Job], None], freed: Callable[[], None]) -> None:
+    def __init__(self, settler: Settler, *, gone: Callable[[Job, str], None], freed: Callable[[], None]) -> None:
         self._settler = settler
         self._gone = gone
         self._freed = freed
@@ -41,22 +43,23 @@ class Endings:
                 self._errored(job, ending)
 
     def _errored(self, job: Job, error: Errored) -> None:
+        outcome = "timed_out" if error.code == "timeout" else "failed"
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._ended(job, "gone")
-            self._gone(job)
+            self._gone(job, error.message)
         elif error.final or job.attempt >= job.max_attempts:
             self._ended(job, "failed")
-            self._settler.add("fail", job.id, error.message)
+            self._settler.add("fail", job.id, outcome, error.message)
         else:
             self._ended(job, "retried")
             wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
-            self._settler.add("retry", job.id, wait.total_seconds(), error.message)
+            self._settler.add("retry", job.id, wait.total_seconds(), outcome, error.message)
 
     def stopped(self, job: Job, reason: str) -> None:
         """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
         self._ended(job, reason)
         if reason == "shutdown":
-            self._settler.add("release", job.id)
+            self._settler.add("release_with_error", job.id, INTERRUPTED)
         elif reason == "cancel":
             self._settler.add("cancel_held", job.id, "cancelled while it ran")
 

@@ -198,19 +198,19 @@ class JobWorker:
 
     # ------------------------------------------------------------------ endings
 
-    def _suspend(self, job: Job) -> None:
+    def _suspend(self, job: Job, why: str) -> None:
         """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
         job.entry.kind = replace(job.entry.kind, gone=True)
         self._suspending.add(job.type)
-        task = asyncio.ensure_future(self._mark_gone(job))
+        task = asyncio.ensure_future(self._mark_gone(job, why))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
-    async def _mark_gone(self, job: Job) -> None:
+    async def _mark_gone(self, job: Job, why: str) -> None:
         try:
             await mark_gone(self._pool, job.type)
         finally:
             self._suspending.discard(job.type)
-            self.settler.add("release", job.id)
+            self.settler.add("release_with_error", job.id, why)
         await self._refresh_types()
 
     def _give_back(self) -> None:

@@ -82,6 +82,8 @@ WITH RECURSIVE lane AS (
     FROM lane l CROSS JOIN LATERAL (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
+), outcome AS MATERIALIZED (
+  SELECT 'lost' AS outcome, $2::text AS error
 ), held AS (
   SELECT t.id
     FROM lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
@@ -93,13 +95,14 @@ WITH RECURSIVE lane AS (
   RETURNING t.*
 ), dead AS (
   INSERT INTO tickwright.scheduled_tasks_dead ({columns})
-  SELECT {failed} FROM over t WHERE t.cancel_requested_at IS NULL
+  SELECT {failed_with_error} FROM over t CROSS JOIN outcome o WHERE t.cancel_requested_at IS NULL
 ), stopped AS (
   INSERT INTO tickwright.{history} ({columns})
-  SELECT {cancelled} FROM over t WHERE t.cancel_requested_at IS NOT NULL
+  SELECT {cancelled_after_error} FROM over t CROSS JOIN outcome o WHERE t.cancel_requested_at IS NOT NULL
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
-     SET status = 'pending', owner = NULL, updated_at = now(), error_message = $2
+     SET status = 'pending', owner = NULL, updated_at = now(), error_message = o.error, attempt_errors = {attempt}
+    FROM outcome o
    WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
      AND t.attempts < t.max_attempts AND t.cancel_requested_at IS NULL
   RETURNING 1

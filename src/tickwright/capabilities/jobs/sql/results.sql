@@ -23,11 +23,11 @@ SELECT {completed_with_result} FROM done t JOIN outcome o ON o.id = t.id;
 -- Failed attempts with attempts left go back after a wait by the database's clock; a job whose user asked to cancel
 -- it ends instead. Fenced. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT * FROM unnest($2::bigint[], $3::float8[], $4::text[]) AS u (id, wait_s, error)
+  SELECT * FROM unnest($2::bigint[], $3::float8[], $4::text[], $5::text[]) AS u (id, wait_s, outcome, error)
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, error_message = o.error, updated_at = clock_timestamp(),
-         retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
+         retry_at = clock_timestamp() + make_interval(secs => o.wait_s), attempt_errors = {attempt}
     FROM outcome o
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
   RETURNING 1
@@ -36,14 +36,14 @@ WITH outcome AS MATERIALIZED (
    WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
-  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled_after_error} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: fail
 -- The last attempt failed: the job becomes a dead letter. Fenced. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT * FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+  SELECT * FROM unnest($2::bigint[], $3::text[], $4::text[]) AS u (id, outcome, error)
 ), over AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 RETURNING t.*
 )
@@ -73,8 +73,8 @@ INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_unstarted} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: release
--- Work that was not started, or that a shutdown interrupted, goes back and costs no attempt; a job whose user asked to
--- cancel it ends instead. Fenced. Index: scheduled_tasks_pkey.
+-- Work that was not started goes back and costs no attempt; a job whose user asked to cancel it ends instead. Fenced.
+-- Index: scheduled_tasks_pkey.
 WITH back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
@@ -86,6 +86,27 @@ WITH back AS (
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
+
+-- name: release_with_error
+-- The same for an attempt that had started: a shutdown interrupted it, or its endpoint is gone. Fenced.
+-- Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT u.id, 'released' AS outcome, u.error FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(), attempt_errors = {attempt}
+    FROM outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+), kept AS (
+  INSERT INTO tickwright.{history} ({columns})
+  SELECT {cancelled_after_error} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
