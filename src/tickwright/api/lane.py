@@ -15,6 +15,8 @@ from tickwright.api.problems import SAFE_HEADERS
 from tickwright.capabilities.jobs.routes import created_answer
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
+from tickwright.domain.traceparent import traceparent_of
+from tickwright.observe import traces
 from tickwright.ports.caller import Role
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -33,7 +35,8 @@ async def post_job(
         name = scope["query_string"].decode("latin-1").partition("=")[0]
         raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)
     body = await read_body(receive, check_type(headers, JSON_TYPES), limits.body_bytes_max, limits.body_timeout)
-    made = await context.jobs.schedule_text(body, key=_key(headers), now=auth.now(), bounds=limits.schedule)
+    with traces.continued(traceparent_of(headers)):
+        made = await context.jobs.schedule_text(body, key=_key(headers), now=auth.now(), bounds=limits.schedule)
     status, location, text = created_answer(made.id, created=made.created)
     await send(
         {

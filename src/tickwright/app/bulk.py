@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.enqueue import COPY_COLUMNS, NewJob, TypeCatalog
+from tickwright.capabilities.jobs.enqueue import COPY_COLUMNS, TOGETHER, NewJob, TypeCatalog
 from tickwright.domain.errors import Rejected
+from tickwright.observe import traces
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -24,6 +25,13 @@ async def copy_jobs(pool: Pool, types: TypeCatalog, jobs: Iterable[NewJob]) -> i
     Raises:
         Rejected: ``unknown_task_type``, ``key_in_bulk``. Permanent.
     """
+    with traces.working("send", TOGETHER) as span:
+        stored = await _copy_all(pool, types, jobs)
+        span.set_attribute("messaging.batch.message_count", stored)
+        return stored
+
+
+async def _copy_all(pool: Pool, types: TypeCatalog, jobs: Iterable[NewJob]) -> int:
     async with pool.acquire() as connection, connection.transaction():
         rows = _Rows(jobs, await connection.fetchval(_SQL["now"]))
         while rows.more:
@@ -52,6 +60,7 @@ class _Rows:
     def __init__(self, jobs: Iterable[NewJob], now: datetime) -> None:
         self._jobs = iter(jobs)
         self._now = now
+        self._traceparent = traces.current()
         self._held: NewJob | None = None
         self.attempts: dict[str, int] = {}
         self.unknown: str | None = None
@@ -60,7 +69,7 @@ class _Rows:
 
     def some(self, rows_max: int) -> Iterator[tuple[Any, ...]]:
         """Return at most ``rows_max`` rows; fewer at the end, or before a type that is not known."""
-        attempts_of, now = self.attempts, self._now
+        attempts_of, now, traceparent = self.attempts, self._now, self._traceparent
         for _ in range(rows_max):
             job = self._held or next(self._jobs, None)
             self._held = None
@@ -83,4 +92,5 @@ class _Rows:
                 job.priority,
                 None if timeout is None else round(timeout.total_seconds() * 1000),
                 job.expires_at,
+                traceparent,
             )

@@ -20,6 +20,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from opentelemetry.trace import Span
+
 from tickwright.app.borrowed import borrow, borrow_sync, finish
 from tickwright.app.bulk import copy_jobs
 from tickwright.app.declarations import Declarations
@@ -39,8 +41,11 @@ from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
+from tickwright.domain.traceparent import NAME
+from tickwright.observe import traces
 from tickwright.observe.logs import log_like_a_library
 from tickwright.outbound import check_headers
+from tickwright.outbound.headers import HEADERS_MAX
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
 from tickwright.store.pool import Pool
@@ -331,19 +336,22 @@ class Tickwright(Declarations):
             destination: ``https://…``, ``wss://…``, ``amqp:EXCHANGE/ROUTING_KEY``, ``kafka:TOPIC``, ``pg:TOPIC``.
             payload: As for ``schedule``, at most 1 MiB.
             key: Messages with equal keys keep their order where the destination knows one.
-            headers: Sent with it; names in lower case.
+            headers: Sent with it; names in lower case. Without a ``traceparent`` among them the message belongs to
+                the trace of the code that calls, where there is one.
             connection: Yours, in a transaction; the message leaves when it commits, or never.
 
         Raises:
             Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, a payload as for ``schedule``. Permanent.
             Unavailable: ``app_not_open``.
         """
-        values = _message(destination, payload, key, headers, self.settings)
-        if connection is not None:
-            rows = await borrow(connection).fetch(_SQL["publish"], *values)
-        else:
-            rows = await self._open.pool.fetch(_SQL["publish"], *values)
-        return int(rows[0][0])
+        _check_destination(destination, self.settings)
+        with traces.working("create", traces.shown(destination)) as span:
+            values = _message(destination, payload, key, headers)
+            if connection is not None:
+                rows = await borrow(connection).fetch(_SQL["publish"], *values)
+            else:
+                rows = await self._open.pool.fetch(_SQL["publish"], *values)
+            return _stored(rows, span)
 
     def publish_sync(
         self,
@@ -355,9 +363,10 @@ class Tickwright(Declarations):
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """Do what :meth:`publish` does on a synchronous program's own connection; the app need not be open."""
-        values = _message(destination, payload, key, headers, self.settings)
-        rows = finish(borrow_sync(connection).fetch(_SQL["publish"], *values))
-        return int(rows[0][0])
+        _check_destination(destination, self.settings)
+        with traces.working("create", traces.shown(destination)) as span:
+            values = _message(destination, payload, key, headers)
+            return _stored(finish(borrow_sync(connection).fetch(_SQL["publish"], *values)), span)
 
     # ------------------------------------------------------------------ opening
 
@@ -494,15 +503,22 @@ def _job(  # noqa: PLR0917  the fast path of every call
 
 
 def _message(
-    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None, settings: Settings
+    destination: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str, str | None, str, str]:
-    _check_destination(destination, settings)
     text = to_json(payload)
     if len(text.encode()) > MESSAGE_BYTES_MAX:
         raise Rejected("payload_too_large", f"payload: at most {MESSAGE_BYTES_MAX} bytes", status=413, field="payload")
     named = dict(headers or {})
     check_headers(named)
+    if NAME not in {name.lower() for name in named} and len(named) < HEADERS_MAX and (here := traces.current()):
+        named[NAME] = here
     return destination, key, text, to_json(named)
+
+
+def _stored(rows: Sequence[Any], span: Span) -> int:
+    number = int(rows[0][0])
+    span.set_attribute("messaging.message.id", f"out_{number}")
+    return number
 
 
 def _check_destination(destination: str, settings: Settings) -> None:

@@ -31,6 +31,7 @@ from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.runtime.relay_rules import judge, message_of, scheme_of, unknown_scheme, waves
+from tickwright.runtime.relay_traces import publish_traced
 from tickwright.store.bell import Bell
 from tickwright.store.outbox import (
     LANE_MIN,
@@ -305,7 +306,7 @@ class OutboxRelay:
     async def _publish(self, broker: Broker, rows: Sequence[OutboxRow]) -> list[Outcome]:
         messages = [message_of(row, self._timeout) for row in rows]
         try:
-            return await broker.publish_many(messages)
+            return await publish_traced(broker, messages)
         except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop the others
             _log.error("relay.broker_raised", destination=rows[0].destination, error=repr(error))
             return [Unknown("broker_raised", repr(error)[:200])] * len(rows)

@@ -35,6 +35,7 @@ from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database
 from tickwright.wiring.report_desk import ReportDesk
 from tickwright.wiring.settings import Settings
+from tickwright.wiring.tracing import open_traces
 
 _SQL = load("tickwright.wiring.sql", "wiring.sql")
 _log = structlog.get_logger("tickwright.wiring")
@@ -75,7 +76,8 @@ async def open_link(
         declare: Whether to register ``handlers`` and the TOML file's task types.
 
     Raises:
-        Rejected: The TOML file is wrong (``invalid_config``, ``config_unreadable``). Permanent.
+        Rejected: The TOML file is wrong (``invalid_config``, ``config_unreadable``); ``tracing_not_installed``.
+            Permanent.
         Unavailable: ``database_unavailable``, or ``schema_behind`` (run ``tickwright migrate``). Retry.
     """
     types = load_config(settings.config).task_types if declare else ()
@@ -86,6 +88,19 @@ async def open_link(
         ):
             yield link
         return
+    async with open_traces(settings), _linked(settings, handlers, database, types, declare=declare) as link:
+        yield link
+
+
+@asynccontextmanager
+async def _linked(
+    settings: Settings,
+    handlers: HandlerRegistry | None,
+    database: Database,
+    types: Sequence[TaskType],
+    *,
+    declare: bool,
+) -> AsyncIterator[Link]:
     await ensure_schema(database)
     pool = await open_pool(database.url, max_size=settings.connections_max, pooled=database.pooled)
     reports_at = ReportDesk(settings)

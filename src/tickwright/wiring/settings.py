@@ -158,6 +158,7 @@ class Settings(BaseSettings):
         drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
         lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
         notifications: ``off`` to poll once a second instead of using LISTEN.
+        traces: Whether spans are recorded; where they go say OpenTelemetry's own variables.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json`` or ``text``; ``text`` by default on a terminal.
     """
@@ -200,6 +201,7 @@ class Settings(BaseSettings):
     connections_max: Annotated[int, Field(ge=4, le=500)] = 10
     drain: Annotated[Duration, Field(ge=timedelta(), le=timedelta(hours=1))] = timedelta(seconds=20)
     notifications: bool = True
+    traces: bool = False
     lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None

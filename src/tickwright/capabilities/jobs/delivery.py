@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Completed, Ending, Errored, Job, TaskType
+from tickwright.domain import traceparent
+from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 
 Senders = Mapping[str, Broker]
@@ -25,16 +27,19 @@ class Delivery:
         return ending_of(await self._broker.publish(self._message(job)), self._kind)
 
     def _message(self, job: Job) -> Message:
+        headers = {
+            "tickwright-task-type": job.type,
+            "tickwright-attempt": str(job.attempt),
+            "tickwright-fence": str(job.fence),
+            "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
+        }
+        if (here := traces.current()) is not None:
+            headers[traceparent.NAME] = here
         return Message(
             id=f"job_{job.id}",
             destination=self._kind.target,
             body=job.payload_json.encode(),
-            headers={
-                "tickwright-task-type": job.type,
-                "tickwright-attempt": str(job.attempt),
-                "tickwright-fence": str(job.fence),
-                "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
-            },
+            headers=headers,
             timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
             signing_secrets=self._kind.secrets,
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed
 from tickwright.capabilities.jobs.settler import Settler
+from tickwright.observe import traces
 from tickwright.ports.ids import random_unit
 
 INTERRUPTED = "interrupted: its worker stopped before it ended"
@@ -43,6 +44,8 @@ class Endings:
                 self._errored(job, ending)
 
     def _errored(self, job: Job, error: Errored) -> None:
+        if job.span is not None:
+            traces.fail(job.span, error.code)
         outcome = "timed_out" if error.code == "timeout" else "failed"
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._ended(job, "gone")
@@ -80,6 +83,8 @@ class Endings:
 
     def _ended(self, job: Job, outcome: str) -> None:
         entry = job.entry
+        if job.span is not None:
+            job.span.set_attribute("tickwright.outcome", outcome)
         entry.held -= 1
         entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
         if entry.granted is not None:

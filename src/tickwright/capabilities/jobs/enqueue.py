@@ -18,6 +18,7 @@ from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.instants import YEAR_MAX
+from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -34,7 +35,10 @@ FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
-COPY_COLUMNS = ("execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at")
+COPY_COLUMNS = (
+    "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
+)  # fmt: skip
+TOGETHER = "jobs"
 _TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
 
@@ -47,6 +51,7 @@ class NewJob(msgspec.Struct, frozen=True):
         delay: Added to the database's now; only without ``execute_at``.
         key: Idempotency key, unique among all jobs of the last days.
         digest: Of the request, so that the same key with another request is seen.
+        traceparent: The trace that it belongs to; set by the :class:`Enqueuer` from the code that calls it.
     """
 
     task_type: str
@@ -59,6 +64,7 @@ class NewJob(msgspec.Struct, frozen=True):
     timeout: timedelta | None = None
     expires_at: datetime | None = None
     delay: timedelta | None = None
+    traceparent: str | None = None
 
 
 class Scheduled(msgspec.Struct, frozen=True):
@@ -167,6 +173,14 @@ class Enqueuer:
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
         """
         attempts = await self._attempts(job)
+        if not traces.recording():
+            return await self._schedule(_in_trace(job), attempts, connection)
+        with traces.working("send", job.task_type) as span:
+            made = await self._schedule(_in_trace(job), attempts, connection)
+            span.set_attribute("messaging.message.id", f"job_{made.id}")
+            return made
+
+    async def _schedule(self, job: NewJob, attempts: int, connection: Connection | None) -> Scheduled:
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
@@ -218,17 +232,18 @@ class Enqueuer:
 
     async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
         """Schedule several jobs in one transaction; one answer per job, in order."""
-        pairs = [(job, await self._attempts(job)) for job in jobs]
-        if connection is not None:
-            return await self._insert_parts(connection, pairs)
-        async with self._pool.acquire() as own, own.transaction():
-            return await self._insert_parts(own, pairs)
+        with traces.working("send", TOGETHER, {"messaging.batch.message_count": len(jobs)}):
+            pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs]
+            if connection is not None:
+                return await self._insert_parts(connection, pairs)
+            async with self._pool.acquire() as own, own.transaction():
+                return await self._insert_parts(own, pairs)
 
     async def schedule_each(
         self, jobs: Sequence[NewJob], *, connection: Connection
     ) -> list[Scheduled | TickwrightError]:
         """Schedule at most ``COLLECT_MAX`` jobs in one statement a kind; each has an answer or an error of its own."""
-        pairs = [(job, await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
+        pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
     async def _insert_parts(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Scheduled]:
@@ -245,7 +260,7 @@ class Enqueuer:
             attempts = known.get(job.task_type)
             if attempts is None:
                 attempts = known[job.task_type] = (await self.types.get(job.task_type)).max_attempts
-            records.append(_record(check_new_job(job), job.max_attempts or attempts))
+            records.append(_record(_in_trace(check_new_job(job)), job.max_attempts or attempts))
         if connection is not None:
             return await self._copy(connection, records)
         async with self._pool.acquire() as own, own.transaction():
@@ -255,7 +270,7 @@ class Enqueuer:
         if any(record[0] is None for record in records):
             now = await connection.fetchval(_SQL["now"])
             records = [(now + (record[7] or NO_DELAY), *record[1:]) if not record[0] else record for record in records]
-        records = [record[:7] for record in records]
+        records = [(*record[:7], record[8]) for record in records]
         for start in range(0, len(records), COPY_ROWS):
             await connection.copy_records_to_table(
                 "scheduled_tasks",
@@ -333,4 +348,13 @@ def _judge_keys(pairs: list[tuple[NewJob, int]], answers: list[Any], keyed: Mapp
 
 def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
     timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
-    return (job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at, job.delay)
+    return (
+        job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at, job.delay,
+        job.traceparent,
+    )  # fmt: skip
+
+
+def _in_trace(job: NewJob) -> NewJob:
+    """Return ``job`` as a part of the trace of the code that runs, where there is one."""
+    here = traces.current()
+    return job if here is None else msgspec.structs.replace(job, traceparent=here)

@@ -12,10 +12,11 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from tickwright.capabilities.jobs.enqueue import KEY_LENGTH_MAX, Enqueuer, NewJob, Scheduled
+from tickwright.capabilities.jobs.enqueue import KEY_LENGTH_MAX, TOGETHER, Enqueuer, NewJob, Scheduled
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job, with_digest
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.domain.lines import ImportResult
+from tickwright.observe import traces
 from tickwright.ports.caller import Caller
 from tickwright.store.batches import BatchedImport
 from tickwright.store.pool import Connection, Pool
@@ -59,7 +60,10 @@ class Imports:
             raise Rejected(
                 "invalid_key", f"the key of an upload has 1 to {UPLOAD_KEY_CHARS_MAX} characters", status=409
             )
-        return await _JobImport(self._pool, self._enqueuer, caller, key=key, now=now, bounds=bounds).run(chunks)
+        with traces.working("send", TOGETHER) as span:
+            done = await _JobImport(self._pool, self._enqueuer, caller, key=key, now=now, bounds=bounds).run(chunks)
+            span.set_attribute("messaging.batch.message_count", done.created)
+            return done
 
 
 class _JobImport(BatchedImport[tuple[int, NewJob]]):

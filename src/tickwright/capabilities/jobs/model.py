@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
+from opentelemetry.trace import Span
 
 from tickwright.domain.retries import RetryPolicy
 
@@ -101,7 +102,7 @@ class Job:
     """
 
     __slots__ = (
-        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "_task", "deadline_s", "entry", "started_s",
+        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "_task", "deadline_s", "entry", "span", "started_s",
     )  # fmt: skip
 
     def __init__(self, row: Sequence[Any], entry: Any, reporter: _Reporter, fire_s: float) -> None:
@@ -112,6 +113,7 @@ class Job:
         self._fire_s = fire_s
         self._task: Any = None
         self.entry = entry
+        self.span: Span | None = None
         self.started_s = 0.0
         self.deadline_s = 0.0
 
@@ -159,6 +161,11 @@ class Job:
     def due_s(self) -> float:
         """When this attempt was due, in seconds since 1970 by the database's clock."""
         return self._row[9]  # type: ignore[no-any-return]
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the job was scheduled in, as it stands in the row: anybody may have written it."""
+        return self._row[11]  # type: ignore[no-any-return]
 
     @property
     def cancelled(self) -> bool:

@@ -37,6 +37,8 @@ from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.states import JobStatus
+from tickwright.domain.traceparent import NAME, traceparent_of
+from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
@@ -78,20 +80,23 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         dependencies=[Depends(allowed)],
         tags=["jobs"],
         **answers(CreatedJob, 201, 200),
-        **_with(takes(JobRequest), _key_header(255)),
+        **_with(takes(JobRequest), _key_header(255), _TRACEPARENT),
     )
     async def schedule(request: Request) -> Response:
         """Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there."""
         body = await gate.read_bytes(request)
-        made = await service.schedule_text(
-            body, key=request.headers.get("idempotency-key"), now=gate.now(), bounds=bounds
-        )
+        with traces.continued(traceparent_of(request.scope["headers"])):
+            made = await service.schedule_text(
+                body, key=request.headers.get("idempotency-key"), now=gate.now(), bounds=bounds
+            )
         status, location, text = created_answer(made.id, created=made.created)
         return Response(text, status, {"location": location}, media_type="application/json")
 
     lines = {"openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}}
 
-    @router.post("/v1/jobs:bulk", tags=["jobs"], **answers(ImportResult), **_with(lines, _key_header(200)))
+    @router.post(
+        "/v1/jobs:bulk", tags=["jobs"], **answers(ImportResult), **_with(lines, _key_header(200), _TRACEPARENT)
+    )
     async def import_jobs(request: Request, caller: operator) -> Response:
         """Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
 
@@ -100,13 +105,14 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
         sent again and makes no job twice.
         """
-        done = await service.imports.run(
-            gate.stream(request),
-            caller=caller,
-            key=request.headers.get("idempotency-key"),
-            now=gate.now(),
-            bounds=bounds,
-        )
+        with traces.continued(traceparent_of(request.scope["headers"])):
+            done = await service.imports.run(
+                gate.stream(request),
+                caller=caller,
+                key=request.headers.get("idempotency-key"),
+                now=gate.now(),
+                bounds=bounds,
+            )
         return answer(done)
 
 
@@ -115,8 +121,16 @@ def _key_header(length_max: int) -> dict[str, Any]:
     return {"name": "Idempotency-Key", "in": "header", "schema": schema}
 
 
-def _with(extra: dict[str, Any], parameter: dict[str, Any]) -> dict[str, Any]:
-    return {"openapi_extra": {**extra["openapi_extra"], "parameters": [parameter]}}
+_TRACEPARENT = {
+    "name": NAME,
+    "in": "header",
+    "description": "The trace that the job belongs to (W3C Trace Context); a malformed one is ignored.",
+    "schema": {"type": "string", "examples": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]},
+}
+
+
+def _with(extra: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"openapi_extra": {**extra["openapi_extra"], "parameters": [*parameters]}}
 
 
 def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, Protocol
 
 import msgspec
@@ -33,6 +34,7 @@ from tickwright.capabilities.jobs.model import (
     Snoozed,
 )
 from tickwright.domain.dbclock import DbClock
+from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
@@ -213,6 +215,7 @@ class Runner:
     async def _slot(self, number: int) -> None:
         loop, ready, running = asyncio.get_running_loop(), self._ready, self._running
         me = asyncio.current_task()
+        traces.leave()
         worked_since = monotonic()
         while True:
             while not ready:
@@ -230,7 +233,7 @@ class Runner:
             job.entry.note_start(self._clock.now(now) - job.due_s)
             self.busy += 1
             try:
-                await self._attempt(job)
+                await (self._traced(job) if traces.recording() or job.traceparent else self._attempt(job))
             finally:
                 running[number] = None
                 self.busy -= 1
@@ -243,6 +246,11 @@ class Runner:
             if now - worked_since > YIELD_AFTER_S:
                 await asyncio.sleep(0)
                 worked_since = monotonic()
+
+    async def _traced(self, job: Job) -> None:
+        """Run an attempt as a part of the trace that its job was scheduled in."""
+        with traces.attempting(job.type, job.traceparent, _facts_of(job)) as job.span:
+            await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
         entry: Entry = job.entry
@@ -281,7 +289,7 @@ class Runner:
             task.uncancel()
 
     async def _in_thread(self, job: Job, entry: Entry) -> Any:
-        call = asyncio.get_running_loop().run_in_executor(self._threads, entry.call, job)
+        call = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, entry.call, job)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -313,6 +321,14 @@ class Runner:
                 for job in self._running:
                     if job is not None and job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
                         self.stop_job(job, "timeout")
+
+
+def _facts_of(job: Job) -> dict[str, str | int]:
+    return {
+        "messaging.message.id": f"job_{job.id}",
+        "tickwright.attempt": job.attempt,
+        "tickwright.fence": job.fence,
+    }
 
 
 def _completed_with(result: Any) -> Ending:

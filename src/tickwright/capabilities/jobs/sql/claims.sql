@@ -46,11 +46,11 @@ WITH session AS MATERIALIZED (
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
             date_part('epoch', coalesce(t.retry_at, t.execute_at)) AS due_s,
-            date_part('epoch', t.expires_at) AS expires_s
+            date_part('epoch', t.expires_at) AS expires_s, t.traceparent
 )
 SELECT * FROM claimed
 UNION ALL
-SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
+SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        date_part('epoch', clock_timestamp()),
@@ -62,7 +62,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                AND coalesce(t.retry_at, t.execute_at) > now() + $7::interval
              ORDER BY coalesce(t.retry_at, t.execute_at)
              LIMIT 1) AS next),
-       date_part('epoch', now());
+       date_part('epoch', now()), NULL;
 
 -- name: check_held
 -- Of the jobs that a session runs, those that it must stop: cancelled by a user, or held by it no longer.

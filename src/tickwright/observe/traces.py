@@ -1,0 +1,159 @@
+"""Traces: one line from whoever asked, through the job and the outbox, to whoever receives it.
+
+Two things with two prices. *Passing on*: the ``traceparent`` that a caller brought goes along with its job, its
+callback and its messages, whether or not anybody here records a thing. *Recording*: spans are made when a process was
+told to (``record_with``); else every function here is a look at one name. Names are OpenTelemetry's for messaging:
+``create`` and ``send`` are a producer's, ``process`` is a consumer's.
+
+Nothing of a payload, a result or an error's words is ever put into a span: it leaves for somebody else's database.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
+
+from tickwright.domain.traceparent import read_traceparent
+
+Operation = Literal["create", "send", "process"]
+Fact = str | int | bool
+NO_SPAN = trace.INVALID_SPAN
+SYSTEM = "tickwright"
+_DESTINATION_CHARS_MAX = 200
+
+
+class _Recorder:
+    """Who makes the spans of this process; one for all that is opened in it."""
+
+    tracer: Tracer | None = None
+
+
+_recorder = _Recorder()
+
+
+def record_with(tracer: Tracer | None) -> None:
+    """Make spans with ``tracer`` from now on; ``None``: make none."""
+    _recorder.tracer = tracer
+
+
+def recording() -> bool:
+    """Whether spans are made here."""
+    return _recorder.tracer is not None
+
+
+def current() -> str | None:
+    """Return the ``traceparent`` of the code that runs: of our span, or of the program's own."""
+    here = trace.get_current_span()
+    return None if here is NO_SPAN else traceparent_of_span(here)
+
+
+def traceparent_of_span(span: Span) -> str | None:
+    """Return the ``traceparent`` that points to ``span``; ``None`` for one that belongs to no trace."""
+    here = span.get_span_context()
+    return f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags:02x}" if here.is_valid else None
+
+
+def leave() -> None:
+    """Let this task belong to no trace, whichever one it was started in: for a loop that works for many."""
+    contexts.attach(Context())
+
+
+@contextmanager
+def continued(traceparent: str | None) -> Iterator[None]:
+    """Run the block as a part of the caller's trace; as it is, where there is none or it is malformed."""
+    parent = read_traceparent(traceparent)
+    if parent is None:
+        yield
+        return
+    token = contexts.attach(_context_of(parent))
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def start(operation: Operation, destination: str, parent: str | None, facts: Mapping[str, Fact]) -> Span:
+    """Return a span, a part of the trace of ``parent`` or the first of its own; the caller ends it.
+
+    It is not the current span of anything: for several messages that leave together.
+    """
+    return _start(operation, destination, _context_of(parent), facts)
+
+
+@contextmanager
+def working(operation: Operation, destination: str, facts: Mapping[str, Fact] | None = None) -> Iterator[Span]:
+    """Run the block inside a span that belongs to the trace of the code around it; without recording, just run it."""
+    if _recorder.tracer is None:
+        yield NO_SPAN
+        return
+    with _inside(_start(operation, destination, None, facts or {})) as span:
+        yield span
+
+
+@contextmanager
+def attempting(destination: str, parent: str | None, facts: Mapping[str, Fact]) -> Iterator[Span]:
+    """Run the block as one attempt of what ``parent`` asked for, in its trace or in one of its own.
+
+    Without recording the block still belongs to the trace of ``parent``, so that what it asks for does.
+    """
+    if _recorder.tracer is None:
+        with continued(parent):
+            yield NO_SPAN
+        return
+    with _inside(start("process", destination, parent, facts)) as span:
+        yield span
+
+
+def fail(span: Span, code: str) -> None:
+    """Mark a span as failed with a stable code."""
+    span.set_status(StatusCode.ERROR)
+    span.set_attribute("error.type", code)
+
+
+def shown(destination: str) -> str:
+    """Return a destination as spans may show it: of a URL no more than scheme and host, so no secret and few names."""
+    scheme, separator, rest = destination.partition("://")
+    if not separator:
+        return destination[:_DESTINATION_CHARS_MAX]
+    host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{host}"[:_DESTINATION_CHARS_MAX]
+
+
+@contextmanager
+def _inside(span: Span) -> Iterator[Span]:
+    token = contexts.attach(trace.set_span_in_context(span))
+    try:
+        yield span
+    except BaseException as error:
+        fail(span, type(error).__qualname__)
+        raise
+    finally:
+        contexts.detach(token)
+        span.end()
+
+
+def _start(operation: Operation, destination: str, context: Context | None, facts: Mapping[str, Fact]) -> Span:
+    tracer = _recorder.tracer
+    if tracer is None:
+        return NO_SPAN
+    kind = SpanKind.CONSUMER if operation == "process" else SpanKind.PRODUCER
+    named = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+    return tracer.start_span(f"{operation} {destination}", context, kind, {**named, **facts})
+
+
+def _context_of(traceparent: str | None) -> Context:
+    parent = read_traceparent(traceparent)
+    if parent is None:
+        return Context()
+    _, trace_id, span_id, flags = parent.split("-")
+    caller = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    return trace.set_span_in_context(NonRecordingSpan(caller), Context())
