@@ -33,12 +33,15 @@ async def test_the_document_is_complete(api: RunningApi) -> None:
     assert document["openapi"].startswith("3.1")
     names = set(document["components"]["schemas"])
     assert references(document) <= names
+    assert set(document["components"]["securitySchemes"]) == {"key", "session", "csrf"}
     for path, item in document["paths"].items():
-        for operation in item.values():
+        for method, operation in item.items():
             assert operation["responses"]["default"]["content"]["application/problem+json"]
             assert operation["summary"], path
             opened = not path.startswith("/v1") or "openapi" in path or path.startswith("/v1/report-files/")
-            assert operation["security"] == ([] if opened else [{"key": []}])
+            opened = opened or (method, path) == ("post", "/v1/session")
+            cookie = {"session": []} if method == "get" else {"session": [], "csrf": []}
+            assert operation["security"] == ([] if opened else [{"key": []}, cookie])
 
 
 def references(value: Any) -> set[str]:

@@ -19,14 +19,17 @@ from starlette.types import ASGIApp
 
 from tickwright.api.alert_routes import STRUCTS as ALERT_STRUCTS
 from tickwright.api.alert_routes import receiver_routes
-from tickwright.api.auth import CALLER, Authenticator, caller_of
+from tickwright.api.auth import CALLER, COOKIE_SHOWN, Authenticator, caller_of
 from tickwright.api.bodies import ClientGone, Receive
 from tickwright.api.context import ApiContext
+from tickwright.api.cookies import over_tls, signed_out
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
 from tickwright.api.openapi import document, is_open
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
 from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
+from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
+from tickwright.api.session_routes import session_routes
 from tickwright.capabilities.campaigns.routes import STRUCTS as CAMPAIGN_STRUCTS
 from tickwright.capabilities.campaigns.routes import campaign_routes
 from tickwright.capabilities.fanout.routes import STRUCTS as FANOUT_STRUCTS
@@ -50,7 +53,7 @@ class Api:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._auth = Authenticator(context.pool, context.limits)
-        self.framework = _framework(context, ApiGate(self._auth, context.limits))
+        self.framework = _framework(context, self._auth)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -70,12 +73,12 @@ class Api:
         except ClientGone:
             _log.info("api.client_gone", path=scope["path"][:100])
         except Exception as error:  # noqa: BLE001  the outermost frame of a request: here it becomes an answer
-            await _tell(error, scope, send)
+            await _tell(error, scope, send, self._context.cookie_path)
 
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
-        if not is_open(scope["path"]):
+        if not is_open(scope["method"], scope["path"]):
             scope[CALLER] = await caller_of(self._auth, scope)
         await self.framework(scope, receive, send)
 
@@ -103,7 +106,7 @@ class _Guarded:
         await self._send(message)
 
 
-async def _tell(error: Exception, scope: Scope, send: _Guarded) -> None:
+async def _tell(error: Exception, scope: Scope, send: _Guarded, cookie_path: str) -> None:
     ours = translate(error)
     if isinstance(ours, Unavailable):  # the world's: expected, and a stack says nothing about it
         _log.warning("api.unavailable", code=ours.code, path=scope["path"][:100], error=repr(error)[:500])
@@ -112,6 +115,9 @@ async def _tell(error: Exception, scope: Scope, send: _Guarded) -> None:
     if send.begun:
         raise error
     status, headers, body = problem(ours or unexpected())
+    if status == 401 and COOKIE_SHOWN in scope:  # it opens nothing any more
+        cleared = signed_out(cookie_path, secure=over_tls(scope["headers"], scope["scheme"]))
+        headers.append((cleared[0].encode(), cleared[1].encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -134,7 +140,8 @@ class _Framework(FastAPI):
         return whole.app if isinstance(whole, ServerErrorMiddleware) else whole
 
 
-def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
+def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
+    gate = ApiGate(auth, context.limits)
     app = _Framework(
         title="Tickwright",
         version=context.version,
@@ -149,6 +156,7 @@ def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
         },
     )
     app.include_router(open_routes(context))
+    app.include_router(session_routes(context, auth, gate))
     app.include_router(job_routes(context.jobs, gate, context.limits.schedule))
     app.include_router(polling_routes(context.polling, gate))
     app.include_router(fanout_routes(context.fanout, gate))
@@ -162,7 +170,7 @@ def _framework(context: ApiContext, gate: ApiGate) -> FastAPI:
     async def openapi() -> Response:
         """Return this document."""
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
-        ours = (*systems, *ALERT_STRUCTS, *STRUCTS)
+        ours = (*systems, *ALERT_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
         return answer(document(app, ours))
 
     return app

@@ -1,5 +1,8 @@
 """Who asks: API keys, looked up together and believed for less than a second.
 
+A program shows its key in ``Authorization``. A browser has it in a cookie, which signs a request without that
+header; what it then needs for a change is in :mod:`tickwright.api.cookies`.
+
 A key is looked up by its SHA-256, so no comparison takes longer the more of it is right. However many
 requests with however many unknown keys come, one lookup is under way at a time, for all that wait: a flood
 of guesses costs the database one small query after the other, never a connection each.
@@ -15,7 +18,8 @@ from typing import Any
 import structlog
 
 from tickwright.api.context import ApiLimits
-from tickwright.capabilities.jobs.access import key_hash
+from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_keys
+from tickwright.capabilities.jobs.access import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
@@ -27,6 +31,8 @@ _SQL = load("tickwright.api.sql", "access.sql")
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(tw_[A-Za-z0-9_-]{43})")
 KNOWN_MAX = 10_000
 CALLER = "tickwright.caller"
+CSRF = "tickwright.csrf"
+COOKIE_SHOWN = "tickwright.cookie_shown"
 LOOKUP_MAX = 1_000
 _log = structlog.get_logger("tickwright.api")
 
@@ -66,15 +72,19 @@ class Authenticator:
         given = [value for name, value in headers if name == b"authorization"]
         bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
         if bearer is None:
-            raise _stranger("send Authorization: Bearer tw_…")
-        digest = key_hash(bearer[1].decode())
+            raise stranger("send Authorization: Bearer tw_…")
+        return await self.holder(bearer[1].decode())
+
+    async def holder(self, key: str) -> Caller:
+        """Return whose ``key`` this is; the errors are those of :meth:`caller`."""
+        digest = key_hash(key)
         known = self._known.get(digest)
         now_s = monotonic()
         if known is None or now_s > known.until_s:
             known = await self._look_up(digest)
             if known is None:
-                _log.warning("api.unknown_key", prefix=bearer[1][:8].decode())
-                raise _stranger("this key is unknown, expired or revoked")
+                _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
+                raise stranger("this key is unknown, expired or revoked")
         self._take_turn(known, now_s)
         return known.caller
 
@@ -147,8 +157,23 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
     No server takes the ``CALLER`` entry of a scope from a network, so nothing that is sent can set it.
     """
     caller: Caller | None = scope.get(CALLER)
-    return await auth.caller(scope["headers"]) if caller is None else caller
+    if caller is not None:
+        return caller
+    headers = scope["headers"]
+    shown = [] if any(name == b"authorization" for name, _ in headers) else session_keys(headers)
+    if not shown:
+        return await auth.caller(headers)
+    scope[COOKIE_SHOWN] = True
+    key = shown[0]
+    if key is None or len(shown) > 1:
+        raise stranger("the session's cookie is no key, or there are two of it; sign in again")
+    if scope["method"] not in SAFE_METHODS:
+        check_change(headers, key)
+    caller = await auth.holder(key)
+    scope[CSRF] = csrf_token(key)
+    return caller
 
 
-def _stranger(message: str) -> Rejected:
+def stranger(message: str) -> Rejected:
+    """Return the refusal of somebody whom we do not know."""
     return Rejected("unauthenticated", message, status=401)

@@ -11,6 +11,7 @@ from tickwright.capabilities.jobs.requests import ScheduleBounds
 from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
+from tickwright.ports.caller import Role
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.poll_desk import PollDesk
 from tickwright.store.pool import Pool
@@ -65,6 +66,8 @@ class ApiContext:
         metrics: Prometheus text for ``/metrics``.
         version: Of the product.
         limits: Bounds of this process.
+        path_prefix: Under which browsers see this process, such as ``/tickwright``; empty at the root.
+        payloads_from: The lowest role that sees payloads and other data of users.
     """
 
     pool: Pool
@@ -80,3 +83,10 @@ class ApiContext:
     metrics: Callable[[], bytes]
     version: str
     limits: ApiLimits = field(default_factory=ApiLimits)
+    path_prefix: str = ""
+    payloads_from: Role = Role.VIEWER
+
+    @property
+    def cookie_path(self) -> str:
+        """What a browser sends the session's cookie to."""
+        return f"{self.path_prefix}/"

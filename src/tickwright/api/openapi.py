@@ -7,32 +7,40 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
 from tickwright.api.problems import PROBLEM_TYPE, Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
 """What lies below is opened by a signature in the link itself."""
 _PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _ERRORS = {
     "401": "No key, or one that is unknown, expired or revoked",
-    "403": "The key's role is too low",
+    "403": "The key's role is too low, or a cookie signs a change without proof that a page of ours sent it",
     "422": "A value is not allowed",
     "429": "Too many requests; see Retry-After",
     "503": "The database is away; see Retry-After",
     "default": "Any other error",
 }
+_SCHEMES = {
+    "key": {"type": "http", "scheme": "bearer", "bearerFormat": "tw_…"},
+    "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    "csrf": {"type": "apiKey", "in": "header", "name": CSRF_HEADER},
+}
 _DESCRIPTION = (
     "Errors are RFC 9457 problem details with a stable `code`. Every route under /v1 needs a key "
-    "(`Authorization: Bearer tw_…`) but this document and signed links to files; "
+    "(`Authorization: Bearer tw_…`, or the cookie of `POST /v1/session`, which for changes needs `x-tickwright-csrf` "
+    "beside it) but this document, the sign-in and signed links to files; "
     "/healthz, /readyz and /metrics need none. "
     "Roles: viewer reads, operator acts on jobs and trackers, admin manages keys, task types, secrets, accounts, "
     "partners, entities, modules and report types."
 )
 
 
-def is_open(path: str) -> bool:
-    """Whether a path needs no key."""
-    return path in OPEN_PATHS or path.startswith(SIGNED)
+def is_open(method: str, path: str) -> bool:
+    """Whether a request needs no key: it says nothing of anybody, carries a signature, or signs in."""
+    return path in OPEN_PATHS or path.startswith(SIGNED) or (method, path) == SIGN_IN
 
 
 def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
@@ -51,22 +59,27 @@ def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):
             framework.pop(name, None)  # our errors are problems
         components["schemas"] = dict(sorted({**framework, **schemas}.items()))
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "tw_…"}}
+        components["securitySchemes"] = _SCHEMES
         for path, operations in made["paths"].items():
-            for operation in operations.values():
-                _complete(operation, is_open=is_open(path))
+            for method, operation in operations.items():
+                _complete(operation, method.upper(), path)
         app.openapi_schema = made
     return app.openapi_schema
 
 
-def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
+def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     answers = operation["responses"]
+    needs_none = is_open(method, path)
     answers.pop("422", None)
     for status, description in _ERRORS.items():
-        if not is_open or status == "default":
+        if not needs_none or status == "default":
             answers.setdefault(status, {"description": description, **_PROBLEM})
     for status, found in answers.items():
         if status == "200" and not found.get("content") and "201" in answers:
             answers.pop(status)
             break
-    operation["security"] = [] if is_open else [{"key": []}]
+    if method in SAFE_METHODS:
+        cookie: dict[str, list[str]] = {"session": []}
+    else:
+        cookie = {"session": [], "csrf": []}
+    operation["security"] = [] if needs_none else [{"key": []}, cookie]

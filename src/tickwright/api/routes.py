@@ -1,4 +1,4 @@
-"""The routes that belong to no capability: who am I, what lives, what happened, and the keys."""
+"""The routes that belong to no capability: what lives, what happened, and the keys."""
 
 from typing import Annotated, Literal
 
@@ -26,15 +26,6 @@ from tickwright.runtime.poll_desk import PollRelayView, ReconcileRequest, Reconc
 from tickwright.runtime.poll_partitions import PollPartitionView, poll_partitions
 
 
-class SessionView(msgspec.Struct):
-    """Who the key is."""
-
-    name: str
-    role: str
-    key_id: int | None
-    version: str
-
-
 class HealthView(msgspec.Struct):
     """That the process answers; nothing else."""
 
@@ -58,7 +49,7 @@ class DrainView(msgspec.Struct):
 STRUCTS = (
     DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
     Page[LeaseView], Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
-    ReconcileRequest, ReconcileView, SessionView,
+    ReconcileRequest, ReconcileView,
 )  # fmt: skip
 
 
@@ -91,11 +82,6 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
     operations = context.jobs.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
-
-    @router.get("/v1/session", **answers(SessionView))
-    async def session(caller: Annotated[Caller, Depends(gate.allow(Role.VIEWER))]) -> Response:
-        """Say who the key is."""
-        return answer(SessionView(caller.name, caller.role.name.lower(), caller.key_id, context.version))
 
     @router.get("/v1/workers", dependencies=viewer, **answers(Page[WorkerView]))
     async def list_workers() -> Response:

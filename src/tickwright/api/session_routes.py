@@ -1,0 +1,150 @@
+"""Signing in and out with a browser, and who one is.
+
+A sign-in keeps the key in a cookie; see :mod:`tickwright.api.cookies`. Attempts that fail are limited, for all of
+them together: what is limited is noise in the log, for nobody guesses 256 bits. A good key is looked
+up first and always opens, so a flood of bad ones locks nobody out.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+import structlog
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from tickwright.api.auth import CSRF, Authenticator, stranger
+from tickwright.api.context import ApiContext
+from tickwright.api.cookies import Site, cross_site, csrf_token, is_key, over_tls, signed_in, signed_out, site_of
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.gate import Gate
+from tickwright.ports.ids import monotonic
+from tickwright.ports.rest import answer, answers, takes
+from tickwright.store.audit import write_audit
+
+FAILURES_BURST = 20
+FAILURE_GAP_S = 1.0
+_log = structlog.get_logger("tickwright.api")
+
+
+class SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """An API key that signs in."""
+
+    key: Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class SessionView(msgspec.Struct):
+    """Who the key is.
+
+    Attributes:
+        csrf: To be sent as ``x-tickwright-csrf`` with every change that the cookie signs; none for a bearer key.
+        shows_payloads: Whether this role sees payloads and other data of users.
+    """
+
+    name: str
+    role: str
+    key_id: int | None
+    version: str
+    csrf: str | None
+    shows_payloads: bool
+
+
+STRUCTS = (SessionRequest, SessionView)
+
+
+class Failures:
+    """How many sign-ins of one process may fail: a burst, then one a second."""
+
+    def __init__(self) -> None:
+        self._free_at_s = 0.0
+
+    def count(self, now_s: float) -> None:
+        """Count one.
+
+        Raises:
+            Rejected: ``too_many_sign_ins`` (429) with ``Retry-After``. Retry.
+        """
+        due_s = max(self._free_at_s, now_s)
+        wait_s = due_s - now_s - FAILURES_BURST * FAILURE_GAP_S
+        if wait_s > -FAILURE_GAP_S:
+            raise Rejected(
+                "too_many_sign_ins",
+                "too many sign-ins fail here; wait, and copy the whole key",
+                status=429,
+                retry_after_s=wait_s + FAILURE_GAP_S,
+            )
+        self._free_at_s = due_s + FAILURE_GAP_S
+
+
+def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
+    """Return the routes of the session."""
+    router = APIRouter(tags=["session"])
+    anybody = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+    door = _Door(context, auth)
+
+    @router.post("/v1/session", **answers(SessionView), **takes(SessionRequest))
+    async def open_session(request: Request) -> Response:
+        """Sign in with an API key: the answer sets a cookie that no script can read, for at most twelve hours."""
+        if site_of(request.scope["headers"]) is Site.OTHER:
+            raise cross_site()
+        key = (await gate.read(request, SessionRequest)).key
+        caller = await door.open(key, request)
+        cookie = signed_in(key, context.cookie_path, secure=_secure(request))
+        return answer(_view(context, caller, csrf_token(key)), headers=dict([cookie]))
+
+    @router.get("/v1/session", **answers(SessionView))
+    async def session(request: Request, caller: anybody) -> Response:
+        """Say who the key is."""
+        return answer(_view(context, caller, request.scope.get(CSRF)))
+
+    @router.delete("/v1/session", status_code=204, response_class=Response)
+    async def close_session(request: Request, caller: anybody) -> Response:
+        """Sign out: the browser forgets the key, which stays good elsewhere."""
+        await door.close(caller)
+        return Response(status_code=204, headers=dict([signed_out(context.cookie_path, secure=_secure(request))]))
+
+    return router
+
+
+class _Door:
+    """Lets in and out, and says so in the log and the audit trail."""
+
+    def __init__(self, context: ApiContext, auth: Authenticator) -> None:
+        self._pool, self._auth = context.pool, auth
+        self._failures = Failures()
+
+    async def open(self, key: str, request: Request) -> Caller:
+        try:
+            if not is_key(key):
+                raise stranger("this is no API key; one begins with tw_ and has 46 characters")
+            caller = await self._auth.holder(key)
+        except Rejected as error:
+            if error.http_status == 401:
+                self._failures.count(monotonic())
+                _log.warning("session.open", outcome="refused", client=_client(request))
+            raise
+        await self._tell("session.open", caller)
+        _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))
+        return caller
+
+    async def close(self, caller: Caller) -> None:
+        await self._tell("session.close", caller)
+        _log.info("session.close", caller=caller.name)
+
+    async def _tell(self, action: str, caller: Caller) -> None:
+        async with self._pool.acquire() as connection:
+            role = {"role": caller.role.name.lower()}
+            await write_audit(connection, caller, action, f"key:{caller.key_id}", after=role)
+
+
+def _view(context: ApiContext, caller: Caller, csrf: str | None) -> SessionView:
+    shows = caller.role >= context.payloads_from
+    return SessionView(caller.name, caller.role.name.lower(), caller.key_id, context.version, csrf, shows)
+
+
+def _secure(request: Request) -> bool:
+    return over_tls(request.scope["headers"], request.scope["scheme"])
+
+
+def _client(request: Request) -> Any:
+    return request.client.host if request.client else None

@@ -1,0 +1,284 @@
+"""Signing in with a browser: the cookie, what it opens, and what a page of another site cannot do with it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.api import Answer, Client, RunningApi, running_api
+from kit.waiting import eventually_async
+from tickwright.api import ApiLimits
+from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_keys, site_of
+from tickwright.api.session_routes import FAILURES_BURST
+
+GOOD = "tw_" + "A" * 43
+OTHERS = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
+OURS = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API."""
+    async with running_api(database_url) as running:
+        yield running
+
+
+class Browser:
+    """Keeps the cookie and the token, as the page does; each header can be replaced."""
+
+    def __init__(self, client: Client, cookie: str, csrf: str) -> None:
+        self._client, self.cookie, self.csrf = client, cookie, csrf
+
+    async def send(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        """Send as the page would."""
+        ours = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": self.csrf}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        whole = {name: value for name, value in {**ours, **named}.items() if value}
+        return await self._client.send(method, path, body, headers=whole)
+
+
+async def signed_in(api: RunningApi, client: Client | None = None) -> Browser:
+    """A browser whose user signed in with the key of ``client``, an admin's by default."""
+    key = (client or api.admin).key
+    answer = await api.stranger.post("/v1/session", {"key": key}, headers=OURS)
+    assert answer.status == 200, answer.body
+    return Browser(api.stranger, answer.headers["set-cookie"].partition(";")[0], answer.json["csrf"])
+
+
+async def test_a_sign_in_sets_a_cookie_that_no_script_can_read(api: RunningApi) -> None:
+    """HttpOnly, SameSite=Strict, bounded, for our path only; the answer says who one is and the token for changes."""
+    answer = await api.stranger.post("/v1/session", {"key": api.operator.key}, headers=OURS)
+    pieces = answer.headers["set-cookie"].split("; ")
+    assert pieces[0] == f"tickwright_session={api.operator.key}"
+    assert set(pieces[1:]) == {"Path=/", f"Max-Age={MAX_AGE_S}", "HttpOnly", "SameSite=Strict"}
+    assert MAX_AGE_S <= 12 * 3600
+    said = answer.json
+    assert (said["name"], said["role"], said["shows_payloads"]) == ("operator", "operator", True)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", said["csrf"])
+    assert api.operator.key is not None
+    assert api.operator.key[3:] not in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    "header", [{"X-Forwarded-Proto": "https"}, {"Origin": "https://HOST", "X-Forwarded-Host": "HOST"}]
+)
+async def test_over_tls_the_cookie_is_secure(api: RunningApi, header: dict[str, str]) -> None:
+    """A cookie that came over TLS never leaves without it."""
+    answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers=header)
+    assert answer.headers["set-cookie"].endswith("; Secure")
+
+
+async def test_the_cookie_reads_and_with_its_token_changes(api: RunningApi) -> None:
+    """What a bearer key may do, the page may do too, the fast lane included."""
+    browser = await signed_in(api)
+    assert (await browser.send("GET", "/v1/session", X_Tickwright_Csrf="", Sec_Fetch_Site="")).json == {
+        "name": "admin",
+        "role": "admin",
+        "key_id": (await api.admin.get("/v1/session")).json["key_id"],
+        "version": "0.0.0",
+        "csrf": browser.csrf,
+        "shows_payloads": True,
+    }
+    assert (await browser.send("POST", "/v1/jobs", {"task_type": "noop"})).status == 201
+    assert (await browser.send("POST", "/v1/task-types/noop/pause")).status == 200
+    assert (await api.admin.get("/v1/session")).json["csrf"] is None
+
+
+CHANGES = [("POST", "/v1/jobs"), ("POST", "/v1/task-types/noop/pause"), ("DELETE", "/v1/session")]
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"X_Tickwright_Csrf": ""}, "csrf_token_missing"),
+        ({"X_Tickwright_Csrf": "x" * 43}, "csrf_token_wrong"),
+        ({"X_Tickwright_Csrf": csrf_token(GOOD)}, "csrf_token_wrong"),
+        ({"Sec_Fetch_Site": "cross-site"}, "cross_site"),
+        ({"Sec_Fetch_Site": "same-site"}, "cross_site"),
+        ({"Sec_Fetch_Site": "cross-site", "Origin": "http://127.0.0.1"}, "cross_site"),
+        ({"Sec_Fetch_Site": ""}, "cross_site"),
+        ({"Sec_Fetch_Site": "", "Origin": "null"}, "cross_site"),
+        ({"Sec_Fetch_Site": "", "Origin": "https://evil.example"}, "cross_site"),
+        ({"Sec_Fetch_Site": "", "Origin": "http://127.0.0.1:1"}, "cross_site"),
+    ],
+)
+async def test_a_change_that_no_page_of_ours_sent_is_refused(
+    api: RunningApi, method: str, path: str, headers: dict[str, str], code: str
+) -> None:
+    """The cookie alone changes nothing: 403, and nothing has happened."""
+    browser = await signed_in(api)
+    before = await api.pool.fetchval("SELECT max(id) FROM tickwright.audit")
+    body = {"task_type": "noop"} if path == "/v1/jobs" else None
+    (await browser.send(method, path, body, **headers)).says(403, code)
+    assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
+    assert await api.pool.fetchval("SELECT max(id) FROM tickwright.audit") == before
+
+
+async def test_without_fetch_metadata_the_origin_decides(api: RunningApi) -> None:
+    """Plain HTTP on a network has no Sec-Fetch-Site: the Origin must be this host, or the one that the proxy had."""
+    browser = await signed_in(api)
+    for headers in (
+        {"Origin": f"http://127.0.0.1:{api.port}"},
+        {"Origin": "https://ticks.example", "X_Forwarded_Host": "ticks.example"},
+        {"Origin": "https://ticks.example", "X_Forwarded_Host": "Ticks.example:443"},
+    ):
+        answer = await browser.send("POST", "/v1/task-types/noop/pause", None, Sec_Fetch_Site="", **headers)
+        assert answer.status == 200, (headers, answer.body)
+
+
+async def test_a_bearer_key_needs_neither_token_nor_site_and_outranks_the_cookie(api: RunningApi) -> None:
+    """No browser sends Authorization by itself; where it is sent, the cookie does not count, not even a good one."""
+    assert (await api.operator.post("/v1/jobs", {"task_type": "noop"}, headers=OTHERS)).status == 201
+    browser = await signed_in(api)
+    (await browser.send("GET", "/v1/session", Authorization="Bearer tw_wrong")).says(401, "unauthenticated")
+    said = await browser.send("GET", "/v1/session", Authorization=f"Bearer {api.viewer.key}")
+    assert (said.json["role"], said.json["csrf"]) == ("viewer", None)
+
+
+@pytest.mark.parametrize("header", [OTHERS, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}])
+async def test_nobody_is_signed_in_from_another_site(api: RunningApi, header: dict[str, str]) -> None:
+    """A page of somebody else cannot sign its visitor in with a key of its own."""
+    answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers=header)
+    assert "set-cookie" not in answer.says(403, "cross_site").headers
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_no_form_signs_in_or_changes_anything(api: RunningApi, content_type: str) -> None:
+    """What a form of another site can send is no JSON to us, even from a browser that says nothing of sites."""
+    body = b'{"key": "' + (api.viewer.key or "").encode() + b'"}'
+    answer = await api.stranger.post("/v1/session", body, headers={"Content-Type": content_type})
+    assert "set-cookie" not in answer.says(415, "unsupported_media_type").headers
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    [
+        "tickwright_session={key}; tickwright_session={key}",
+        "tickwright_session={other}; tickwright_session={key}",
+        "tickwright_session={key}; tickwright_session=",
+        'tickwright_session="{key}"',
+        "tickwright_session={key}x",
+        "tickwright_session=",
+        "tickwright_session",
+        "tickwright_session=tw_" + "é" * 43,
+        "tickwright_session={key},",
+    ],
+)
+async def test_a_cookie_that_is_doubtful_is_none_and_is_cleared(api: RunningApi, cookie: str) -> None:
+    """Two of the name, or a malformed one: 401, and the browser is told to forget ours."""
+    shown = cookie.format(key=api.admin.key, other=GOOD)
+    answer = await api.stranger.get("/v1/session", headers={"Cookie": shown})
+    cleared = answer.says(401, "unauthenticated").headers["set-cookie"]
+    assert cleared.startswith("tickwright_session=; Path=/; Max-Age=0; HttpOnly")
+
+
+async def test_a_name_like_ours_is_another_cookie(api: RunningApi) -> None:
+    """Names count whole and with their case; a stranger's cookies are not touched."""
+    for name in ("Tickwright_session", "xtickwright_session", "tickwright_session2", "__Host-tickwright_session"):
+        answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{name}={api.admin.key}"})
+        assert "set-cookie" not in answer.says(401, "unauthenticated").headers
+    found = session_keys([(b"cookie", f"a=b;{'x' * 8000}; tickwright_session = {GOOD}".encode()), (b"cookie", b"")])
+    assert found == [GOOD]
+
+
+async def test_a_revoked_key_signs_its_browser_out(api: RunningApi) -> None:
+    """Within a second, without anything that was kept about the session."""
+    made = (await api.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
+    browser = await signed_in(api, api.stranger.with_key(made["key"]))
+    assert (await browser.send("GET", "/v1/session")).status == 200
+    await api.admin.post(f"/v1/keys/{made['details']['id']}/revoke")
+
+    async def signed_out() -> bool:
+        answer = await browser.send("GET", "/v1/session")
+        return answer.status == 401 and "Max-Age=0" in answer.headers["set-cookie"]
+
+    await eventually_async(signed_out)
+
+
+async def test_signing_out_clears_the_cookie(api: RunningApi) -> None:
+    """The key stays good: only this browser forgets it."""
+    browser = await signed_in(api)
+    answer = await browser.send("DELETE", "/v1/session")
+    assert answer.status == 204
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert (await api.admin.get("/v1/session")).status == 200
+
+
+async def test_signing_in_and_out_is_in_the_audit_trail(api: RunningApi) -> None:
+    """Who and when; never the key. A refused one leaves no line."""
+    browser = await signed_in(api, api.operator)
+    await browser.send("DELETE", "/v1/session")
+    (await api.stranger.post("/v1/session", {"key": GOOD})).says(401, "unauthenticated")
+    rows = await api.pool.fetch("SELECT * FROM tickwright.audit WHERE action LIKE 'session.%' ORDER BY id")
+    assert [(row["action"], row["actor"]) for row in rows] == [
+        ("session.open", "operator"),
+        ("session.close", "operator"),
+    ]
+    assert api.operator.key is not None
+    assert api.operator.key not in str([dict(row) for row in rows])
+
+
+async def test_sign_ins_that_fail_are_limited_and_good_keys_are_not_locked_out(api: RunningApi) -> None:
+    """After a burst 429 with Retry-After, for bad keys of any shape; a good one still opens at once."""
+    for number in range(FAILURES_BURST):
+        bad = GOOD if number % 2 else "guess"
+        answer = await api.stranger.post("/v1/session", {"key": bad})
+        assert "set-cookie" not in answer.says(401, "unauthenticated").headers
+    limited = (await api.stranger.post("/v1/session", {"key": GOOD})).says(429, "too_many_sign_ins")
+    assert int(limited.headers["retry-after"]) >= 1
+    assert (await signed_in(api)).csrf
+
+
+async def test_a_flood_of_bad_sign_ins_leaves_good_requests_alone(api: RunningApi) -> None:
+    """A thousand at once: bearer keys and sign-ins are answered meanwhile."""
+    flood = [asyncio.create_task(api.stranger.post("/v1/session", {"key": GOOD})) for _ in range(1_000)]
+    assert (await signed_in(api)).csrf
+    assert (await api.viewer.get("/v1/session")).status == 200
+    answers = await asyncio.gather(*flood)
+    assert {answer.status for answer in answers} == {401, 429}
+    assert sum(answer.status == 401 for answer in answers) <= FAILURES_BURST + 60
+
+
+async def test_a_key_above_its_rate_cannot_sign_in_round_it(database_url: str) -> None:
+    """The cookie is the key: one rate for both."""
+    async with running_api(database_url, limits=ApiLimits(requests_per_s=0.1, burst=1)) as api:
+        browser = await signed_in(api, api.viewer)
+        await browser.send("GET", "/v1/session")
+        (await browser.send("GET", "/v1/session")).says(429, "rate_limited")
+
+
+@pytest.mark.parametrize(
+    ("headers", "site"),
+    [
+        ([(b"sec-fetch-site", b"none")], Site.OURS),
+        ([(b"sec-fetch-site", b"same-origin"), (b"sec-fetch-site", b"cross-site")], Site.OTHER),
+        ([(b"sec-fetch-site", b"")], Site.OTHER),
+        ([], Site.UNSAID),
+        ([(b"host", b"a")], Site.UNSAID),
+        ([(b"origin", b"http://a"), (b"host", b"a")], Site.OURS),
+        ([(b"origin", b"HTTP://A:80"), (b"host", b"a")], Site.OURS),
+        ([(b"origin", b"http://a"), (b"host", b"a:8080")], Site.OTHER),
+        ([(b"origin", b"https://a"), (b"host", b"a:80")], Site.OTHER),
+        ([(b"origin", b"http://a"), (b"origin", b"http://a"), (b"host", b"a")], Site.OTHER),
+        ([(b"origin", b"http://a"), (b"host", b"a"), (b"host", b"b")], Site.OTHER),
+        ([(b"origin", b"http://"), (b"host", b"")], Site.OTHER),
+        ([(b"origin", b"http://a@b"), (b"host", b"b")], Site.OTHER),
+        ([(b"origin", b"http://["), (b"host", b"a")], Site.OTHER),
+        ([(b"origin", b"file://a"), (b"host", b"a")], Site.OTHER),
+        ([(b"origin", b"\xff://\xff"), (b"host", b"\xff")], Site.OTHER),
+        ([(b"origin", b"https://a"), (b"host", b"inner"), (b"x-forwarded-host", b"a, inner")], Site.OURS),
+    ],
+)
+def test_where_a_request_was_made(headers: list[tuple[bytes, bytes]], site: Site) -> None:
+    """What the browser says of it counts; anything doubtful is another site."""
+    assert site_of(headers) is site
+
+
+def test_whether_it_came_over_tls() -> None:
+    """By the socket, by the proxy's word for the browser's side, or by the page's own address."""
+    assert over_tls([], "https")
+    assert not over_tls([(b"x-forwarded-proto", b"http, https"), (b"origin", b"http://https")], "http")
+    assert over_tls([(b"x-forwarded-proto", b"HTTPS, http")], "http")
+    assert over_tls([(b"origin", b"https://a")], "http")
