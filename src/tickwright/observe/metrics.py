@@ -90,6 +90,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_batch_released_actions_total", "counter", (), "Actions that this checker let leave."),
     MetricSpec("tickwright_polls_done_total", "counter", (), "Polls whose effect this consumer wrote."),
     MetricSpec("tickwright_poll_news_total", "counter", (), "Trackers with news among them."),
+    MetricSpec("tickwright_polls_late_total", "counter", (), "Polls among them after a tenth of their interval."),
     MetricSpec(
         "tickwright_polls_superseded_total",
         "counter",

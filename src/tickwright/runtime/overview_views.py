@@ -1,7 +1,8 @@
 """What an operator sees first, as one value: the page, ``top``, ``up`` and scripts read the same overview.
 
-Counts of every kind stop at ``jobs.capped_at`` and then mean "that many or more". A rate is ``None`` until two heartbeats of the
-processes that live are known, which takes a few seconds. Fields about capabilities that nobody uses are zero or empty.
+Counts of every kind stop at ``jobs.capped_at`` and then mean "that many or more". A rate is ``None`` until two
+heartbeats of the processes that live are known, which takes a few seconds. Fields about capabilities that nobody uses
+are zero or empty.
 """
 
 from datetime import datetime
@@ -83,7 +84,7 @@ class PartnerNow(msgspec.Struct, frozen=True):
 
 
 class PollsNow(msgspec.Struct, frozen=True):
-    """Polling. ``ahead``: polls released in each of the next sixty seconds. ``trackers`` is an estimate above 10,000."""
+    """Polling. ``ahead``: polls released in each second of the next minute. ``trackers`` is an estimate above 10,000."""
 
     trackers: int
     unplaced: int

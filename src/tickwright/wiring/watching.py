@@ -8,6 +8,7 @@ from tickwright.api.context import Readiness
 from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S
 from tickwright.capabilities.jobs.worker import JobWorker
 from tickwright.observe.metrics import MetricsPage, Source, TickwrightCollector
+from tickwright.runtime.counters import Counters
 from tickwright.runtime.health import DatabaseCheck, HealthServer
 from tickwright.runtime.leases import LeasedService
 from tickwright.runtime.poll_relay import PollRelay
@@ -33,6 +34,8 @@ class Watch:
 
     def __init__(self, pool: Pool, session: WorkerSession, worker: JobWorker | None) -> None:
         self._supervisor: Supervisor | None = None
+        self.counters = Counters(worker)
+        session.facts["counters"] = self.counters.say
         readings = DatabaseReadings(pool)
         self._collector = TickwrightCollector(
             [readings, session_source(session), services_source(self.states)],
@@ -51,16 +54,21 @@ class Watch:
     def add(self, relay: OutboxRelay | None, leased: Sequence[LeasedService]) -> None:
         """Read the counters of these, too."""
         if relay is not None:
-            self._collector.add(relay_source(relay))
+            self._add_counted(relay_source(relay))
         self._collector.add(leases_source([*leased, *([relay] if relay is not None else [])]))
 
     def add_poll_relays(self, relays: Sequence[PollRelay]) -> None:
         """Read the counters of these, too."""
-        self._collector.add(poll_relays_source(relays))
+        self._add_counted(poll_relays_source(relays))
 
     def add_source(self, source: Source) -> None:
         """Read one more source of metrics."""
+        self._add_counted(source)
+
+    def _add_counted(self, source: Source) -> None:
+        """What counts is on the page, and in the row that the session renews."""
         self._collector.add(source)
+        self.counters.add(source)
 
     def states(self) -> list[ServiceState]:
         """Return how every service is."""

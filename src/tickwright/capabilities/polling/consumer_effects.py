@@ -63,6 +63,7 @@ class Effector:
     Attributes:
         polled: Polls whose effect this process wrote.
         news: Trackers with news among them.
+        late: Polls among them that came after a tenth of their interval.
         lost: Answers that counted for nothing.
     """
 
@@ -78,7 +79,7 @@ class Effector:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.polled = self.news = self.lost = self.superseded = 0
+        self.polled = self.news = self.late = self.lost = self.superseded = 0
 
     @property
     def backlog(self) -> int:
@@ -162,12 +163,12 @@ class Effector:
             finished = [work for work in ours if work.left == len(answers[work])]
             if ours:
                 effects = _merge(ours, answers, finished)
-                polled, news = await write_effects(connection, effects, self._destination)
+                polled, news, late = await write_effects(connection, effects, self._destination)
                 await self._source.finish(connection, [work.turn for work in finished])
                 await self._probe.reached("polls.before_commit")
         await self._probe.reached("polls.effect_written")
         if ours:
-            self.polled, self.news = self.polled + polled, self.news + news
+            self.polled, self.news, self.late = self.polled + polled, self.news + news, self.late + late
             self.superseded += sum(work.dropped for work in finished)
             await self._source.finished([work.turn for work in finished])
         return set(ours)

@@ -14,6 +14,7 @@ def consumer_source(consumer: PollConsumer) -> Source:
         samples = [
             Sample("tickwright_polls_done_total", effector.polled),
             Sample("tickwright_poll_news_total", effector.news),
+            Sample("tickwright_polls_late_total", effector.late),
             Sample("tickwright_polls_superseded_total", effector.superseded),
             Sample("tickwright_poll_lost_answers_total", effector.lost),
             Sample("tickwright_poll_answer_backlog", effector.backlog),

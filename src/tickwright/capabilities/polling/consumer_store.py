@@ -73,8 +73,10 @@ class Effects:
 Key = tuple[int, datetime, int]
 
 
-async def write_effects(connection: Connection, effects: Mapping[Key, Effects], destination: str) -> tuple[int, int]:
-    """Write effects in a transaction that holds their turns; ``(polls that are done now, trackers with news)``."""
+async def write_effects(
+    connection: Connection, effects: Mapping[Key, Effects], destination: str
+) -> tuple[int, int, int]:
+    """Write effects in a transaction that holds their turns; ``(polls that are done now, news, late ones)``."""
     keys = sorted(effects)
     turns = [list(column) for column in zip(*keys, strict=True)]
     await connection.execute(SQL["lock_turns"], *turns)
@@ -91,7 +93,7 @@ async def write_effects(connection: Connection, effects: Mapping[Key, Effects], 
         *(answers[name] for name in ("n", "id", "status", "at", "newest_at", "events", "terminal")),
         destination,
     )
-    return row["polled"], row["news"]
+    return row["polled"], row["news"], row["late"]
 
 
 def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer, *, terminal: bool) -> None:

@@ -109,4 +109,5 @@ WITH turn AS MATERIALIZED (
    ORDER BY n.id
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM fresh) AS polled, (SELECT count(*) FROM published) AS news;
+SELECT (SELECT count(*) FROM fresh) AS polled, (SELECT count(*) FROM published) AS news,
+       (SELECT coalesce(sum(late), 0)::bigint FROM counted) AS late;
