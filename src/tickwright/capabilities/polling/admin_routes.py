@@ -1,15 +1,23 @@
 """The REST routes of accounts, partners and slices."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.polling.requests import AccountRequest, Minutes, ReplayRequest
+from tickwright.capabilities.polling.load_views import LoadPreview
+from tickwright.capabilities.polling.requests import (
+    AccountChange,
+    AccountRequest,
+    Minutes,
+    PreviewRequest,
+    ReplayRequest,
+)
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.views import (
     AccountDetail,
     AccountView,
+    FreshSeries,
     PartnerView,
     Replay,
     SliceView,
@@ -33,14 +41,29 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     accounts = service.accounts
 
     @router.get("/v1/accounts", tags=["accounts"], dependencies=viewer, **answers(Page[AccountView]))
-    async def list_accounts(cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """List accounts by their ids."""
-        return answer(await accounts.list(cursor=cursor, limit=limit))
+    async def list_accounts(
+        sort: Annotated[Literal["id", "lag"], Query(description="`lag`: the worst first")] = "id",
+        text: Annotated[str | None, Query(min_length=1, max_length=200, description="That the id holds")] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List accounts by their ids, or the worst lag first (of the first 10,000 accounts).
+
+        A page that filters looks at 10,000 at most: it may be short and still have a `next`.
+        """
+        return answer(await accounts.list(sort=sort, text=text, cursor=cursor, limit=limit))
 
     @router.get("/v1/accounts/{account_id}", tags=["accounts"], dependencies=viewer, **answers(AccountDetail))
     async def get_account(account_id: AccountId) -> Response:
         """Return one account, by what interval its trackers are placed now, and about how many it has."""
         return answer(await accounts.get(account_id))
+
+    @router.get("/v1/accounts/{account_id}/freshness", tags=["accounts"], dependencies=viewer, **answers(FreshSeries))
+    async def account_freshness(
+        account_id: AccountId, hours: Annotated[int, Query(ge=1, le=744, description="Back from now")] = 24
+    ) -> Response:
+        """Return how fresh an account was: whole days, then slices of five minutes as far back as they are kept."""
+        return answer(await accounts.series(account_id, hours))
 
     @router.put(
         "/v1/accounts/{account_id}", tags=["accounts"], **answers(StoredAccount, 200, 201), **takes(AccountRequest)
@@ -49,6 +72,22 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         """Create an account, or set it whole. Its trackers are moved within minutes; no process is restarted."""
         stored = await accounts.put(account_id, await gate.read(request, AccountRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
+
+    @router.patch("/v1/accounts/{account_id}", tags=["accounts"], **answers(AccountView), **takes(AccountChange))
+    async def change_account(request: Request, account_id: AccountId, caller: admin) -> Response:
+        """Set what is given of an account and nothing else, so that nobody's edit is written over."""
+        return answer(await accounts.change(account_id, await gate.read(request, AccountChange), caller=caller))
+
+    @router.post(
+        "/v1/accounts/{account_id}/preview",
+        tags=["accounts"],
+        dependencies=[Depends(gate.allow(Role.OPERATOR))],
+        **answers(LoadPreview),
+        **takes(PreviewRequest),
+    )
+    async def preview_account(request: Request, account_id: AccountId) -> Response:
+        """Say what another interval or cap would do to the load, per partner and at the peak; nothing is changed."""
+        return answer(await service.preview(account_id, await gate.read(request, PreviewRequest)))
 
     @router.post("/v1/accounts/{account_id}/pause", tags=["accounts"], **answers(AccountView))
     async def pause_account(account_id: AccountId, caller: admin) -> Response:
@@ -83,6 +122,12 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
         settings: dict[str, Any] = await gate.read(request, dict[str, Any])
         stored = await partners.put(name, settings, caller=caller)
         return answer(stored, 201 if stored.created else 200)
+
+    @router.patch("/v1/partners/{name}", tags=["partners"], **answers(PartnerView), **takes(dict[str, Any]))
+    async def change_partner(request: Request, name: Name, caller: admin) -> Response:
+        """Set what is given of a partner's settings and nothing else (RFC 7396: null takes a setting out)."""
+        changes: dict[str, Any] = await gate.read(request, dict[str, Any])
+        return answer(await partners.change(name, changes, caller=caller))
 
     @router.post("/v1/partners/{name}/pause", tags=["partners"], **answers(PartnerView))
     async def pause_partner(name: Name, caller: admin) -> Response:

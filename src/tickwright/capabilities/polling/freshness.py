@@ -9,15 +9,20 @@ and, later, in days.
 The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2.
 """
 
+from datetime import datetime
 from typing import Any
 
-from tickwright.capabilities.polling.views import FreshCounts, Freshness
+from tickwright.capabilities.polling.burn import Counted, begins, burn_rates
+from tickwright.capabilities.polling.views import BurnRate, FreshCounts, Freshness, FreshSlice
 from tickwright.capabilities.polling.wheels_store import WANTED
 from tickwright.ports.lease import HeldLease
+from tickwright.ports.views import view
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 LOOK_S = 5.0
+SLICES_MAX = 3_000
+"""More than a week and two hours of slices, and a month of days: what there can be of an account."""
 FOLD_MAX = 5000
 
 _SQL = {
@@ -51,12 +56,22 @@ class Judge:
 
 
 async def read_freshness(pool: Pool, account_no: int) -> Freshness:
-    """Return how fresh one account is."""
-    return freshness_of(await pool.fetchrow(_SQL["show"], account_no))
+    """Return how fresh one account is, and how fast it uses up its error budget."""
+    row = await pool.fetchrow(_SQL["show"], account_no)
+    burn: list[BurnRate] = []
+    if row["judged_until"] is not None:
+        counted = await pool.fetch(_SQL["burn"], account_no, begins(row["judged_until"]))
+        burn = burn_rates(row["judged_until"], row["objective"], [Counted(*one) for one in counted])
+    return freshness_of(row, burn)
 
 
-def freshness_of(row: Any) -> Freshness:
-    """Return what a row of the query ``show`` says."""
+async def read_series(pool: Pool, account_no: int, since: datetime) -> list[FreshSlice]:
+    """Return how fresh one account was since an instant."""
+    return [view(FreshSlice, row) for row in await pool.fetch(_SQL["series"], account_no, since, SLICES_MAX)]
+
+
+def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
+    """Return what a row of the query ``show`` says; ``burn`` is empty where nothing was judged lately."""
     month = _counts(row["polls"], row["fresh"])
     budget = None if month.share is None else 1 - (1 - month.share) / (1 - row["objective"])
     return Freshness(
@@ -67,6 +82,7 @@ def freshness_of(row: Any) -> Freshness:
         recent=_counts(row["recent_polls"], row["recent_fresh"]),
         month=month,
         error_budget_left=budget,
+        burn=burn,
     )
 
 

@@ -71,6 +71,28 @@ class AccountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     freshness_objective: Annotated[float, Meta(ge=0.5, le=0.9999)] = 0.99
 
 
+class AccountChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What changes of an account; what is left out stays as it is. No ``polls_per_slice_max``, null, ends the cap."""
+
+    polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    max_age_days: Annotated[int, Meta(ge=1, le=AGE_DAYS_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    polls_per_slice_max: Annotated[int, Meta(ge=1, le=SLICE_POLLS_MAX)] | msgspec.UnsetType | None = msgspec.UNSET
+    freshness_objective: Annotated[float, Meta(ge=0.5, le=0.9999)] | msgspec.UnsetType = msgspec.UNSET
+
+    def of(self, present: Any) -> AccountRequest:
+        """Return the whole account: ``present`` with the changes."""
+        given = msgspec.structs.asdict(self)
+        kept = {name: getattr(present, name) for name, value in given.items() if value is msgspec.UNSET}
+        return AccountRequest(**{**given, **kept})
+
+
+class PreviewRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A change of an account to be looked at first; what is left out stays as it is."""
+
+    polling_interval_minutes: Annotated[int, Meta(ge=1, le=INTERVAL_MINUTES_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    polls_per_slice_max: Annotated[int, Meta(ge=1, le=SLICE_POLLS_MAX)] | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class EventRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """News of a tracker.
 

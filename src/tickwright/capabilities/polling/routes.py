@@ -10,9 +10,12 @@ from fastapi.responses import Response
 
 from tickwright.capabilities.polling.admin_routes import account_routes, partner_routes, slice_routes
 from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling.load_views import AccountLoad, LoadPreview, PartnerLoad, WholeLoad
 from tickwright.capabilities.polling.requests import (
+    AccountChange,
     AccountRequest,
     EventRequest,
+    PreviewRequest,
     ReplayRequest,
     TrackerRequest,
     check_status,
@@ -24,6 +27,7 @@ from tickwright.capabilities.polling.views import (
     AccountView,
     EndedTracker,
     EventOutcome,
+    FreshSeries,
     PartnerView,
     RegisteredTracker,
     Replay,
@@ -43,9 +47,10 @@ from tickwright.ports.views import Explanation, Page
 
 CSV = "text/csv"
 STRUCTS: tuple[Any, ...] = (
-    AccountDetail, AccountRequest, AccountView, EndedTracker, EventOutcome, EventRequest, Explanation, ImportResult,
-    Page[AccountView], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerView, RegisteredTracker, Replay,
-    ReplayRequest, SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView,
+    AccountChange, AccountDetail, AccountLoad, AccountRequest, AccountView, EndedTracker, EventOutcome, EventRequest,
+    Explanation, FreshSeries, ImportResult, LoadPreview, Page[AccountView], Page[PartnerView], Page[SliceView],
+    Page[TrackerView], PartnerLoad, PartnerView, PreviewRequest, RegisteredTracker, Replay, ReplayRequest, SliceView,
+    StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView, WholeLoad,
 )  # fmt: skip
 
 

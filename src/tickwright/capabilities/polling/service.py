@@ -15,7 +15,9 @@ from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, ch
 from tickwright.capabilities.polling.explain import explain
 from tickwright.capabilities.polling.explain_kafka import look_up
 from tickwright.capabilities.polling.imports import Imports, unknown_partner
-from tickwright.capabilities.polling.requests import NewTracker
+from tickwright.capabilities.polling.load_views import LoadPreview
+from tickwright.capabilities.polling.preview import preview_load
+from tickwright.capabilities.polling.requests import NewTracker, PreviewRequest
 from tickwright.capabilities.polling.slices import Slices
 from tickwright.capabilities.polling.views import (
     EndedTracker,
@@ -77,6 +79,10 @@ class PollingService:
         self.partners = Partners(pool)
         self.slices = Slices(pool, self._cursors, shards=shards)
         self.imports = Imports(pool)
+
+    async def preview(self, account_id: str, change: PreviewRequest) -> LoadPreview:
+        """Return what a change of an account would do to the load; see :func:`preview_load` for the errors."""
+        return await preview_load(self._pool, account_id, change)
 
     async def register(self, new: NewTracker, *, caller: Caller) -> RegisteredTracker:
         """Register a tracker; one (partner, external id) is one tracker, whatever else the second request says.

@@ -18,6 +18,7 @@ class AccountView(msgspec.Struct, kw_only=True):
         paused_at: Since when its trackers are not selected.
         lag_ratio: How old one of its trackers got within its last interval, in intervals: 1 when all are polled at
             their second, above 1.1 when one was not polled in time. None where nothing was judged lately.
+        stale_since: Since when more of its last interval is stale than the objective allows.
     """
 
     account_id: str
@@ -28,6 +29,7 @@ class AccountView(msgspec.Struct, kw_only=True):
     freshness_objective: float
     paused_at: datetime | None
     lag_ratio: float | None
+    stale_since: datetime | None
     created_at: datetime
     updated_at: datetime
 
@@ -38,6 +40,31 @@ class FreshCounts(msgspec.Struct, kw_only=True):
     polls: int
     fresh: int
     share: float | None
+
+
+class BurnRate(msgspec.Struct, kw_only=True):
+    """How fast an account uses up its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
+
+    Attributes:
+        window: ``1h``, ``6h`` or ``3d``, up to the last minute that was judged.
+        from_at: Where it begins: up to five minutes earlier, of the longest one at midnight (UTC).
+        rate: The part of its polls that was stale, against the part that may be; nothing when nothing was judged.
+        budget_used: What that takes out of a budget of thirty days.
+        short_window: A twelfth of the window, so that an alert ends soon after the trouble.
+        threshold: Somebody should look when both rates are above it.
+        burning: They are.
+    """
+
+    window: str
+    from_at: datetime
+    polls: int
+    fresh: int
+    rate: float | None
+    budget_used: float | None
+    short_window: str
+    short_rate: float | None
+    threshold: float
+    burning: bool
 
 
 class Freshness(msgspec.Struct, kw_only=True):
@@ -51,6 +78,7 @@ class Freshness(msgspec.Struct, kw_only=True):
         recent: Of the last interval.
         month: Of the last 31 days.
         error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
+        burn: How fast it is used up, over an hour, six hours and three days.
     """
 
     objective: float
@@ -60,6 +88,25 @@ class Freshness(msgspec.Struct, kw_only=True):
     recent: FreshCounts
     month: FreshCounts
     error_budget_left: float | None
+    burn: list[BurnRate]
+
+
+class FreshSlice(msgspec.Struct, kw_only=True):
+    """How fresh an account was in one slice of five ``minutes``, or on one day (1,440); ``lag`` is its greatest."""
+
+    from_at: datetime
+    minutes: int
+    polls: int
+    fresh: int
+    lag: float
+
+
+class FreshSeries(msgspec.Struct):
+    """How fresh an account was: whole days first, then what is kept in slices, each from the oldest on."""
+
+    account_id: str
+    objective: float
+    slices: list[FreshSlice]
 
 
 class AccountDetail(AccountView, kw_only=True):

@@ -1,16 +1,37 @@
+-- name: shown
+-- What a caller sees of an account c, and of its lag l.
+c.account_id, c.polling_interval_minutes, c.placed_interval_minutes, c.max_age_days, c.polls_per_slice_max,
+       c.freshness_objective, c.paused_at, c.created_at, c.updated_at, l.lag AS lag_ratio, l.stale_since
+
 -- name: list_accounts
--- A page of accounts by their ids. Index: polling_schedule_config_pkey, account_lags_pkey.
-SELECT c.account_id, c.polling_interval_minutes, c.placed_interval_minutes, c.max_age_days, c.polls_per_slice_max,
-       c.freshness_objective, c.paused_at, c.created_at, c.updated_at,
-       l.lag AS lag_ratio
-  FROM tickwright.polling_schedule_config c LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
- WHERE c.account_id > $1 ORDER BY c.account_id LIMIT $2;
+-- A page of accounts behind the id $1; $3 is a text that their ids hold, in any case. With one it looks at $4 of them at most: last_id is
+-- where it stopped, if it did. Index: polling_schedule_config_pkey, account_lags_pkey.
+SELECT found.*, looked.last_id
+  FROM (SELECT CASE WHEN $3::text IS NOT NULL THEN
+                 (SELECT account_id FROM tickwright.polling_schedule_config WHERE account_id > $1 ORDER BY account_id OFFSET $4 - 1 LIMIT 1)
+               END AS last_id) AS looked
+  LEFT JOIN LATERAL (
+    SELECT {shown}
+      FROM (SELECT * FROM tickwright.polling_schedule_config WHERE account_id > $1 ORDER BY account_id LIMIT $4) AS c
+      LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
+     WHERE $3::text IS NULL OR position(lower($3) IN lower(c.account_id)) > 0
+     ORDER BY c.account_id LIMIT $2) AS found ON true
+ ORDER BY found.account_id;
+
+-- name: list_lagging
+-- A page of accounts, the worst lag first and those without one last, behind the lag $1 (-1 for none) and the id $2; it looks at the first $5 by
+-- their ids; $4 is a text that they hold. Small: a row per account. Index: polling_schedule_config_pkey.
+WITH looked AS MATERIALIZED (
+  SELECT {shown}, coalesce(l.lag, -1) AS rank
+    FROM (SELECT * FROM tickwright.polling_schedule_config ORDER BY account_id LIMIT $5) AS c
+    LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
+   WHERE $4::text IS NULL OR position(lower($4) IN lower(c.account_id)) > 0
+)
+SELECT * FROM looked WHERE rank < $1::float8 OR (rank = $1 AND account_id > $2) ORDER BY rank DESC, account_id LIMIT $3;
 
 -- name: get_account
 -- One account. Index: polling_schedule_config_pkey, account_lags_pkey.
-SELECT c.account_no, c.account_id, c.polling_interval_minutes, c.placed_interval_minutes, c.max_age_days, c.polls_per_slice_max,
-       c.freshness_objective, c.paused_at, c.created_at, c.updated_at,
-       l.lag AS lag_ratio
+SELECT c.account_no, clock_timestamp() AS now, {shown}
   FROM tickwright.polling_schedule_config c LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
  WHERE c.account_id = $1;
 

@@ -54,7 +54,7 @@ WITH slot AS (
     FROM judged j LEFT JOIN earlier ON earlier.id = j.id AND j.took_s IS NULL GROUP BY j.account_no
 ), sliced AS (
   INSERT INTO tickwright.account_freshness AS f (account_no, minutes, from_at, keep_until, polls, fresh, lag)
-  SELECT account_no, 5, date_bin('5 minutes', $2, 'epoch'), $2 + interval '2 hours' + make_interval(mins => $3), polls, fresh, lag
+  SELECT account_no, 5, date_bin('5 minutes', $2, 'epoch'), $2 + greatest(interval '2 hours' + make_interval(mins => $3), interval '390 minutes'), polls, fresh, lag
     FROM counted ORDER BY account_no
       ON CONFLICT (account_no, minutes, from_at) DO UPDATE
          SET polls = f.polls + excluded.polls, fresh = f.fresh + excluded.fresh, lag = greatest(f.lag, excluded.lag)
@@ -115,3 +115,16 @@ SELECT c.freshness_objective AS objective, l.due_at AS judged_until, l.lag AS la
    SELECT coalesce(sum(polls), 0)::bigint AS polls, coalesce(sum(fresh), 0)::bigint AS fresh
      FROM tickwright.account_freshness f WHERE f.account_no = c.account_no) AS f
  WHERE c.account_no = $1;
+
+-- name: burn
+-- What was judged of an account since each of the instants $2, in their order; whole slices, and whole days where they are folded.
+-- Index: account_freshness_pkey.
+SELECT coalesce(sum(f.polls), 0)::bigint AS polls, coalesce(sum(f.fresh), 0)::bigint AS fresh
+  FROM unnest($2::timestamptz[]) WITH ORDINALITY AS u (from_at, n)
+  LEFT JOIN tickwright.account_freshness f ON f.account_no = $1 AND f.minutes IN (5, 1440) AND f.from_at >= u.from_at
+ GROUP BY u.n ORDER BY u.n;
+
+-- name: series
+-- How fresh an account was, slice by slice since $2, then in days, the oldest first; $3 at most. Index: account_freshness_pkey.
+SELECT from_at, minutes, polls, fresh, lag FROM tickwright.account_freshness
+ WHERE account_no = $1 AND minutes IN (5, 1440) AND from_at >= $2 ORDER BY minutes DESC, from_at LIMIT $3;
