@@ -1,0 +1,36 @@
+/** What stands around every view: the header, the navigation, the banner that says that figures are old. */
+import { AppShell } from "@mantine/core";
+import { useCallback, useEffect, useState, type ReactNode } from "react";
+import { useLocation } from "wouter";
+import { ConfirmProvider } from "../parts/Confirm";
+import classes from "./app.module.css";
+import { Banner } from "./Banner";
+import { Header } from "./Header";
+import { KeysHelp } from "./KeysHelp";
+import { useKeys } from "./keys";
+import { Navigation } from "./Navigation";
+
+export function Shell({ children }: { children: ReactNode }) {
+  const [menu, setMenu] = useState(false);
+  const [help, setHelp] = useState(false);
+  const [place] = useLocation();
+  useEffect(() => setMenu(false), [place]);
+  useKeys({ onHelp: useCallback(() => setHelp(true), []) });
+  return (
+    <ConfirmProvider>
+      <AppShell header={{ height: 46 }} navbar={{ width: 196, breakpoint: "sm", collapsed: { mobile: !menu } }} padding="md">
+        <AppShell.Header>
+          <Header menu={menu} onMenu={() => setMenu(!menu)} onHelp={() => setHelp(true)} />
+        </AppShell.Header>
+        <AppShell.Navbar>
+          <Navigation />
+        </AppShell.Navbar>
+        <AppShell.Main className={classes.main}>
+          <Banner />
+          {children}
+        </AppShell.Main>
+      </AppShell>
+      <KeysHelp open={help} onClose={() => setHelp(false)} />
+    </ConfirmProvider>
+  );
+}

@@ -1,0 +1,59 @@
+/** Sign-in with an API key. The key goes to the server once and comes back as a cookie that no script can read. */
+import { Button, Paper, PasswordInput, Stack, Text, Title } from "@mantine/core";
+import { useQueryClient } from "@tanstack/react-query";
+import { useState, type FormEvent } from "react";
+import { post } from "../api/client";
+import { ErrorBox } from "../parts/ErrorBox";
+import { Mark } from "./Mark";
+import classes from "./app.module.css";
+import { SESSION_KEY } from "./session";
+
+export function SignIn() {
+  const [key, setKey] = useState("");
+  const [error, setError] = useState<unknown>(null);
+  const [busy, setBusy] = useState(false);
+  const queries = useQueryClient();
+
+  async function submit(event: FormEvent) {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      await post("/v1/session", { body: { key: key.trim() } });
+      setKey("");
+      queries.clear();
+      await queries.resetQueries({ queryKey: SESSION_KEY });
+    } catch (problem) {
+      setError(problem);
+    } finally {
+      setBusy(false);
+    }
+  }
+
+  return (
+    <main className={classes.signIn}>
+      <Paper component="form" onSubmit={(event: FormEvent) => void submit(event)} withBorder p="xl" radius="md" w={380} maw="100%">
+        <Stack gap="md">
+          <Title order={1} size="h3" className={classes.brand}>
+            <Mark /> Tickwright
+          </Title>
+          <PasswordInput
+            label="API key"
+            placeholder="tw_…"
+            autoComplete="current-password"
+            autoFocus
+            required
+            value={key}
+            onChange={(event) => setKey(event.currentTarget.value)}
+          />
+          {error !== null && <ErrorBox error={error} />}
+          <Button type="submit" loading={busy}>
+            Sign in
+          </Button>
+          <Text size="xs" c="dimmed">
+            A key is made with <code>tickwright keys create NAME --role viewer</code>; <code>tickwright up</code> prints one.
+          </Text>
+        </Stack>
+      </Paper>
+    </main>
+  );
+}

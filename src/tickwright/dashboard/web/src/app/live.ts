@@ -1,0 +1,135 @@
+/**
+ * The overview, live: one stream for the whole page, closed while nobody sees it.
+ *
+ * Where the stream does not come through (a proxy that buffers, too many streams), the snapshot is asked for instead,
+ * and the stream is tried again now and then. What is shown is stale when the last snapshot is older than five
+ * seconds or says itself that it is.
+ */
+import { useEffect, useSyncExternalStore } from "react";
+import { address, get, Problem, type Schemas } from "../api/client";
+import { parse } from "../api/json";
+import { learn, now, useSecond } from "./clock";
+import { updating } from "./prefs";
+import { queries } from "./queries";
+
+export type Overview = Schemas["OverviewView"];
+export type Source = "starting" | "stream" | "polling" | "held" | "away";
+interface Live {
+  overview: Overview | null;
+  /** The server's time of the last snapshot that came, in milliseconds. */
+  heardAt: number;
+  source: Source;
+  problem: Problem | null;
+}
+
+const STALE_MS = 5_000;
+const POLL_MS = 3_000;
+const RETRY_STREAM_MS = 20_000;
+let live: Live = { overview: null, heardAt: now(), source: "starting", problem: null };
+const listeners = new Set<() => void>();
+
+function tell(more: Partial<Live>): void {
+  live = { ...live, ...more };
+  listeners.forEach((listener) => listener());
+}
+
+function subscribe(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** Return what `select` picks of the overview, `null` before the first snapshot; drawn again when that changes. */
+export function useOverview<T>(select: (overview: Overview) => T): T | null {
+  return useSyncExternalStore(subscribe, () => (live.overview === null ? null : select(live.overview)));
+}
+
+export interface Freshness {
+  source: Source;
+  staleSince: number | null;
+  why: string | null;
+}
+
+/** Return how the overview comes, since when it is stale, and why. */
+export function useFreshness(): Freshness {
+  useSecond();
+  const { overview, heardAt, source, problem } = useSyncExternalStore(subscribe, () => live);
+  const said = overview?.stale_since == null ? null : Date.parse(overview.stale_since);
+  const staleSince = said ?? (now() - heardAt > STALE_MS ? heardAt : null);
+  return { source, staleSince, why: problem?.message ?? overview?.stale_why ?? null };
+}
+
+function heard(overview: Overview, source: Source): void {
+  learn(Date.parse(overview.at), true);
+  hint(live.overview, overview);
+  tell({ overview, heardAt: now(), source, problem: null });
+}
+
+/** Lists that the snapshot says have changed are asked for again, if somebody looks at them. */
+function hint(before: Overview | null, after: Overview): void {
+  if (before === null) return;
+  for (const [name, mark] of Object.entries(after.changes)) {
+    if (before.changes[name] !== mark) void queries.invalidateQueries({ queryKey: [name], refetchType: "active" });
+  }
+}
+
+/** Keep the overview coming while this is mounted; draws nothing. */
+export function LiveOverview(): null {
+  const held = updating.use() === "held";
+  useEffect(() => (held ? hold() : follow()), [held]);
+  return null;
+}
+
+function hold(): () => void {
+  tell({ source: "held" });
+  return () => undefined;
+}
+
+function follow(): () => void {
+  let stream: EventSource | null = null;
+  let polling: ReturnType<typeof setInterval> | undefined;
+  let again: ReturnType<typeof setTimeout> | undefined;
+
+  async function poll(): Promise<void> {
+    try {
+      const overview = await get("/v1/overview");
+      if (stream?.readyState !== EventSource.OPEN) heard(overview, "polling");
+    } catch (error) {
+      if (error instanceof Problem) tell({ source: "away", problem: error });
+    }
+  }
+  function startPolling(): void {
+    if (polling !== undefined) return;
+    void poll();
+    polling = setInterval(() => void poll(), POLL_MS);
+  }
+  function stopPolling(): void {
+    clearInterval(polling);
+    polling = undefined;
+  }
+  function open(): void {
+    close();
+    const opened = new EventSource(address("/v1/stream"));
+    stream = opened;
+    opened.addEventListener("overview", (event: MessageEvent<string>) => {
+      stopPolling();
+      heard(parse(event.data) as Overview, "stream");
+    });
+    opened.addEventListener("error", () => {
+      startPolling();
+      if (opened.readyState === EventSource.CLOSED) again = setTimeout(open, RETRY_STREAM_MS);
+    });
+  }
+  function close(): void {
+    clearTimeout(again);
+    stopPolling();
+    stream?.close();
+    stream = null;
+  }
+  const seen = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", seen);
+  seen();
+  return () => {
+    document.removeEventListener("visibilitychange", seen);
+    close();
+  };
+}

@@ -1,0 +1,36 @@
+/**
+ * The views. Each folder in `views/` has a `view.ts` that says its place; nothing else names it.
+ *
+ * `view.ts` is in the first file that a browser loads, so it imports its component lazily.
+ */
+import { lazy, type ComponentType, type LazyExoticComponent } from "react";
+
+export type Group = "" | "Jobs" | "Polling" | "Fan-out" | "Reports" | "Campaigns" | "Operation";
+export const GROUPS: readonly Group[] = ["", "Jobs", "Polling", "Fan-out", "Reports", "Campaigns", "Operation"];
+
+export interface ViewInfo {
+  /** Below the page's address, such as `/jobs`; parameters as `/accounts/:id`. */
+  path: string;
+  title: string;
+  group: Group;
+  /** Place within the group; without it the view has no entry in the navigation (a detail page). */
+  order?: number;
+  /** `g` and this letter go there. */
+  key?: string;
+  /** Who may see it; everybody who is signed in when left out. */
+  role?: "operator" | "admin";
+  load: () => Promise<{ default: ComponentType }>;
+  /** Where to look for `text` that somebody typed in the header. */
+  find?: (text: string) => { label: string; to: string }[];
+}
+
+export interface View extends ViewInfo {
+  component: LazyExoticComponent<ComponentType>;
+}
+
+const modules = import.meta.glob<{ views: ViewInfo[] }>("../views/*/view.ts", { eager: true });
+
+export const VIEWS: readonly View[] = Object.values(modules)
+  .flatMap((module) => module.views)
+  .map((info) => ({ ...info, component: lazy(info.load) }))
+  .sort((a, b) => GROUPS.indexOf(a.group) - GROUPS.indexOf(b.group) || (a.order ?? 99) - (b.order ?? 99));

@@ -1,0 +1,49 @@
+/** Who is signed in. A 401 anywhere shows the sign-in view in place; its end shows the same URL again. */
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { createContext, use, useEffect, type ReactNode } from "react";
+import { connect, get, Problem, type Schemas } from "../api/client";
+import { ErrorBox } from "../parts/ErrorBox";
+import { Waiting } from "../parts/Waiting";
+import { SignIn } from "./SignIn";
+
+export type Session = Schemas["SessionView"];
+export type Role = "viewer" | "operator" | "admin";
+const RANK: Record<string, number> = { viewer: 0, operator: 1, admin: 2 };
+export const SESSION_KEY = ["session"] as const;
+
+const Current = createContext<Session | null>(null);
+
+/** Return who is signed in. */
+export function useSession(): Session {
+  const session = use(Current);
+  if (session === null) throw new Error("useSession outside of SessionGate");
+  return session;
+}
+
+/** Whether the signed-in key may do what asks for `role`; what it may not do is not shown. */
+export function useMay(role: Role): boolean {
+  return (RANK[useSession().role] ?? 0) >= (RANK[role] ?? 0);
+}
+
+/** Show `children` to who is signed in, and the sign-in view to everybody else. */
+export function SessionGate({ children }: { children: ReactNode }) {
+  const queries = useQueryClient();
+  const found = useQuery({
+    queryKey: SESSION_KEY,
+    queryFn: async ({ signal }) => {
+      const session = await get("/v1/session", { signal });
+      connect({ csrf: session.csrf ?? null });
+      return session;
+    },
+    staleTime: Infinity,
+    retry: (count, error) => !(error instanceof Problem && error.status === 401) && count < 2,
+  });
+  useEffect(() => {
+    const asked = () => void queries.resetQueries({ queryKey: SESSION_KEY });
+    connect({ onSignedOut: () => queries.getQueryData(SESSION_KEY) !== undefined && asked() });
+  }, [queries]);
+  if (found.data !== undefined) return <Current value={found.data}>{children}</Current>;
+  if (found.error instanceof Problem && found.error.status === 401) return <SignIn />;
+  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} alone />;
+  return <Waiting />;
+}

@@ -1,0 +1,35 @@
+/** Why a thing is where it is, as the API explains it. */
+import { Code, Text } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import type { Schemas } from "../api/client";
+import classes from "./parts.module.css";
+import { ErrorBox } from "./ErrorBox";
+import { Waiting } from "./Waiting";
+
+type Told = Pick<Schemas["Explanation"], "summary" | "reasons">;
+
+interface Props {
+  /** First the name of the list that it belongs to, so that it is asked again with the list. */
+  queryKey: readonly unknown[];
+  load: (signal: AbortSignal) => Promise<Told>;
+}
+
+export function Explain({ queryKey, load }: Props) {
+  const found = useQuery({ queryKey, queryFn: ({ signal }) => load(signal) });
+  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
+  if (found.data === undefined) return <Waiting lines={3} />;
+  return (
+    <div className={classes.explain}>
+      <Text size="sm" fw={600}>
+        {found.data.summary}
+      </Text>
+      <ol>
+        {found.data.reasons.map((reason) => (
+          <li key={reason.code + reason.text}>
+            {reason.text} <Code>{reason.code}</Code>
+          </li>
+        ))}
+      </ol>
+    </div>
+  );
+}

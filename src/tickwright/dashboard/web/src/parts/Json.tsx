@@ -1,0 +1,42 @@
+/** The user's JSON as text: shown, never interpreted, every digit as it was sent. */
+import { ActionIcon, Button, CopyButton } from "@mantine/core";
+import { useState } from "react";
+import { pretty } from "../api/json";
+import { Glyph } from "./Glyph";
+import classes from "./parts.module.css";
+
+const CHARS_MAX = 6_000;
+
+interface Props {
+  label: string;
+  value: unknown;
+  /** What it is, where the role of the signed-in key may not see it. */
+  hidden?: boolean | undefined;
+}
+
+export function Json({ label, value, hidden = false }: Props) {
+  const [whole, setWhole] = useState(false);
+  if (hidden) return <p className={classes.none}>Hidden: the role of this key does not see what users send.</p>;
+  if (value === null || value === undefined) return <p className={classes.none}>none</p>;
+  const text = pretty(value);
+  const cut = !whole && text.length > CHARS_MAX;
+  return (
+    <div className={classes.json}>
+      <pre tabIndex={0} aria-label={label}>
+        {cut ? text.slice(0, CHARS_MAX) : text}
+      </pre>
+      <CopyButton value={text}>
+        {({ copied, copy }) => (
+          <ActionIcon className={classes.copy} aria-label={copied ? "Copied" : `Copy ${label}`} onClick={copy}>
+            <Glyph name={copied ? "check" : "copy"} />
+          </ActionIcon>
+        )}
+      </CopyButton>
+      {cut && (
+        <Button variant="default" size="compact-xs" onClick={() => setWhole(true)}>
+          Show all {text.length.toLocaleString("en-GB")} characters
+        </Button>
+      )}
+    </div>
+  );
+}

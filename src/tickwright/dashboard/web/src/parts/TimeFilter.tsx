@@ -1,0 +1,36 @@
+/** An instant as a filter: typed in the chosen zone, in the URL as ISO 8601 in UTC. */
+import { TextInput } from "@mantine/core";
+import { zone } from "../app/prefs";
+import { useUrl } from "./useUrl";
+
+interface Props {
+  name: string;
+  label: string;
+}
+
+export function TimeFilter({ name, label }: Props) {
+  const url = useUrl();
+  const shown = zone.use();
+  const there = url.one(name);
+  return (
+    <TextInput
+      type="datetime-local"
+      step={1}
+      w={190}
+      label={`${label}${shown === "utc" ? ", UTC" : ""}`}
+      value={there === "" ? "" : fieldText(there, shown)}
+      onChange={(event) => {
+        const value = event.currentTarget.value;
+        const at = new Date(shown === "utc" ? `${value}Z` : value);
+        url.set({ [name]: value === "" || Number.isNaN(at.getTime()) ? null : at.toISOString() });
+      }}
+    />
+  );
+}
+
+/** Return an instant as a field of type `datetime-local` wants it. */
+export function fieldText(at: string, shown: "local" | "utc"): string {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return "";
+  return new Date(date.getTime() - (shown === "utc" ? 0 : date.getTimezoneOffset() * 60_000)).toISOString().slice(0, 19);
+}

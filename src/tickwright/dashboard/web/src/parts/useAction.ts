@@ -1,0 +1,28 @@
+/** Something that changes the world: its result is told, its error too, and the lists that it touches are asked again. */
+import { notifications } from "@mantine/notifications";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { Problem } from "../api/client";
+
+interface Options<A, R> {
+  /** Sends it. */
+  run: (argument: A) => Promise<R>;
+  /** What is said when it is done; the message has the number. */
+  told: (result: R, argument: A) => string;
+  /** First parts of the query keys that are asked again. */
+  touches: readonly string[];
+}
+
+export function useAction<A, R>({ run, told, touches }: Options<A, R>) {
+  const queries = useQueryClient();
+  return useMutation({
+    mutationFn: run,
+    onSuccess: (result, argument) => {
+      notifications.show({ message: told(result, argument), autoClose: 5000 });
+    },
+    onError: (error) => {
+      const code = error instanceof Problem ? ` (${error.code})` : "";
+      notifications.show({ title: "That did not work", message: `${error.message}${code}`, color: "red", autoClose: 10000 });
+    },
+    onSettled: () => Promise.all(touches.map((name) => queries.invalidateQueries({ queryKey: [name] }))),
+  });
+}

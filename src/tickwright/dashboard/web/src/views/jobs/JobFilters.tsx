@@ -1,0 +1,18 @@
+/** The filters above the list. */
+import { useQuery } from "@tanstack/react-query";
+import { get } from "../../api/client";
+import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
+import { TimeFilter } from "../../parts/TimeFilter";
+import { NAMES } from "./filter";
+
+export function JobFilters() {
+  const types = useQuery({ queryKey: ["task-types"], queryFn: ({ signal }) => get("/v1/task-types", { signal }), staleTime: 30_000 });
+  return (
+    <Filters names={NAMES}>
+      <TextFilter name="key" label="Idempotency key" placeholder="exact" first />
+      <ChoiceFilter name="type" label="Task type" options={(types.data?.items ?? []).map((type) => type.name)} width={200} />
+      <TimeFilter name="from" label="Execute from" />
+      <TimeFilter name="to" label="Execute before" />
+    </Filters>
+  );
+}

@@ -1,0 +1,16 @@
+import type { ViewInfo } from "../../app/registry";
+
+export const views: ViewInfo[] = [
+  {
+    path: "/jobs",
+    title: "Jobs",
+    group: "Jobs",
+    order: 1,
+    key: "j",
+    load: () => import("./JobsView"),
+    find: (text) => [
+      ...(/^\d{1,19}$/.test(text) ? [{ label: `Job ${text}`, to: `/jobs?job=${text}` }] : []),
+      { label: `Jobs with the key ${text}`, to: `/jobs?key=${encodeURIComponent(text)}` },
+    ],
+  },
+];

@@ -1,0 +1,29 @@
+import react from "@vitejs/plugin-react";
+import { defineConfig, type Plugin } from "vite";
+
+/** What the server fills in per answer; with vite's own server there is no such server in between. */
+const placeholders: Plugin = {
+  name: "placeholders",
+  apply: "serve",
+  transformIndexHtml: (html) => html.replaceAll("%BASE%", "/").replaceAll("%NONCE%", ""),
+};
+
+/** `npm run dev` beside a running API: PAGE_API is its address, PAGE_KEY a key that signs every request. */
+const api = process.env["PAGE_API"] ?? "http://127.0.0.1:8420";
+const key = process.env["PAGE_KEY"];
+const headers: Record<string, string> = key === undefined ? {} : { authorization: `Bearer ${key}` };
+
+export default defineConfig({
+  base: "./",
+  plugins: [react(), placeholders],
+  server: { proxy: { "/v1": { target: api, headers } } },
+  build: {
+    outDir: process.env["PAGE_OUT"] ?? "../static",
+    emptyOutDir: true,
+    target: "es2022",
+    modulePreload: { polyfill: false },
+    assetsInlineLimit: 0,
+    reportCompressedSize: false,
+    chunkSizeWarningLimit: 600,
+  },
+});
