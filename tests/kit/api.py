@@ -32,6 +32,7 @@ from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_desk import PollDesk
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
+from tickwright.wiring.front import Front
 
 ADMIN = Caller("test", Role.ADMIN)
 
@@ -148,10 +149,13 @@ async def running_api(
     keeping: Keeping | None = None,
     audiences: Audiences | None = None,
     dead_calls: DeadTasks | None = None,
+    path_prefix: str = "",
+    payloads_from: Role = Role.VIEWER,
+    page: Any = None,
 ) -> AsyncIterator[RunningApi]:
     """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
 
-    Campaigns have the sources of ``audiences``, none by default.
+    Campaigns have the sources of ``audiences``, none by default; ``page`` stands beside the API as in a process.
     """
     if keeping is None:
         with in_a_folder() as place:
@@ -163,6 +167,9 @@ async def running_api(
                 dead_tasks=dead_tasks,
                 keeping=replace(place, dead_calls=dead_calls),
                 audiences=audiences,
+                path_prefix=path_prefix,
+                payloads_from=payloads_from,
+                page=page,
             ) as api:
                 yield api
         return
@@ -188,11 +195,13 @@ async def running_api(
         metrics=lambda: b"# nothing yet\n",
         version="0.0.0",
         limits=limits or ApiLimits(),
+        path_prefix=path_prefix,
+        payloads_from=payloads_from,
     )
     app = create_app(context)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = make_server(app, "127.0.0.1", port)
+    server = make_server(app if page is None else Front(app, page, path_prefix), "127.0.0.1", port)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)

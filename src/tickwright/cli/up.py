@@ -207,7 +207,8 @@ class _Up:
         assert node.api is not None  # noqa: S101  every role runs here
         wanted = self._settings.api_bind
         moved = "" if node.api.port == wanted.port or not wanted.port else f"   (port {wanted.port} is in use)"
-        self._say(f"  API       {node.api.url}/v1{moved}")
+        self._say(f"  page      {node.api.url}{self._settings.path_prefix}/   (sign in with the key){moved}")
+        self._say(f"  API       {node.api.url}{self._settings.path_prefix}/v1")
         self._say(f"  key       {key}")
         self._say(f"  health    http://{node.health_bind}/readyz")
         self._say(f"  database  {node.link.database.url if node.link.database.embedded else node.link.database.shown}")

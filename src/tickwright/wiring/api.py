@@ -7,13 +7,14 @@ from typing import Any
 from tickwright import __version__
 from tickwright.api.app import create_app
 from tickwright.api.context import ApiContext, Readiness
+from tickwright.ports.caller import Role
 from tickwright.wiring.link import Link, open_link
 from tickwright.wiring.settings import Settings
 
 Ask = Callable[[], Awaitable[Readiness]]
 
 
-def api_context(link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> ApiContext:
+def api_context(settings: Settings, link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> ApiContext:
     """Return what the API of this process answers from."""
     return ApiContext(
         pool=link.pool,
@@ -28,6 +29,8 @@ def api_context(link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> Api
         readiness=readiness,
         metrics=metrics,
         version=__version__,
+        path_prefix=settings.path_prefix,
+        payloads_from=Role[settings.payloads_from.upper()],
     )
 
 
@@ -42,4 +45,4 @@ async def local_api(settings: Settings) -> AsyncIterator[Any]:
         return Readiness(ready=True)
 
     async with open_link(settings, declare=False) as link:
-        yield create_app(api_context(link, ready, lambda: b"")).framework
+        yield create_app(api_context(settings, link, ready, lambda: b"")).framework

@@ -23,6 +23,7 @@ from tickwright.capabilities.polling.poll_queue import reclaim
 from tickwright.capabilities.polling.trackers_store import note_news
 from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.report_types import ReportTypes
+from tickwright.dashboard import Page
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.observe.metrics import Source
@@ -46,6 +47,7 @@ from tickwright.wiring.brought import Brought
 from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database
 from tickwright.wiring.fanout import Fanout, open_fanout, prepare_queue
+from tickwright.wiring.front import Front
 from tickwright.wiring.leased_loops import poll_relays, scheduler_loops
 from tickwright.wiring.link import Link, close_pool, open_link
 from tickwright.wiring.modules import register_modules
@@ -238,7 +240,8 @@ def _build(
     for source in (*asked, *fanned, *brought, *executed, *produced):
         watch.add_source(source)
     if "api" in roles:
-        app = create_app(api_context(link, watch.ready, watch.now))
+        context = api_context(settings, link, watch.ready, watch.now)
+        app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port))
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(at, states=watch.states, database=watch.check.answers, metrics=watch.page.render)

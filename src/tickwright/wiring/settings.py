@@ -6,6 +6,7 @@ here is ever printed with a password in it.
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -107,6 +108,17 @@ def _check_amqp_url(url: str) -> None:
         )
 
 
+_PREFIX_STEPS = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*){1,8}")
+_PREFIX_CHARS_MAX = 100
+_TAKEN_STEPS = frozenset({"v1", "healthz", "readyz", "metrics", "assets"})
+
+
+def _check_prefix(text: str) -> None:
+    sound = len(text) <= _PREFIX_CHARS_MAX and _PREFIX_STEPS.fullmatch(text)
+    if not sound or text.split("/")[1] in _TAKEN_STEPS:
+        raise ValueError("write /NAME without a slash at its end, such as /tickwright; /v1 and the probes are taken")
+
+
 AmqpUrl = Annotated[SecretStr, _text(_check_amqp_url, keep=True)]
 DatabaseUrl = Annotated[SecretStr, _text(check_url, keep=True)]
 Duration = Annotated[timedelta, _text(parse_duration)]
@@ -148,6 +160,10 @@ class Settings(BaseSettings):
         config: A TOML file, see :mod:`tickwright.wiring.configfile`.
         app: ``MODULE:APP``, the program whose handlers a worker runs.
         api_bind: Where the API listens.
+        path_prefix: Under which browsers see the API and the page, such as ``/tickwright``; requests with and without
+            it are answered, so the proxy in front may strip it.
+        payloads_from: The lowest role that sees payloads, results and other data of users: ``viewer``, ``operator``
+            or ``admin``.
         metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
         api_url: The CLI goes through this API instead of the database.
         api_key: The key that the CLI shows there.
@@ -192,6 +208,8 @@ class Settings(BaseSettings):
     config: Path | None = None
     app: Annotated[str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = None
     api_bind: BindAddress = Bind("127.0.0.1", 8420)
+    path_prefix: Annotated[str, _text(_check_prefix, keep=True)] = ""
+    payloads_from: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     metrics_bind: BindAddress = Bind("127.0.0.1", 8421)
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None

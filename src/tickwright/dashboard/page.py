@@ -1,0 +1,133 @@
+"""The page as an ASGI application: its files, and ``index.html`` for every address that one of its views may have.
+
+It answers ``GET`` and ``HEAD``, keeps nothing, asks nobody and knows no user: whatever the page shows, it fetches
+from the API with what its user has. What it may do is bound by a content security policy: nothing from
+elsewhere, no inline script, inline styles only with the number that is new in every answer.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from tickwright.dashboard.files import HASHED, INDEX, STATIC, StaticFile, Variant, has_known_type, read_files
+from tickwright.ports.ids import random_token
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+NONCE, BASE = b"%NONCE%", b"%BASE%"
+NONCE_BYTES = 18
+FOR_EVER = b"public, max-age=31536000, immutable"
+ASK_AGAIN = b"no-cache"
+NEVER = b"no-store"
+_FEATURES = ("camera", "display-capture", "geolocation", "hid", "microphone", "midi", "payment", "serial", "usb")
+SAFE: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", ", ".join(f"{feature}=()" for feature in _FEATURES).encode()),
+]
+_TEXT = b"text/plain; charset=utf-8"
+_NOT_BUILT = (
+    b"The page is not built in this checkout. Build it (this needs Node): python scripts/page.py build\n"
+    b"The REST API needs no page; it is below v1/, and v1/openapi.json describes it.\n"
+)
+
+
+def policy(nonce: str) -> bytes:
+    """Return the content security policy of an answer; frames are no way round it, and neither is another base."""
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ).encode()
+
+
+class Page:
+    """The ASGI application; see the module.
+
+    Args:
+        prefix: The path under which browsers see it, such as ``/tickwright``; empty at the root. It is in the
+            page's ``<base>``; a request's path comes without it.
+        folder: Where the built files are.
+    """
+
+    def __init__(self, prefix: str = "", folder: Path = STATIC) -> None:
+        self._base = f"{prefix}/".encode()
+        self._files = read_files(folder)
+
+    async def __call__(self, scope: Scope, _receive: Any, send: Send) -> None:
+        """Answer one request."""
+        status, headers, body = self._answer(scope["method"], scope["path"], scope["headers"])
+        headers = [*headers, *SAFE, (b"content-length", str(len(body)).encode())]
+        if status == 304:
+            headers.pop()
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, method: str, path: str, given: Headers) -> tuple[int, Headers, bytes]:
+        if method not in {"GET", "HEAD"}:
+            return _said(405, b"this address answers to GET and HEAD\n", (b"allow", b"GET, HEAD"))
+        if _is_doubtful(path):
+            return _said(404, b"there is nothing at this address\n")
+        name = path[1:]
+        file = self._files.get(name)
+        if file is not None and name != INDEX:
+            return _file(file, given)
+        if name.startswith(HASHED) or ("/" not in name and name != INDEX and has_known_type(name)):
+            return _said(404, b"there is no such file; reload the page, it may be of another release\n")
+        return self._index()
+
+    def _index(self) -> tuple[int, Headers, bytes]:
+        index = self._files.get(INDEX)
+        if index is None:
+            return _said(503, _NOT_BUILT)
+        nonce = random_token(NONCE_BYTES)
+        body = index.plain.body.replace(NONCE, nonce.encode()).replace(BASE, self._base)
+        headers = [(b"content-type", index.content_type), (b"cache-control", NEVER)]
+        return 200, [*headers, (b"content-security-policy", policy(nonce))], body
+
+
+def _file(file: StaticFile, given: Headers) -> tuple[int, Headers, bytes]:
+    chosen = file.packed if file.packed is not None and _takes_gzip(given) else file.plain
+    headers: Headers = [
+        (b"etag", chosen.etag),
+        (b"cache-control", FOR_EVER if file.hashed else ASK_AGAIN),
+        (b"vary", b"accept-encoding"),
+        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    ]
+    if _has(chosen, given):
+        return 304, headers, b""
+    headers.append((b"content-type", file.content_type))
+    if chosen is not file.plain:
+        headers.append((b"content-encoding", b"gzip"))
+    return 200, headers, chosen.body
+
+
+def _said(status: int, text: bytes, *more: tuple[bytes, bytes]) -> tuple[int, Headers, bytes]:
+    return status, [(b"content-type", _TEXT), (b"cache-control", NEVER), *more], text
+
+
+def _is_doubtful(path: str) -> bool:
+    """Whether no link of ours leads here: empty steps, steps up, characters that servers read differently."""
+    odd = any(ord(character) < 0x20 or character in "\\\x7f" for character in path)
+    steps = path[1:].split("/")
+    empty = not path.startswith("/") or "" in steps[:-1]
+    return odd or empty or not {".", ".."}.isdisjoint(steps)
+
+
+def _takes_gzip(given: Headers) -> bool:
+    for offer in _list(given, b"accept-encoding"):
+        name, _, weight = offer.partition(b";")
+        if name.strip().lower() in {b"gzip", b"*"}:
+            return weight.replace(b" ", b"").rstrip(b"0").rstrip(b".") not in {b"q=", b"q=0"}
+    return False
+
+
+def _has(variant: Variant, given: Headers) -> bool:
+    return any(tag.removeprefix(b"W/") in {variant.etag, b"*"} for tag in _list(given, b"if-none-match"))
+
+
+def _list(given: Headers, name: bytes) -> Iterator[bytes]:
+    return (piece.strip() for found, value in given if found == name for piece in value.split(b","))

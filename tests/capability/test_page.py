@@ -1,0 +1,286 @@
+"""The page beside the API on one address: what is served, with which headers, and what no path reaches."""
+
+import asyncio
+import gzip
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from kit.api import Client, RunningApi, running_api
+from kit.web_proxy import web_proxy
+from tickwright.dashboard import Page
+from tickwright.dashboard.files import STATIC
+from tickwright.wiring.front import Front, is_api
+
+INDEX = (
+    '<!doctype html><base href="%BASE%" /><meta name="csp-nonce" content="%NONCE%" />'
+    '<script type="module" src="./assets/main-abc123.js"></script>'
+)
+SCRIPT = "console.log('page');\n" * 200
+
+
+def built(folder: Path) -> Path:
+    """A folder as a build leaves it, with something beside it that must never be served."""
+    static = folder / "static"
+    (static / "assets").mkdir(parents=True)
+    (static / "index.html").write_text(INDEX)
+    (static / "mark.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (static / "source.sha256").write_text("secret-hash")
+    (static / "assets/main-abc123.js").write_text(SCRIPT)
+    (folder / "secret.txt").write_text("secret-file")
+    return static
+
+
+@asynccontextmanager
+async def served(database_url: str, folder: Path, prefix: str = "") -> AsyncIterator[RunningApi]:
+    """A running API with the page beside it."""
+    page = Page(prefix, built(folder))
+    async with running_api(database_url, page=page, path_prefix=prefix) as api:
+        yield api
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[RunningApi]:
+    """A running API with the page beside it, at the root."""
+    async with served(database_url, tmp_path) as running:
+        yield running
+
+
+async def raw(port: int, target: bytes, *headers: bytes) -> tuple[bytes, bytes]:
+    """Head and body of the answer to a request whose target no client has tidied up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\r\n".join([b"GET " + target + b" HTTP/1.1", b"Host: x", b"Connection: close", *headers, b"", b""]))
+    try:
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return head, body
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/42", "/task-types/invoice.js", "/trackers?text=%00", "/V1/jobs"])
+async def test_every_address_of_a_view_is_the_page(api: RunningApi, path: str) -> None:
+    """A link to a view opens the page, which finds the view; no key is asked for."""
+    answer = await api.stranger.get(path)
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b'<base href="/" />' in answer.body
+
+
+async def test_the_page_allows_nothing_from_elsewhere(api: RunningApi) -> None:
+    """No inline script, no frame, no referrer; inline styles by a number that is new in every answer."""
+    seen = set()
+    for _ in range(3):
+        answer = await api.stranger.get("/")
+        rules = dict(rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";"))
+        found = re.search(rb'name="csp-nonce" content="([A-Za-z0-9_-]{24})"', answer.body)
+        assert found
+        nonce = found[1].decode()
+        seen.add(nonce)
+        assert rules["default-src"] == "'none'"
+        assert rules["script-src"] == rules["connect-src"] == rules["base-uri"] == "'self'"
+        assert rules["style-src"] == f"'self' 'nonce-{nonce}'"
+        assert rules["frame-ancestors"] == "'none'"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "camera=()" in answer.headers["permissions-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        assert "etag" not in answer.headers
+        assert b"%" not in answer.body
+    assert len(seen) == 3
+
+
+async def test_a_hashed_file_is_kept_for_ever_and_others_are_asked_for_again(api: RunningApi) -> None:
+    """The name of a hashed file changes with what is in it; both have a tag, and 304 says it is still the same."""
+    hashed = await api.stranger.get("/assets/main-abc123.js")
+    assert hashed.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert hashed.headers["cache-control"] == "public, max-age=31536000, immutable"
+    other = await api.stranger.get("/mark.svg")
+    assert (other.headers["content-type"], other.headers["cache-control"]) == ("image/svg+xml", "no-cache")
+    for path, answer in (("/assets/main-abc123.js", hashed), ("/mark.svg", other)):
+        for tags in (answer.headers["etag"], f'"x", W/{answer.headers["etag"]}', "*"):
+            same = await api.stranger.get(path, headers={"If-None-Match": tags})
+            assert (same.status, same.body, same.headers["etag"]) == (304, b"", answer.headers["etag"])
+        assert (await api.stranger.get(path, headers={"If-None-Match": '"x"'})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("offer", "packed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.00", False),
+        ("br", False),
+    ],
+)
+async def test_files_are_packed_where_the_browser_takes_it(api: RunningApi, offer: str, packed: bool) -> None:
+    """Packing was done once, at the start; each form has a tag of its own."""
+    head, body = await raw(api.port, b"/assets/main-abc123.js", f"Accept-Encoding: {offer}".encode())
+    assert (b"content-encoding: gzip" in head) is packed
+    assert b"vary: accept-encoding" in head
+    assert (gzip.decompress(body) if packed else body) == SCRIPT.encode()
+    assert len(body) < len(SCRIPT) / 5 or not packed
+
+
+async def test_head_is_get_without_its_body(api: RunningApi) -> None:
+    """Same headers, the length included; nothing follows."""
+    for path in ("/", "/assets/main-abc123.js", "/assets/gone.js", "/%2e%2e/x"):
+        full, bare = await api.stranger.get(path), await api.stranger.send("HEAD", path)
+        assert (bare.status, bare.body) == (full.status, b"")
+        for name in ("content-type", "content-length", "cache-control"):
+            assert bare.headers[name] == full.headers[name]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_the_page_takes_nothing(api: RunningApi, method: str) -> None:
+    """It is files: 405 with what it answers to."""
+    answer = await api.stranger.send(method, "/jobs")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+ROUND = [
+    b"/../secret.txt",
+    b"/..%2fsecret.txt",
+    b"/%2e%2e/secret.txt",
+    b"/%2e%2e%2fsecret.txt",
+    b"/assets/../../secret.txt",
+    b"/assets/..%2f..%2fsecret.txt",
+    b"/assets/%2e%2e/%2e%2e/secret.txt",
+    b"/assets/..\\..\\secret.txt",
+    b"/..%5csecret.txt",
+    b"/assets/..",
+    b"/.",
+    b"//secret.txt",
+    b"//etc/passwd",
+    b"/%2f/etc/passwd",
+    b"/assets//main-abc123.js",
+    b"/%00",
+    b"/assets/main-abc123.js%00.html",
+    b"/x%0d%0aset-cookie:a=b",
+    b"/%7f",
+]
+
+
+@pytest.mark.parametrize("target", ROUND)
+async def test_no_path_leads_out_of_the_folder(api: RunningApi, target: bytes) -> None:
+    """Steps up, empty steps and strange characters are 404, whatever way they are written."""
+    head, body = await raw(api.port, target)
+    assert head.startswith(b"HTTP/1.1 404"), head
+    assert b"secret" not in body
+    assert b"set-cookie" not in head
+
+
+@pytest.mark.parametrize(
+    "target", [b"/source.sha256", b"/index.html", b"/%ff%fe", b"/%c0%ae%c0%ae/secret.txt", b"/%252e%252e/x"]
+)
+async def test_what_is_no_file_of_a_browser_is_the_page(api: RunningApi, target: bytes) -> None:
+    """A build's own notes are not served, and a path that means nothing is a view that is not there."""
+    head, body = await raw(api.port, target)
+    assert head.startswith(b"HTTP/1.1 200"), head
+    assert b"<base" in body
+
+
+async def test_a_file_of_another_release_is_not_the_page(api: RunningApi) -> None:
+    """A browser that asks for a script never gets HTML: 404 says to reload."""
+    for path in ("/assets/main-old.js", "/assets/", "/favicon.ico", "/robots.txt"):
+        answer = await api.stranger.get(path)
+        assert (answer.status, answer.headers["content-type"]) == (404, "text/plain; charset=utf-8"), path
+
+
+async def test_the_api_is_beside_it_and_asks_for_a_key(api: RunningApi) -> None:
+    """What is below /v1 is the API's, also where it has no route; the probes stay open."""
+    for path in ("/v1", "/v1/", "/v1/nothing", "/v1/jobs", "/v1/../v1/jobs"):
+        assert (await api.stranger.get(path)).status == 401, path
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/openapi.json"):
+        assert (await api.stranger.get(path)).status == 200, path
+    assert (await api.viewer.get("/v1/jobs")).status == 200
+    for path in ("/v1x", "/v1:x", "/healthz/", "/metrics/x"):
+        assert b"<base" in (await api.stranger.get(path)).body, path
+
+
+async def test_a_checkout_without_a_built_page_says_how_to_build_it(database_url: str, tmp_path: Path) -> None:
+    """The API works without it."""
+    async with running_api(database_url, page=Page("", tmp_path / "none")) as api:
+        answer = await api.stranger.get("/")
+        assert answer.status == 503
+        assert b"scripts/page.py build" in answer.body
+        assert (await api.viewer.get("/v1/session")).status == 200
+
+
+@pytest.mark.parametrize("target", [b"/", b"/v1/session"])
+async def test_a_cookie_without_end_is_cut_off(api: RunningApi, target: bytes) -> None:
+    """431 after 32 KiB of head, for the page as for the API."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nCookie: tickwright_session=" + b"x" * 40_000)
+    assert b" 431 " in await reader.readline()
+    writer.close()
+
+
+PREFIX = "/ops/tickwright"
+
+
+@pytest.mark.parametrize("strips", [True, False])
+async def test_under_a_prefix_page_api_and_session_work_behind_either_kind_of_proxy(
+    database_url: str, tmp_path: Path, strips: bool
+) -> None:
+    """The base, the cookie's path and ``Location`` name the prefix, whether the proxy takes it off or not."""
+    async with (
+        served(database_url, tmp_path, PREFIX) as api,
+        web_proxy(api.port, PREFIX, strips=strips) as port,
+        aiohttp.ClientSession() as session,
+    ):
+        browser = Client(session, f"http://127.0.0.1:{port}{PREFIX}", None)
+        for path in ("", "/", "/jobs/5"):
+            assert f'<base href="{PREFIX}/" />'.encode() in (await browser.get(path)).body
+        assert (await browser.get("/assets/main-abc123.js")).body == SCRIPT.encode()
+        origin = {"Origin": f"http://127.0.0.1:{port}"}
+        signed = await browser.post("/v1/session", {"key": api.operator.key}, headers=origin)
+        assert f"; Path={PREFIX}/; " in signed.headers["set-cookie"]
+        cookie = {"Cookie": signed.headers["set-cookie"].partition(";")[0]}
+        page = {**cookie, **origin, "X-Tickwright-Csrf": signed.json["csrf"]}
+        made = await browser.post("/v1/jobs", {"task_type": "noop"}, headers=page)
+        assert (made.status, made.headers["location"]) == (201, f"{PREFIX}/v1/jobs/{made.json['id']}")
+        evil = {**page, "Origin": "http://inner.example.evil"}
+        (await browser.post("/v1/jobs", {"task_type": "noop"}, headers=evil)).says(403, "cross_site")
+        gone = await browser.get("/v1/session", headers={"Cookie": "tickwright_session=x"})
+        assert f"; Path={PREFIX}/; " in gone.says(401, "unauthenticated").headers["set-cookie"]
+
+
+async def test_a_prefix_is_taken_off_once_and_whole(database_url: str, tmp_path: Path) -> None:
+    """Without the prefix everything works as well; what only begins like it is no prefix."""
+    async with served(database_url, tmp_path, PREFIX) as api:
+        assert (await api.viewer.get("/v1/session")).status == 200
+        assert (await api.viewer.get(f"{PREFIX}/v1/session")).status == 200
+        assert (await api.stranger.get(f"{PREFIX}/healthz")).status == 200
+        for path in (f"{PREFIX}x/v1/session", f"{PREFIX}{PREFIX}/v1/session", f"/x{PREFIX}/v1/session"):
+            assert b"<base" in (await api.stranger.get(path)).body, path
+        head, _ = await raw(api.port, PREFIX.encode() + b"/../v1/session")
+        assert head.startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [("/v1", True), ("/v1/x", True), ("/healthz", True), ("/v1x", False), ("/", False), ("/assets/v1/x", False)],
+)
+def test_what_is_the_apis(path: str, ours: bool) -> None:
+    """By whole steps of the path."""
+    assert is_api(path) is ours
+
+
+async def test_what_is_no_http_goes_to_the_api() -> None:
+    """Lifespan and WebSockets are not the page's."""
+    asked = []
+
+    async def api(scope: dict[str, object], _receive: object, _send: object) -> None:
+        asked.append(scope["type"])
+
+    front = Front(api, Page("", STATIC), "/x")  # type: ignore[arg-type]
+    for kind in ("lifespan", "websocket"):
+        await front({"type": kind}, None, None)  # type: ignore[arg-type]
+    assert asked == ["lifespan", "websocket"]
