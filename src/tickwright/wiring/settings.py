@@ -114,6 +114,8 @@ _TAKEN_STEPS = frozenset({"v1", "healthz", "readyz", "metrics", "assets"})
 
 
 def _check_prefix(text: str) -> None:
+    if not text:  # the default, which is checked like any other
+        return
     sound = len(text) <= _PREFIX_CHARS_MAX and _PREFIX_STEPS.fullmatch(text)
     if not sound or text.split("/")[1] in _TAKEN_STEPS:
         raise ValueError("write /NAME without a slash at its end, such as /tickwright; /v1 and the probes are taken")
