@@ -2419,6 +2419,16 @@ export interface components {
             facts: unknown;
         };
         /**
+         * AlertsNow
+         * @description Alerts that fire now, by severity, and the newest five.
+         */
+        AlertsNow: {
+            critical: number;
+            warning: number;
+            info: number;
+            newest: components["schemas"]["FiringAlert"][];
+        };
+        /**
          * AuditView
          * @description One operator action.
          */
@@ -2625,6 +2635,15 @@ export interface components {
             attempts: number;
             created_at: string;
             died_at: string;
+        };
+        /**
+         * DeadLettersNow
+         * @description What was given up, each counted up to the bound; ``fanout`` is ``None`` where no consumer has counted.
+         */
+        DeadLettersNow: {
+            jobs: number;
+            outbox: number;
+            fanout: number | null;
         };
         /**
          * DeadTaskPage
@@ -2932,6 +2951,25 @@ export interface components {
             definition: unknown;
         };
         /**
+         * ExecutionNow
+         * @description One execution of a campaign or batch. ``took_s`` is ``None`` before it began.
+         */
+        ExecutionNow: {
+            id: string;
+            name: string;
+            status: string;
+            paused: boolean;
+            chunks: number;
+            chunks_done: number;
+            members: number;
+            seen: number;
+            selected: number;
+            actions: number;
+            released: number;
+            took_s: number | null;
+            error_message: string | null;
+        };
+        /**
          * ExecutionView
          * @description One occurrence of a batch.
          *
@@ -2977,6 +3015,17 @@ export interface components {
             ended_why: string | null;
         };
         /**
+         * ExecutionsNow
+         * @description Executions: to be begun, since when, at work, and actions that have not left; the last few of them.
+         */
+        ExecutionsNow: {
+            waiting: number;
+            oldest_s: number;
+            working: number;
+            unreleased: number;
+            latest: components["schemas"]["ExecutionNow"][];
+        };
+        /**
          * Explanation
          * @description Why a thing is where it is.
          */
@@ -2985,6 +3034,21 @@ export interface components {
             status: string;
             summary: string;
             reasons: components["schemas"]["Reason"][];
+        };
+        /**
+         * FanoutNow
+         * @description Entity fan-out. The last four are of the last minute; ``queued`` is ``None`` where no consumer has counted.
+         */
+        FanoutNow: {
+            entities: number;
+            modules: number;
+            consumers: number;
+            queued: number | null;
+            dead_letters: number | null;
+            succeeded: number;
+            failed: number;
+            superseded: number;
+            expired: number;
         };
         /**
          * FilterRequest
@@ -3001,6 +3065,37 @@ export interface components {
             execute_to?: string | null;
             /** @default 1000 */
             limit?: number;
+        };
+        /**
+         * FinishedRates
+         * @description How attempts end, per second. ``given_back`` and ``snoozed`` cost no attempt.
+         */
+        FinishedRates: {
+            /** @default 0 */
+            completed?: number;
+            /** @default 0 */
+            failed?: number;
+            /** @default 0 */
+            retried?: number;
+            /** @default 0 */
+            cancelled?: number;
+            /** @default 0 */
+            snoozed?: number;
+            /** @default 0 */
+            given_back?: number;
+        };
+        /**
+         * FiringAlert
+         * @description An alert that fires.
+         */
+        FiringAlert: {
+            id: string;
+            rule: string;
+            subject: string;
+            /** @enum {unknown} */
+            severity: "critical" | "info" | "warning";
+            summary: string;
+            fired_at: string;
         };
         /**
          * FreshCounts
@@ -3195,6 +3290,28 @@ export interface components {
             worker: string | null;
         };
         /**
+         * JobsNow
+         * @description One-shot jobs.
+         *
+         *         ``running`` is what the living workers said with their last heartbeat. ``caught_up_in_s`` is ``due`` divided by
+         *         how fast it falls; where it is ``None``, ``not_caught_up`` says why. ``due_changes_per_s`` is below zero while the
+         *         backlog falls.
+         */
+        JobsNow: {
+            due: number;
+            waiting: number;
+            running: number;
+            capped_at: number;
+            oldest_due_s: number;
+            started_per_s: number | null;
+            finished_per_s: components["schemas"]["FinishedRates"] | null;
+            due_changes_per_s: number | null;
+            lateness: components["schemas"]["LatenessNow"] | null;
+            caught_up_in_s: number | null;
+            not_caught_up: ("capped" | "measuring" | "not_catching_up" | "nothing_due") | null;
+            latest: components["schemas"]["LatestJob"][];
+        };
+        /**
          * KeyRequest
          * @description A new API key.
          */
@@ -3219,6 +3336,42 @@ export interface components {
             revoked_at: string | null;
         };
         /**
+         * LastFile
+         * @description The newest report that is finished. ``took_s`` is from the request until its file was there.
+         */
+        LastFile: {
+            id: string;
+            type: string;
+            rows: number;
+            bytes: number;
+            address: string;
+            took_s: number;
+        };
+        /**
+         * LatenessNow
+         * @description Start minus due of the starts of the last minute; a figure is the upper end of its histogram's bucket.
+         *
+         *         ``None`` for a figure means more than an hour, the last bucket.
+         */
+        LatenessNow: {
+            p50_s: number | null;
+            p99_s: number | null;
+            starts: number;
+        };
+        /**
+         * LatestJob
+         * @description One of the youngest jobs; the first line of its error.
+         */
+        LatestJob: {
+            id: string;
+            task_type: string;
+            status: string;
+            attempts: number;
+            max_attempts: number;
+            due_at: string;
+            error: string | null;
+        };
+        /**
          * LeaseView
          * @description One control loop's lease; ``version`` is its fence.
          */
@@ -3232,6 +3385,15 @@ export interface components {
             version: number;
             owner: string | null;
             lease_until: string | null;
+        };
+        /**
+         * LeasesNow
+         * @description Leases of the control loops. ``overdue`` have an owner who let the deadline pass, and nobody took over.
+         */
+        LeasesNow: {
+            held: number;
+            free: number;
+            overdue: string[];
         };
         /**
          * LineReject
@@ -3369,6 +3531,17 @@ export interface components {
             details: components["schemas"]["KeyView"];
         };
         /**
+         * OutboxNow
+         * @description Messages that wait for the relay. ``failing`` destinations have an error at their head.
+         */
+        OutboxNow: {
+            waiting: number;
+            oldest_s: number;
+            destinations: number;
+            failing: number;
+            published_per_s: number | null;
+        };
+        /**
          * OutboxView
          * @description A message that waits for the relay.
          */
@@ -3380,6 +3553,54 @@ export interface components {
             attempts: number;
             next_at: string | null;
             error_message: string | null;
+        };
+        /**
+         * OverviewSeries
+         * @description The main figures of the last fifteen minutes in which somebody looked, a point every five seconds, oldest first.
+         *
+         *         All lists are as long as ``at``. Times in which nobody looked are gaps between two instants.
+         */
+        OverviewSeries: {
+            at: string[];
+            due: number[];
+            oldest_due_s: number[];
+            started_per_s: (number | null)[];
+            completed_per_s: (number | null)[];
+            failed_per_s: (number | null)[];
+            p99_s: (number | null)[];
+            answered_per_s: (number | null)[];
+            outbox_waiting: number[];
+        };
+        /**
+         * OverviewView
+         * @description One snapshot; ``at`` is the database's clock.
+         *
+         *         ``stale_since`` is set while the database does not answer, and ``stale_why`` says what it said: the rest is then
+         *         the last snapshot. ``changes`` has a number per list (``jobs alerts executions reports outbox leases workers
+         *         dead_letters accounts partners fanout``), which differs from the one before when the list has changed: compare
+         *         it with the one you saw, and fetch the list again when it differs. ``series`` comes with ``GET /v1/overview``
+         *         only; the stream carries ``None``.
+         */
+        OverviewView: {
+            at: string;
+            version: string;
+            stale_since: string | null;
+            stale_why: string | null;
+            jobs: components["schemas"]["JobsNow"];
+            polls: components["schemas"]["PollsNow"];
+            outbox: components["schemas"]["OutboxNow"];
+            fanout: components["schemas"]["FanoutNow"];
+            reports: components["schemas"]["ReportsNow"];
+            executions: components["schemas"]["ExecutionsNow"];
+            alerts: components["schemas"]["AlertsNow"];
+            workers: components["schemas"]["WorkersNow"];
+            leases: components["schemas"]["LeasesNow"];
+            dead_letters: components["schemas"]["DeadLettersNow"];
+            changes: {
+                [key: string]: number;
+            };
+            /** @default null */
+            series?: components["schemas"]["OverviewSeries"] | null;
         };
         /**
          * Page[AccountView]
@@ -3659,6 +3880,20 @@ export interface components {
             over: boolean;
         };
         /**
+         * PartnerNow
+         * @description What the turns of the last ten minutes became for one partner, and whether it is called.
+         */
+        PartnerNow: {
+            name: string;
+            state: string;
+            selected: number;
+            polled: number;
+            late: number;
+            superseded: number;
+            polls_per_s: number;
+            allowed: string;
+        };
+        /**
          * PartnerView
          * @description Whom we poll, and what all processes know together of it.
          *
@@ -3733,6 +3968,25 @@ export interface components {
             problem: string | null;
             says: string | null;
             stands_since: string | null;
+        };
+        /**
+         * PollsNow
+         * @description Polling. ``ahead``: polls released in each second of the next minute. ``trackers`` is an estimate above 10,000.
+         */
+        PollsNow: {
+            trackers: number;
+            unplaced: number;
+            waiting: number;
+            oldest_s: number;
+            unread_records: number;
+            published_per_s: number | null;
+            answered_per_s: number | null;
+            fresh_ratio: number | null;
+            lagging_accounts: number;
+            judged_accounts: number;
+            worst_accounts: string[];
+            ahead: number[];
+            partners: components["schemas"]["PartnerNow"][];
         };
         /**
          * PreviewRequest
@@ -4095,6 +4349,20 @@ export interface components {
             last_part_at: string | null;
             finished_at: string | null;
             file_expires_at: string | null;
+        };
+        /**
+         * ReportsNow
+         * @description Reports: ``waiting`` pending, ``running`` querying or merging; finished and failed in the last hour.
+         */
+        ReportsNow: {
+            waiting: number;
+            running: number;
+            pending: number;
+            querying: number;
+            merging: number;
+            finished: number;
+            failed: number;
+            last: components["schemas"]["LastFile"] | null;
         };
         /**
          * RequestedReport
@@ -4561,6 +4829,18 @@ export interface components {
             drain_requested_at: string | null;
             lost_at: string | null;
             facts: unknown;
+        };
+        /**
+         * WorkersNow
+         * @description Worker sessions: processes of every role. ``lost_lately`` were declared lost in the last hour.
+         */
+        WorkersNow: {
+            alive: number;
+            draining: number;
+            lost_lately: number;
+            by_role: {
+                [key: string]: number;
+            };
         };
     };
     responses: never;

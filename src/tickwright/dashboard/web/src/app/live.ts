@@ -11,11 +11,13 @@ import { parse } from "../api/json";
 import { learn, now, useSecond } from "./clock";
 import { updating } from "./prefs";
 import { queries } from "./queries";
+import { extended, type Series } from "./series";
 
 export type Overview = Schemas["OverviewView"];
 export type Source = "starting" | "stream" | "polling" | "held" | "away";
 interface Live {
   overview: Overview | null;
+  series: Series | null;
   /** The server's time of the last snapshot that came, in milliseconds. */
   heardAt: number;
   source: Source;
@@ -25,7 +27,7 @@ interface Live {
 const STALE_MS = 5_000;
 const POLL_MS = 3_000;
 const RETRY_STREAM_MS = 20_000;
-let live: Live = { overview: null, heardAt: now(), source: "starting", problem: null };
+let live: Live = { overview: null, series: null, heardAt: now(), source: "starting", problem: null };
 const listeners = new Set<() => void>();
 
 function tell(more: Partial<Live>): void {
@@ -41,6 +43,11 @@ function subscribe(listener: () => void): () => void {
 /** Return what `select` picks of the overview, `null` before the first snapshot; drawn again when that changes. */
 export function useOverview<T>(select: (overview: Overview) => T): T | null {
   return useSyncExternalStore(subscribe, () => (live.overview === null ? null : select(live.overview)));
+}
+
+/** Return the figures of the last fifteen minutes. */
+export function useSeries(): Series | null {
+  return useSyncExternalStore(subscribe, () => live.series);
 }
 
 export interface Freshness {
@@ -61,7 +68,9 @@ export function useFreshness(): Freshness {
 function heard(overview: Overview, source: Source): void {
   learn(Date.parse(overview.at), true);
   hint(live.overview, overview);
-  tell({ overview, heardAt: now(), source, problem: null });
+  const isNew = live.overview?.at !== overview.at;
+  const series = overview.series ?? (isNew ? extended(live.series, overview) : live.series);
+  tell({ overview, series, heardAt: now(), source, problem: null });
 }
 
 /** Lists that the snapshot says have changed are asked for again, if somebody looks at them. */
@@ -88,6 +97,7 @@ function follow(): () => void {
   let stream: EventSource | null = null;
   let polling: ReturnType<typeof setInterval> | undefined;
   let again: ReturnType<typeof setTimeout> | undefined;
+  let isOver = false;
 
   async function poll(): Promise<void> {
     try {
@@ -105,6 +115,10 @@ function follow(): () => void {
   function stopPolling(): void {
     clearInterval(polling);
     polling = undefined;
+  }
+  async function start(): Promise<void> {
+    await poll(); // the figures of the last minutes come with the snapshot, not with the stream
+    if (!isOver && !document.hidden) open();
   }
   function open(): void {
     close();
@@ -125,10 +139,11 @@ function follow(): () => void {
     stream?.close();
     stream = null;
   }
-  const seen = () => (document.hidden ? close() : open());
+  const seen = () => (document.hidden ? close() : void start());
   document.addEventListener("visibilitychange", seen);
   seen();
   return () => {
+    isOver = true;
     document.removeEventListener("visibilitychange", seen);
     close();
   };

@@ -6,6 +6,7 @@
 import { Checkbox } from "@mantine/core";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState, type KeyboardEvent, type ReactNode } from "react";
+import { markUsable } from "../app/usable";
 import { ErrorBox } from "./ErrorBox";
 import { SkeletonRows } from "./SkeletonRows";
 import classes from "./table.module.css";
@@ -59,6 +60,10 @@ export function DataTable<T>(props: Props<T>) {
   useEffect(() => {
     if (hasMore && !busy && rows !== undefined && last >= rows.length - AHEAD) more?.();
   }, [hasMore, busy, last, rows, more]);
+
+  useEffect(() => {
+    if (rows !== undefined) markUsable();
+  }, [rows]);
 
   function move(to: number): void {
     const index = Math.max(0, Math.min((rows?.length ?? 1) - 1, to));

@@ -1,0 +1,8 @@
+/** Marks when the first view can be used, for whoever measures it: `performance.getEntriesByName("usable")`. */
+let isMarked = false;
+
+export function markUsable(): void {
+  if (isMarked) return;
+  isMarked = true;
+  performance.mark("usable");
+}

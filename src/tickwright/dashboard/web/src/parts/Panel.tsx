@@ -1,0 +1,47 @@
+/** Figures at a glance (`Tile`) and framed parts of a page (`Panel`), laid out by `Tiles` and `Panels`. */
+import type { ReactNode } from "react";
+import classes from "./parts.module.css";
+import type { Tone } from "./StateBadge";
+
+export const Tiles = ({ children }: { children: ReactNode }) => <div className={classes.tiles}>{children}</div>;
+export const Panels = ({ children }: { children: ReactNode }) => <div className={classes.panels}>{children}</div>;
+/** The content of a view without a filling table: it scrolls by itself. */
+export const Scroll = ({ children }: { children: ReactNode }) => <div className={classes.scroll}>{children}</div>;
+
+interface TileProps {
+  title: string;
+  value: ReactNode;
+  below?: ReactNode;
+  tone?: Tone | undefined;
+}
+
+export function Tile({ title, value, below, tone }: TileProps) {
+  return (
+    <section className={classes.tile} aria-label={title}>
+      <h2>{title}</h2>
+      <div className={classes.value} data-tone={tone}>
+        {value}
+      </div>
+      <div className={classes.below}>{below}</div>
+    </section>
+  );
+}
+
+interface PanelProps {
+  title: string;
+  /** At the right of the title: a link or a figure. */
+  side?: ReactNode;
+  children: ReactNode;
+}
+
+export function Panel({ title, side, children }: PanelProps) {
+  return (
+    <section className={classes.panel} aria-label={title}>
+      <h2>
+        <span>{title}</span>
+        {side}
+      </h2>
+      {children}
+    </section>
+  );
+}

@@ -1,0 +1,31 @@
+/** What fires now: the newest five, and how many there are. */
+import { Link } from "wouter";
+import type { Overview } from "../../app/live";
+import { Instant } from "../../parts/Instant";
+import { Panel } from "../../parts/Panel";
+import { StateBadge } from "../../parts/StateBadge";
+import classes from "./overview.module.css";
+
+export function Alerts({ alerts }: { alerts: Overview["alerts"] }) {
+  const all = alerts.critical + alerts.warning + alerts.info;
+  const side = <Link href="/alerts">{all === 0 ? "all alerts" : `${alerts.critical} critical, ${alerts.warning} warning, ${alerts.info} info`}</Link>;
+  return (
+    <Panel title="Alerts" side={side}>
+      {all === 0 && <p className={classes.calm}>Nothing fires.</p>}
+      <ul className={classes.list}>
+        {alerts.newest.map((alert) => (
+          <li key={alert.id}>
+            <div className={classes.line}>
+              <StateBadge state={alert.severity} />
+              <strong>{alert.rule}</strong>
+              <span className={classes.quiet}>
+                <Instant at={alert.fired_at} ago />
+              </span>
+            </div>
+            <div className={classes.text}>{alert.summary}</div>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
