@@ -30,6 +30,7 @@ from tickwright.ports.fanout import DeadTasks
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_desk import PollDesk
+from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
 from tickwright.wiring.front import Front
@@ -111,6 +112,7 @@ class RunningApi:
     pool: Pool
     service: JobService
     polling: PollingService
+    overview: Snapshots
     admin: Client
     operator: Client
     viewer: Client
@@ -152,6 +154,7 @@ async def running_api(
     path_prefix: str = "",
     payloads_from: Role = Role.VIEWER,
     page: Any = None,
+    streams_max: int = STREAMS_MAX,
 ) -> AsyncIterator[RunningApi]:
     """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
 
@@ -170,6 +173,7 @@ async def running_api(
                 path_prefix=path_prefix,
                 payloads_from=payloads_from,
                 page=page,
+                streams_max=streams_max,
             ) as api:
                 yield api
         return
@@ -181,6 +185,7 @@ async def running_api(
     async def readiness() -> Readiness:
         return ready()
 
+    overview = Snapshots(pool, version="0.0.0", streams_max=streams_max)
     context = ApiContext(
         pool=pool,
         jobs=service,
@@ -193,6 +198,7 @@ async def running_api(
         enqueuer=enqueuer,
         readiness=readiness,
         metrics=lambda: b"# nothing yet\n",
+        overview=overview,
         version="0.0.0",
         limits=limits or ApiLimits(),
         path_prefix=path_prefix,
@@ -202,6 +208,7 @@ async def running_api(
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = make_server(app if page is None else Front(app, page, path_prefix), "127.0.0.1", port)
+    looking = asyncio.create_task(overview.run())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
@@ -214,6 +221,7 @@ async def running_api(
                 pool,
                 service,
                 polling,
+                overview,
                 nobody.with_key(keys[Role.ADMIN]),
                 nobody.with_key(keys[Role.OPERATOR]),
                 nobody.with_key(keys[Role.VIEWER]),
@@ -221,5 +229,7 @@ async def running_api(
             )
     finally:
         server.should_exit = True
+        await overview.stop()
+        await looking
         await serving
         await pool.close()

@@ -26,6 +26,8 @@ from tickwright.api.cookies import over_tls, signed_out
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
 from tickwright.api.openapi import document, is_open
+from tickwright.api.overview_routes import STRUCTS as OVERVIEW_STRUCTS
+from tickwright.api.overview_routes import overview_routes
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
 from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
 from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
@@ -163,6 +165,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     app.include_router(report_routes(context.reports, gate))
     app.include_router(campaign_routes(context.campaigns, gate))
     app.include_router(operation_routes(context, gate))
+    app.include_router(overview_routes(context.overview, gate))
     app.include_router(receiver_routes(context.receivers, gate))
     app.include_router(key_routes(context, gate))
 
@@ -170,7 +173,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     async def openapi() -> Response:
         """Return this document."""
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
-        ours = (*systems, *ALERT_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
+        ours = (*systems, *ALERT_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
         return answer(document(app, ours))
 
     return app

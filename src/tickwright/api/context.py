@@ -14,6 +14,7 @@ from tickwright.capabilities.reports.service import ReportsService
 from tickwright.ports.caller import Role
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.poll_desk import PollDesk
+from tickwright.runtime.snapshot import Snapshots
 from tickwright.store.pool import Pool
 
 
@@ -64,6 +65,7 @@ class ApiContext:
         enqueuer: The one that ``jobs`` uses; single requests of all connections are collected in it.
         readiness: Asked for ``/readyz``; bounded by its owner to a second.
         metrics: Prometheus text for ``/metrics``.
+        overview: Snapshots for the overview; whoever builds it runs it.
         version: Of the product.
         limits: Bounds of this process.
         path_prefix: Under which browsers see this process, such as ``/tickwright``; empty at the root.
@@ -81,6 +83,7 @@ class ApiContext:
     enqueuer: Enqueuer
     readiness: Callable[[], Awaitable[Readiness]]
     metrics: Callable[[], bytes]
+    overview: Snapshots
     version: str
     limits: ApiLimits = field(default_factory=ApiLimits)
     path_prefix: str = ""

@@ -1,7 +1,8 @@
 """Where the metrics of a process are read: sources for ``observe.metrics``, and the questions to the database.
 
-The database is asked only when somebody scrapes, at most once every two seconds, each count bounded.
-When it does not answer within a second the page shows what it has and says ``tickwright_readings_ok 0``.
+The questions are the overview's (:mod:`tickwright.runtime.overview_reads`), each count bounded. The database is asked
+only when somebody scrapes, at most once every two seconds. When it does not answer within a second the
+page shows what it has and says ``tickwright_readings_ok 0``.
 """
 
 import asyncio
@@ -13,19 +14,23 @@ from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.runtime.leases import LeasedService
+from tickwright.runtime.overview_reads import (
+    ANSWER_S,
+    read_alerts,
+    read_executions,
+    read_freshness,
+    read_job_gauges,
+    read_poll_lags,
+    read_standing,
+)
 from tickwright.runtime.poll_relay import PollRelay
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.relay_rules import scheme_of
 from tickwright.runtime.supervisor import ServiceState
 from tickwright.store.outbox import lane_heads
 from tickwright.store.pool import AWAY, Connection, Pool
-from tickwright.store.queries import load
 
-_SQL = load("tickwright.store.sql", "health.sql")
-COUNT_MAX = 10_000
-ACCOUNTS_SHOWN = 20
 REMEMBER_S = 2.0
-ANSWER_S = 1.0
 SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
 
 _log = structlog.get_logger("tickwright.metrics")
@@ -69,7 +74,7 @@ class DatabaseReadings:
 
 async def _jobs(connection: Connection) -> list[Sample]:
     samples = []
-    for row in await connection.fetch(_SQL["job_gauges"], COUNT_MAX):
+    for row in await read_job_gauges(connection):
         label = (row["task_type"],)
         samples += [
             Sample("tickwright_jobs_due", row["due"], label),
@@ -81,7 +86,7 @@ async def _jobs(connection: Connection) -> list[Sample]:
 
 
 async def _outbox(connection: Connection) -> list[Sample]:
-    counts = await connection.fetchrow(_SQL["dead_letter_gauges"], COUNT_MAX)
+    counts = await read_standing(connection)
     oldest_s: dict[str, float] = {}
     for head in await lane_heads(connection):
         scheme = scheme_of(head["destination"])
@@ -97,7 +102,7 @@ async def _outbox(connection: Connection) -> list[Sample]:
 
 async def _poll_lags(connection: Connection) -> list[Sample]:
     samples = []
-    for row in await connection.fetch(_SQL["poll_lag_gauges"]):
+    for row in await read_poll_lags(connection):
         label = (row["topic"], str(row["partition"]))
         samples += [
             Sample("tickwright_poll_lag_records", row["lag"], label),
@@ -107,7 +112,7 @@ async def _poll_lags(connection: Connection) -> list[Sample]:
 
 
 async def _freshness(connection: Connection) -> list[Sample]:
-    row = await connection.fetchrow(_SQL["freshness_gauges"], ACCOUNTS_SHOWN)
+    row = await read_freshness(connection)
     samples = [
         Sample("tickwright_accounts_judged", row["judged"]),
         Sample("tickwright_accounts_lagging", row["lagging"]),
@@ -119,18 +124,18 @@ async def _freshness(connection: Connection) -> list[Sample]:
 
 
 async def _executions(connection: Connection) -> list[Sample]:
-    row = await connection.fetchrow(_SQL["execution_gauges"], COUNT_MAX)
+    now = await read_executions(connection)
     return [
-        Sample("tickwright_executions_waiting", row["waiting"]),
-        Sample("tickwright_executions_oldest_waiting_seconds", row["oldest_s"]),
-        Sample("tickwright_executions_working", row["working"]),
-        Sample("tickwright_executions_unreleased_actions", row["unreleased"]),
+        Sample("tickwright_executions_waiting", now.waiting),
+        Sample("tickwright_executions_oldest_waiting_seconds", now.oldest_s),
+        Sample("tickwright_executions_working", now.working),
+        Sample("tickwright_executions_unreleased_actions", now.unreleased),
     ]
 
 
 async def _alerts(connection: Connection) -> list[Sample]:
-    rows = await connection.fetch(_SQL["alert_gauges"])
-    return [Sample("tickwright_alerts_firing", row["firing"], (row["rule"], row["severity"])) for row in rows]
+    counts = (await read_alerts(connection)).counts
+    return [Sample("tickwright_alerts_firing", one.firing, (one.rule, one.severity)) for one in counts]
 
 
 def session_source(session: Session) -> Source:

@@ -8,14 +8,17 @@ from tickwright import __version__
 from tickwright.api.app import create_app
 from tickwright.api.context import ApiContext, Readiness
 from tickwright.ports.caller import Role
+from tickwright.runtime.snapshot import Snapshots
 from tickwright.wiring.link import Link, open_link
 from tickwright.wiring.settings import Settings
 
 Ask = Callable[[], Awaitable[Readiness]]
 
 
-def api_context(settings: Settings, link: Link, readiness: Ask, metrics: Callable[[], bytes]) -> ApiContext:
-    """Return what the API of this process answers from."""
+def api_context(
+    settings: Settings, link: Link, readiness: Ask, metrics: Callable[[], bytes], overview: Snapshots
+) -> ApiContext:
+    """Return what the API of this process answers from; ``overview`` is run by the caller."""
     return ApiContext(
         pool=link.pool,
         jobs=link.service,
@@ -28,6 +31,7 @@ def api_context(settings: Settings, link: Link, readiness: Ask, metrics: Callabl
         enqueuer=link.enqueuer,
         readiness=readiness,
         metrics=metrics,
+        overview=overview,
         version=__version__,
         path_prefix=settings.path_prefix,
         payloads_from=Role[settings.payloads_from.upper()],
@@ -45,4 +49,8 @@ async def local_api(settings: Settings) -> AsyncIterator[Any]:
         return Readiness(ready=True)
 
     async with open_link(settings, declare=False) as link:
-        yield create_app(api_context(settings, link, ready, lambda: b"")).framework
+        overview = Snapshots(link.pool, version=__version__)
+        try:
+            yield create_app(api_context(settings, link, ready, lambda: b"", overview)).framework
+        finally:
+            await overview.stop()

@@ -36,6 +36,7 @@ from tickwright.runtime.leases import LeasedService, Leases
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.signals import stop_on_signals
+from tickwright.runtime.snapshot import Snapshots
 from tickwright.runtime.supervisor import Supervised, Supervisor
 from tickwright.sources.named import Sources
 from tickwright.store.paging import Cursors
@@ -212,7 +213,7 @@ def _build(
     direct = link.database.direct_url if settings.notifications else None
     session = WorkerSession(pool, name=name, roles=roles, version=__version__, terms=terms)
     leases = Leases(pool, owner=name, terms=terms)
-    worker = relay = api = None
+    worker = relay = api = overview = None
     if "worker" in roles:
         limits = WorkerLimits(settings.concurrency, settings.threads)
         worker = JobWorker(pool, session, program.brought.handlers, brokers, direct_url=direct, limits=limits)
@@ -240,12 +241,13 @@ def _build(
     for source in (*asked, *fanned, *brought, *executed, *produced):
         watch.add_source(source)
     if "api" in roles:
-        context = api_context(settings, link, watch.ready, watch.now)
+        overview = Snapshots(pool, version=__version__)
+        context = api_context(settings, link, watch.ready, watch.now, overview)
         app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port))
     at = _health_bind(settings, any_port=any_port)
     health = HealthServer(at, states=watch.states, database=watch.check.answers, metrics=watch.page.render)
-    roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, api, health)
+    roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, overview, api, health)
     services = [Supervised(one) for one in roles_own if one is not None]
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
     supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))

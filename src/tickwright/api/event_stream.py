@@ -1,0 +1,91 @@
+"""An answer that does not end: server-sent events from a subscription, as long as somebody reads them.
+
+The client is not waited for. What it has not read lies in its connection's buffers, which are kept small; when they
+are full for ``UNREAD_S`` the connection is cut. Between two messages a comment keeps proxies from doing that.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tickwright.runtime.snapshot import Subscriber
+
+UNREAD_S = 5.0
+QUIET_S = 5.0
+BUFFER_BYTES = 65_536
+RETRY_MS = 2000
+TRANSPORT = "tickwright.transport"
+_HEADERS = {
+    "cache-control": "no-store, no-transform",
+    "x-accel-buffering": "no",  # nginx would collect what is small
+    "content-type": "text/event-stream; charset=utf-8",
+}
+
+
+class EventStream(Response):
+    """Sends each message of a subscription as an event, until it is over or the client is gone.
+
+    Args:
+        subscribed: Opened when the answer begins; what it raises is the answer.
+        event: The events' name.
+    """
+
+    def __init__(self, subscribed: AbstractContextManager[Subscriber], event: str) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._subscribed, self._event = subscribed, event.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream."""
+        with self._subscribed as subscriber:
+            await self._stream(subscriber, scope, receive, send)
+
+    async def _stream(self, subscriber: Subscriber, scope: Scope, receive: Receive, send: Send) -> None:
+        transport = scope.get(TRANSPORT)
+        _keep_buffers_small(transport)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            async for piece in self._pieces(subscriber, gone):
+                async with asyncio.timeout(UNREAD_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if not gone.done():
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            if transport is not None:
+                transport.abort()  # closing would wait for the client to read what it does not read
+        finally:
+            gone.cancel()
+
+    async def _pieces(self, subscriber: Subscriber, gone: "asyncio.Future[None]") -> AsyncIterator[bytes]:
+        yield b"retry: %d\n\n" % RETRY_MS
+        while not gone.done() and not subscriber.is_over:
+            waiting = asyncio.ensure_future(subscriber.next(QUIET_S))
+            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                waiting.cancel()
+            elif (message := waiting.result()) is not None:
+                yield b"event: %b\ndata: %b\n\n" % (self._event, message)
+            elif not subscriber.is_over:
+                yield b": still here\n\n"
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has left; what it sends is not read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _keep_buffers_small(transport: Any) -> None:
+    """Let what is not read be noticed soon: by default megabytes would lie in the kernel first."""
+    if transport is None:
+        return
+    transport.set_write_buffer_limits(high=BUFFER_BYTES)
+    found = transport.get_extra_info("socket")
+    if found is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

@@ -1,0 +1,38 @@
+"""What an operator sees first: the overview, asked for or as a stream."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from tickwright.api.event_stream import EventStream
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.gate import Gate
+from tickwright.ports.rest import answer, answers, schema_of
+from tickwright.runtime.overview_views import OverviewView
+from tickwright.runtime.snapshot import Snapshots
+
+STRUCTS = (OverviewView,)
+STREAM = "/v1/stream"
+_EVENTS = {
+    "description": "Server-sent events named `overview`, each with an OverviewView as its data, about one a second",
+    "content": {"text/event-stream": {"schema": schema_of(OverviewView)}},
+}
+
+
+def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
+    """Return the overview's routes."""
+    router = APIRouter(tags=["operations"])
+    viewer = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(OverviewView))
+    async def overview() -> Response:
+        """Return a snapshot that is about a second old at most, with the series of the last fifteen minutes."""
+        return answer(await snapshots.latest())
+
+    @router.get(STREAM, responses={200: _EVENTS})
+    async def stream(caller: viewer) -> Response:
+        """Stream snapshots as server-sent events while the key is good; 503 `too_many_streams` beyond the bound."""
+        return EventStream(snapshots.subscribe(caller.key_id), "overview")
+
+    return router

@@ -1,0 +1,277 @@
+"""One snapshot a second for everybody who looks, and none while nobody does.
+
+However many pages are open, a process asks the database once: a statement for what changes from second to second and
+two of those that may be some seconds old, in turn. Each may take a second. A look costs at most a tenth of the time:
+when the database is slow, looks become rare instead of making it slower. While it does not answer, the last snapshot
+goes on, and says since when it is stale and why.
+
+A subscriber has the newest snapshot and no queue: who reads slowly misses some, and who does not read is let go by
+the stream. With each snapshot the keys of subscribers are looked up again, so a stream ends with its key.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import cycle
+from typing import Any
+
+import msgspec
+import structlog
+
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.runtime.overview_build import Changes, Series, build
+from tickwright.runtime.overview_rates import Rates
+from tickwright.runtime.overview_reads import ANSWER_S, COUNT_MAX, READINGS, Moment, read_moment
+from tickwright.runtime.overview_views import OverviewView
+from tickwright.store.pool import AWAY, Connection, Pool
+
+EVERY_S = 0.95
+LOOKED_AT_S = 5.0
+FRESH_S = 1.5
+SHARE_OF_TIME = 0.1
+SLOW_PER_LOOK = 2
+STREAMS_MAX = 200
+REREAD = timedelta(seconds=1)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log = structlog.get_logger("tickwright.overview")
+
+
+class Subscriber:
+    """One stream's end: gives the newest message, and nothing when it is over.
+
+    Attributes:
+        key_id: Of the API key that opened it; ``None`` where none was needed.
+    """
+
+    def __init__(self, key_id: int | None) -> None:
+        self.key_id = key_id
+        self._message: bytes | None = None
+        self._is_over = False
+        self._woken = asyncio.Event()
+
+    def give(self, message: bytes) -> None:
+        """Take the newest message; one that was not fetched is forgotten."""
+        self._message = message
+        self._woken.set()
+
+    def end(self) -> None:
+        """Nothing comes any more, nor what waits."""
+        self._is_over = True
+        self._woken.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._is_over
+
+    async def next(self, within_s: float) -> bytes | None:
+        """Return the next message; ``None`` when there was none in time, or it is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return None
+        self._woken.clear()
+        message, self._message = self._message, None
+        return None if self._is_over else message
+
+
+class Snapshots:
+    """Takes them; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        pool: One connection of it is used at a time.
+        version: Of the product.
+        every_s: Between two snapshots.
+        streams_max: Subscribers at once.
+    """
+
+    name = "overview"
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        version: str,
+        every_s: float = EVERY_S,
+        streams_max: int = STREAMS_MAX,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
+        self._streams_max = streams_max
+        self._rates, self._changes, self._series = Rates(), Changes(), Series()
+        self._parts: dict[str, Any] = {}
+        self._turn = cycle(READINGS)
+        self._seen_at = LONG_AGO
+        self._view: OverviewView | None = None
+        self._reading: asyncio.Task[tuple[Moment, dict[str, Any]]] | None = None
+        self._looking = asyncio.Lock()
+        self._looked_s = self._asked_s = float("-inf")
+        self._rest_s = every_s
+        self._subscribers: set[Subscriber] = set()
+        self._asked_keys: set[int] = set()
+        self._message: bytes | None = None
+        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ who looks
+
+    async def latest(self) -> OverviewView:
+        """Return a snapshot that is about a second old at most, with its series; goes on for a while after that.
+
+        Raises:
+            Unavailable: ``database_unavailable``: there has never been one. Retry.
+        """
+        self._asked_s = monotonic()
+        self._wanted.set()
+        await self._look_if_due()
+        if self._view is None:
+            raise Unavailable("database_unavailable", "the database does not answer; try again")
+        return msgspec.structs.replace(self._view, series=self._series.show())
+
+    @contextmanager
+    def subscribe(self, key_id: int | None = None) -> Iterator[Subscriber]:
+        """Give every snapshot from now on, the first at once where there is one.
+
+        Raises:
+            Unavailable: ``too_many_streams``, or ``draining``. Retry.
+        """
+        if self._stopping.is_set():
+            raise Unavailable("draining", "this process is being stopped; try another")
+        if len(self._subscribers) >= self._streams_max:
+            raise Unavailable(
+                "too_many_streams",
+                f"{self._streams_max} streams are open here already; ask for /v1/overview",
+                retry_after_s=5,
+            )
+        subscriber = Subscriber(key_id)
+        self._subscribers.add(subscriber)
+        if self._message is not None and monotonic() - self._looked_s < FRESH_S:
+            subscriber.give(self._message)
+        self._wanted.set()
+        try:
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._subscribers)
+
+    def _is_wanted(self) -> bool:
+        return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Look while somebody looks."""
+        while not self._stopping.is_set():
+            self._ticked_s = monotonic()
+            if self._is_wanted():
+                await self._look_if_due()
+                await self._rest(max(0.01, self._looked_s + self._rest_s - monotonic()))
+            else:
+                self._wanted.clear()
+                await self._rest(None)
+
+    async def _rest(self, seconds: float | None) -> None:
+        waits_for = self._stopping if seconds is not None else self._wanted
+        try:
+            async with asyncio.timeout(seconds):
+                await waits_for.wait()
+        except TimeoutError:
+            return
+
+    async def quiesce(self) -> None:
+        """End every stream, so that the server can end."""
+        self._stopping.set()
+        self._wanted.set()
+        for subscriber in self._subscribers:
+            subscriber.end()
+
+    async def stop(self) -> None:
+        """End, and do not wait for an answer."""
+        await self.quiesce()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading], timeout=1)
+
+    def last_tick_age_s(self) -> float | None:
+        """Return the seconds since it came round; it may rest as long as nobody looks."""
+        if self._ticked_s is None:
+            return None
+        return monotonic() - self._ticked_s if self._is_wanted() else 0.0
+
+    # ------------------------------------------------------------------ looking
+
+    async def _look_if_due(self) -> None:
+        async with self._looking:
+            if monotonic() - self._looked_s >= self._rest_s:
+                await self._look()
+
+    async def _look(self) -> None:
+        began_s = monotonic()
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.wait({self._reading}, timeout=ANSWER_S)
+        if not self._reading.done():
+            self._failed(f"the database has not answered within {ANSWER_S:g} s")
+        else:
+            reading, self._reading = self._reading, None
+            self._judge(reading)
+        self._looked_s = monotonic()
+        self._rest_s = max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME) - (self._looked_s - began_s)
+        self._publish()
+
+    def _judge(self, reading: "asyncio.Task[tuple[Moment, dict[str, Any]]]") -> None:
+        try:
+            moment, parts = reading.result()
+        except TimeoutError:
+            self._failed(f"a question took the database longer than {ANSWER_S:g} s")
+        except AWAY as error:
+            _log.warning("overview.database_away", error=repr(error)[:300])
+            self._failed("the database does not answer")
+        else:
+            self._take(moment, parts)
+
+    async def _read(self) -> tuple[Moment, dict[str, Any]]:
+        async with self._pool.acquire(timeout=ANSWER_S) as connection:
+            await self._probe.reached("overview.before_reading")
+            self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
+            moment = await read_moment(connection, after=self._seen_at, keys=self._asked_keys)
+            return moment, await self._read_some(connection)
+
+    async def _read_some(self, connection: Connection) -> dict[str, Any]:
+        """Read the next two in turn; at first everything."""
+        names = READINGS if len(self._parts) < len(READINGS) else [next(self._turn) for _ in range(SLOW_PER_LOOK)]
+        return {name: await READINGS[name](connection) for name in names}
+
+    # ------------------------------------------------------------------ what becomes of it
+
+    def _take(self, moment: Moment, parts: dict[str, Any]) -> None:
+        self._parts |= parts
+        self._seen_at = moment.at - REREAD
+        self._rates.take(moment.at.timestamp(), {one.id: (one.seen_s, one.said()) for one in moment.sessions})
+        self._rates.take_due(moment.due, cap=COUNT_MAX)
+        self._view = build(moment, self._parts, self._rates, self._changes, version=self._version)
+        self._series.take(self._view)
+        for subscriber in self._subscribers:
+            if subscriber.key_id in self._asked_keys - moment.good_keys:
+                subscriber.end()
+
+    def _failed(self, why: str) -> None:
+        if self._view is not None:
+            since = self._view.stale_since or self._view.at
+            self._view = msgspec.structs.replace(self._view, stale_since=since, stale_why=why)
+
+    def _publish(self) -> None:
+        if self._view is not None:
+            self._message = msgspec.json.encode(self._view)
+            for subscriber in self._subscribers:
+                subscriber.give(self._message)
