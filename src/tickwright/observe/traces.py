@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 
+from tickwright.domain.errors import TickwrightError
 from tickwright.domain.traceparent import read_traceparent
 
 Operation = Literal["create", "send", "process"]
@@ -129,7 +130,7 @@ def _inside(span: Span) -> Iterator[Span]:
     try:
         yield span
     except BaseException as error:
-        fail(span, type(error).__qualname__)
+        fail(span, error.code if isinstance(error, TickwrightError) else type(error).__qualname__)
         raise
     finally:
         contexts.detach(token)

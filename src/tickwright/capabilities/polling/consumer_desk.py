@@ -16,6 +16,7 @@ import structlog
 
 from tickwright.capabilities.polling.consumer_effects import BACKLOG_MAX, Effector, Work
 from tickwright.capabilities.polling.courier import Answer, Courier, Poll, Result
+from tickwright.observe import traces
 from tickwright.partners import ANSWERED, Failed, PartnerContract, Permit, Throttled
 from tickwright.ports.ids import monotonic
 
@@ -207,7 +208,7 @@ class Desk:
 
     async def _poll(self, item: Item, courier: Courier, permit: Permit) -> None:
         try:
-            result = await self._ask(item, courier)
+            result = await (self._traced(item, courier) if traces.recording() else self._ask(item, courier))
         except BaseException:
             permit.close(None)
             if not item.work.abandoned:
@@ -221,6 +222,15 @@ class Desk:
             return
         permit.close(result)
         self._again(item, result)
+
+    async def _traced(self, item: Item, courier: Courier) -> Result:
+        """Ask inside a span: a poll is a trace of its own, since nobody asked for it."""
+        facts = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
+        with traces.attempting("polls", None, facts) as span:
+            result = await self._ask(item, courier)
+            if not isinstance(result, Answer):
+                traces.fail(span, "throttled" if isinstance(result, Throttled) else "failed")
+            return result
 
     async def _ask(self, item: Item, courier: Courier) -> Result:
         poll = Poll(

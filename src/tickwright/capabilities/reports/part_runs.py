@@ -19,9 +19,10 @@ import structlog
 from tickwright.capabilities.reports.bringing import Bringers
 from tickwright.capabilities.reports.held_parts import Held
 from tickwright.capabilities.reports.part_places import PartPlaces
-from tickwright.capabilities.reports.parts_store import Kept, PartsStore
+from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.failure_words import storable, words_of
+from tickwright.observe import traces
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts
@@ -88,14 +89,15 @@ class PartRuns:
     async def _within(self, held: Held, path: Path) -> PartFacts:
         timeout_s = held.claim.listener.timeout.total_seconds()
         within = asyncio.timeout(timeout_s)
-        try:
-            async with within:
-                with held.calling(timeout_s):
-                    return await self._bringers.bring(held.claim, path, held.progress)
-        except TimeoutError:
-            if within.expired():
-                raise Unavailable("listener_timeout", f"it took longer than {timeout_s:g} s") from None
-            raise
+        with traces.attempting("report-parts", None, _facts_of(held.claim)):
+            try:
+                async with within:
+                    with held.calling(timeout_s):
+                        return await self._bringers.bring(held.claim, path, held.progress)
+            except TimeoutError:
+                if within.expired():
+                    raise Unavailable("listener_timeout", f"it took longer than {timeout_s:g} s") from None
+                raise
 
     async def _finish(self, held: Held, kept: Kept) -> str:
         """Write what was brought. An answer that was lost may have been a yes: then nothing is thrown away."""
@@ -133,3 +135,11 @@ class PartRuns:
                 if self._session.token != held.owner:
                     return False
                 await asyncio.sleep(AWAY_S)
+
+
+def _facts_of(claim: Claim) -> dict[str, str | int]:
+    return {
+        "tickwright.report_id": claim.key.report_id,
+        "tickwright.listener": claim.key.listener,
+        "tickwright.attempt": claim.attempt,
+    }
