@@ -152,8 +152,9 @@ async def filled(ground: Ground) -> int:
     await ground.pool.execute(
         """INSERT INTO tickwright.trackers
                   (id, created_at, tracking_until, account_no, place, partner_no, status, external_id)
-           SELECT nextval('tickwright.tracker_ids'), now(), now() + interval '9 days', tickwright.account_number('acme'),
-                  n % 7200, tickwright.partner_number(CASE WHEN n % 3 < 2 THEN 'dhl' ELSE 'ups' END), 'x', 'X' || n
+           SELECT nextval('tickwright.tracker_ids'), now(), now() + interval '9 days',
+                  tickwright.account_number('acme'), n % 7200,
+                  tickwright.partner_number(CASE WHEN n % 3 < 2 THEN 'dhl' ELSE 'ups' END), 'x', 'X' || n
              FROM generate_series(1, 1200) AS n"""
     )
     for n in range(120):

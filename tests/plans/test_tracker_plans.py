@@ -75,7 +75,10 @@ async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Con
         "explain": await ask(queries["explain"], middle),
         "find": await ask(queries["find"], f"X{middle}", "dhl"),
         "page": await ask(queries["page"], NEWEST, None, None, None, None, 51, 100),
-        "page behind": await ask(queries["page"], middle, 3, None, "registered", False, 51, 100),
+        "page behind": await ask(queries["page"], middle, 3, None, "registered", ["placed"], 51, 100),
+        "page by external": await ask(
+            queries["page_by_external"], "X3", None, None, None, None, 51, 100, -1, "X3\U0010ffff"
+        ),
         "page_of_few": await ask(queries["page_of_few"], NEWEST, 11, None, None, None, 51, 100),
         "end": await ask(queries["end_placed"], middle),
         "is_few": await ask(queries["is_few"], 3, 500),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.polling.load_views import LoadPreview
+from tickwright.capabilities.polling.load_views import LoadPreview, SliceHeat
 from tickwright.capabilities.polling.requests import (
     AccountChange,
     AccountRequest,
@@ -169,6 +169,22 @@ def slice_routes(router: APIRouter, service: PollingService, gate: Gate) -> None
             limit=limit,
         )
         return answer(page)
+
+    @router.get("/v1/slices:heat", tags=["slices"], dependencies=viewer, **answers(SliceHeat))
+    async def heat_of_slices(
+        from_: Annotated[Instant, Query(alias="from")] = None,
+        to: Instant = None,
+        step: Annotated[Literal["1", "5", "15", "60"], Query(description="Minutes of a cell")] = "5",
+        partner: Annotated[str | None, Query(max_length=50)] = None,
+    ) -> Response:
+        """Return a range in one answer, the last day by default: what became of each cell, and how level it was.
+
+        At most 2,000 cells and 11 days; `to` beyond now shows what is to come.
+        """
+        heat = await service.heat(
+            from_at=instant_of(from_, "from"), to_at=instant_of(to, "to"), step_minutes=int(step), partner=partner
+        )
+        return answer(heat)
 
     @router.post("/v1/slices/replay", tags=["slices"], **answers(Replay), **takes(ReplayRequest))
     async def replay_slices(request: Request, caller: operator) -> Response:

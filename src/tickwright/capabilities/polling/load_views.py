@@ -1,6 +1,10 @@
-"""What callers get to see of load: how many polls a second an account, a partner and everything make."""
+"""What callers get to see of load: how many polls an account, a partner and everything make, and when."""
+
+from datetime import datetime
 
 import msgspec
+
+from tickwright.capabilities.polling.views import SliceCounts
 
 
 class AccountLoad(msgspec.Struct, kw_only=True):
@@ -71,3 +75,29 @@ class LoadPreview(msgspec.Struct, kw_only=True):
     all_now: WholeLoad
     all_then: WholeLoad
     partners: list[PartnerLoad]
+
+
+class HeatCell(SliceCounts, kw_only=True):
+    """One cell of a heat map.
+
+    Attributes:
+        unanswered: Selected, and neither answered nor given up; on their way still, where the cell is young.
+        flatness: Its fullest ten seconds against its average ones, 1 when level; none where nothing stood.
+        last_turns: Slots whose last turn lies here: those are what a replay can look at.
+    """
+
+    from_at: datetime
+    unanswered: int
+    flatness: float | None
+    last_turns: int
+
+
+class SliceHeat(msgspec.Struct, kw_only=True):
+    """A range of the slice ledger in cells of equal length, the oldest first; those without a turn are left out."""
+
+    from_at: datetime
+    to_at: datetime
+    now: datetime
+    step_minutes: int
+    flatness: float | None
+    cells: list[HeatCell]

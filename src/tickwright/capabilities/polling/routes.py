@@ -3,14 +3,21 @@
 Bodies are read strictly, so no route lets FastAPI parse one.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.polling.admin_routes import account_routes, partner_routes, slice_routes
 from tickwright.capabilities.polling.events import News
-from tickwright.capabilities.polling.load_views import AccountLoad, LoadPreview, PartnerLoad, WholeLoad
+from tickwright.capabilities.polling.load_views import (
+    AccountLoad,
+    HeatCell,
+    LoadPreview,
+    PartnerLoad,
+    SliceHeat,
+    WholeLoad,
+)
 from tickwright.capabilities.polling.requests import (
     AccountChange,
     AccountRequest,
@@ -21,7 +28,8 @@ from tickwright.capabilities.polling.requests import (
     check_status,
     read_tracker,
 )
-from tickwright.capabilities.polling.service import PollingService, TrackerQuery
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.polling.tracker_list import TrackerQuery, states_of
 from tickwright.capabilities.polling.views import (
     AccountDetail,
     AccountView,
@@ -48,9 +56,10 @@ from tickwright.ports.views import Explanation, Page
 CSV = "text/csv"
 STRUCTS: tuple[Any, ...] = (
     AccountChange, AccountDetail, AccountLoad, AccountRequest, AccountView, EndedTracker, EventOutcome, EventRequest,
-    Explanation, FreshSeries, ImportResult, LoadPreview, Page[AccountView], Page[PartnerView], Page[SliceView],
-    Page[TrackerView], PartnerLoad, PartnerView, PreviewRequest, RegisteredTracker, Replay, ReplayRequest, SliceView,
-    StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView, WholeLoad,
+    Explanation, FreshSeries, HeatCell, ImportResult, LoadPreview, Page[AccountView], Page[PartnerView],
+    Page[SliceView], Page[TrackerView], PartnerLoad, PartnerView, PreviewRequest, RegisteredTracker, Replay,
+    ReplayRequest, SliceHeat, SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView,
+    WholeLoad,
 )  # fmt: skip
 
 
@@ -103,11 +112,17 @@ def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
         partner: Annotated[str | None, Query(max_length=50)] = None,
         status: Annotated[str | None, Query(max_length=100)] = None,
         ended: Annotated[bool | None, Query()] = None,
+        state: Annotated[Literal["waiting", "placed", "ended"] | None, Query()] = None,
+        external_id: Annotated[str | None, Query(min_length=1, max_length=200, description="How it begins")] = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List trackers, newest first. A page looks at 20,000 at most: it may be short and still have a `next`."""
-        query = TrackerQuery(account_id, partner, status, ended, cursor, limit)
+        """List trackers, newest first; those whose external id begins with a text in the order of these.
+
+        A page looks at 20,000 at most: it may be short and still have a `next`.
+        """
+        states = states_of(state, ended=ended)
+        query = TrackerQuery(account_id, partner, status, states, external_id, cursor, limit)
         return answer(await service.list(query))
 
     @router.get("/v1/trackers/{tracker_id}", tags=["trackers"], dependencies=viewer, **answers(TrackerDetail))

@@ -5,7 +5,6 @@ the audit trail, in its own transaction; news are no operator's action and leave
 """
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,11 +13,13 @@ from tickwright.capabilities.polling.accounts import Accounts, Partners
 from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, check_news, is_terminal, judge, message_of
 from tickwright.capabilities.polling.explain import explain
 from tickwright.capabilities.polling.explain_kafka import look_up
+from tickwright.capabilities.polling.heat import slice_heat
 from tickwright.capabilities.polling.imports import Imports, unknown_partner
-from tickwright.capabilities.polling.load_views import LoadPreview
+from tickwright.capabilities.polling.load_views import LoadPreview, SliceHeat
 from tickwright.capabilities.polling.preview import preview_load
 from tickwright.capabilities.polling.requests import NewTracker, PreviewRequest
 from tickwright.capabilities.polling.slices import Slices
+from tickwright.capabilities.polling.tracker_list import TrackerQuery, list_trackers
 from tickwright.capabilities.polling.views import (
     EndedTracker,
     EventOutcome,
@@ -33,28 +34,10 @@ from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.outbox import put_message
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.store.paging import Cursors
 from tickwright.store.pool import Connection, Pool
 
 POLL_EVENTS = "pg:tickwright.poll-events"
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerQuery:
-    """What a listing of trackers is asked for.
-
-    Attributes:
-        ended: Nothing is both.
-        cursor: From the page before.
-        limit: 1 to 200.
-    """
-
-    account_id: str | None = None
-    partner: str | None = None
-    status: str | None = None
-    ended: bool | None = None
-    cursor: str | None = None
-    limit: int = LIMIT_DEFAULT
 
 
 class PollingService:
@@ -121,32 +104,12 @@ class PollingService:
         return view(TrackerDetail, rows[0], events=[TrackerEvent(row["at"], row["text"]) for row in events])
 
     async def list(self, query: TrackerQuery) -> Page[TrackerView]:
-        """Return one page of trackers, newest first.
+        """Return one page of trackers; see :func:`list_trackers` for what it looks at and for the errors."""
+        return await list_trackers(self._pool, self._cursors, query)
 
-        A page may hold fewer than its limit, or none, and still have a next one: it looks at so many trackers at most.
-
-        Raises:
-            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
-        """
-        limit = bounded(query.limit)
-        listing = ("trackers", query.account_id, query.partner, query.status, query.ended)
-        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        numbers = await store.numbers_of(self._pool, query.account_id, query.partner)
-        account_no, partner_no = numbers["account_no"], numbers["partner_no"]
-        if (query.account_id is not None and account_no is None) or (query.partner is not None and partner_no is None):
-            return Page([])
-        found = await store.page_of_ids(
-            self._pool,
-            before,
-            numbers=(account_no, partner_no),
-            status=query.status,
-            ended=query.ended,
-            limit=limit + 1,
-        )
-        ids = found["ids"][:limit]
-        position = ids[-1] if len(found["ids"]) > limit else None if found["whole"] else found["lowest_id"]
-        items = [view(TrackerView, row) for row in await store.get_trackers(self._pool, ids)] if ids else []
-        return Page(items, None if position is None else await self._cursors.make(position, *listing))
+    async def heat(self, **asked: Any) -> SliceHeat:
+        """Return the slice ledger as a heat map; see :func:`slice_heat` for the arguments and errors."""
+        return await slice_heat(self._pool, **asked)
 
     async def explain(self, tracker_id: int) -> Explanation:
         """Return why a tracker is where it is.

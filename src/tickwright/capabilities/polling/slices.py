@@ -65,7 +65,7 @@ class Slices:
             Rejected: ``invalid_limit``, ``invalid_cursor``, ``partner_not_found`` (404). Permanent.
         """
         limit, width = bounded(limit), timedelta(minutes=minutes)
-        now, partner_no = await self._now(partner)
+        now, partner_no = await clock_and_partner(self._pool, partner)
         listing = ("slices", minutes, from_at, to_at, partner)
         end = _ceil(to_at or now, width)
         if cursor is not None:
@@ -109,7 +109,7 @@ class Slices:
         """
         if not timedelta() < to_at - from_at <= RANGE_MAX:
             raise Rejected("invalid_range", f"to: after from, and at most {RANGE_MAX.days} days after it", field="to")
-        _, partner_no = await self._now(partner)
+        _, partner_no = await clock_and_partner(self._pool, partner)
         turns = await self._pool.fetch(_SQL["turns"], from_at, to_at)
         known = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
         done = Replay(dry_run, len(turns), 0, max(0, known - len(turns)), 0, 0, 0, None)
@@ -143,11 +143,17 @@ class Slices:
                 done.released_until = await connection.fetchval(_SQL["released"], wait)
             await update_audit(connection, line, done)
 
-    async def _now(self, partner: str | None) -> tuple[datetime, int | None]:
-        row = await self._pool.fetchrow(_SQL["clock"], partner)
-        if partner is not None and row["partner_no"] is None:
-            raise Rejected("partner_not_found", f"there is no partner {partner[:50]!r}", status=404)
-        return row["now"], row["partner_no"]
+
+async def clock_and_partner(pool: Pool, partner: str | None) -> tuple[datetime, int | None]:
+    """Return the database's clock and the number of a partner, if one is meant.
+
+    Raises:
+        Rejected: ``partner_not_found`` (404). Permanent.
+    """
+    row = await pool.fetchrow(_SQL["clock"], partner)
+    if partner is not None and row["partner_no"] is None:
+        raise Rejected("partner_not_found", f"there is no partner {partner[:50]!r}", status=404)
+    return row["now"], row["partner_no"]
 
 
 def _count(done: Replay, found: Any) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tickwright.capabilities.polling.requests import NewTracker
+from tickwright.store.paging import fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -37,26 +38,15 @@ async def numbers_of(pool: Pool, account_id: str | None, partner: str | None) ->
     return await pool.fetchrow(_SQL["numbers"], account_id, partner)
 
 
-async def page_of_ids(
-    pool: Pool,
-    before: int,
-    *,
-    numbers: tuple[int | None, int | None],
-    status: str | None,
-    ended: bool | None,
-    limit: int,
-) -> Row:
-    """Return ``ids lowest_id whole``: what fits among the trackers that one page looks at.
+async def is_few(pool: Pool, account_no: int) -> bool:
+    """Whether an account has so few trackers that a page looks at all of them."""
+    return bool(await pool.fetchval(_SQL["is_few"], account_no, FEW_MAX))
 
-    An account with few trackers is looked at whole; otherwise a page looks at ``LOOKED_MAX`` trackers at most, so
-    that a filter that fits nothing costs no walk over ten million.
-    """
-    account_no, _ = numbers
-    few = account_no is not None and await pool.fetchval(_SQL["is_few"], account_no, FEW_MAX)
-    async with pool.acquire() as connection:
-        return await connection.fetchrow(
-            _SQL["page_of_few" if few else "page"], before, *numbers, status, ended, limit, LOOKED_MAX
-        )
+
+async def page_of_ids(pool: Pool, query: str, *arguments: Any) -> Row:
+    """Return the one row of ``page``, ``page_of_few`` or ``page_by_external``, read in the order of its index."""
+    [row] = await fetch_page(pool, _SQL[query], *arguments)
+    return row
 
 
 async def register(connection: Connection, new: NewTracker) -> tuple[int | None, bool]:

@@ -24,19 +24,20 @@ SELECT (SELECT account_no FROM tickwright.polling_schedule_config WHERE account_
        (SELECT partner_no FROM tickwright.partners WHERE name = $2) AS partner_no;
 
 -- name: page
--- Ids behind $1 that fit, of the next $7 that are looked at, newest first; and whether these were all there are.
--- Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
+-- Ids behind $1 that fit, of the next $7 that are looked at, newest first; and whether these were all there are. $5: only in one of these
+-- states. Indexes: trackers_pkey and tracker_intake_pkey, read backwards.
 WITH looked AS MATERIALIZED (
-  SELECT id, account_no, partner_no, status, ended FROM (
-    (SELECT id, account_no, partner_no, status, ended_at IS NOT NULL AS ended FROM tickwright.trackers
-      WHERE id < $1 ORDER BY id DESC LIMIT $7)
+  SELECT id, account_no, partner_no, status, state FROM (
+    (SELECT id, account_no, partner_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers
+      WHERE id < $1 AND ($5::text[] IS NULL OR $5 && '{placed,ended}') ORDER BY id DESC LIMIT $7)
     UNION ALL
-    (SELECT id, account_no, partner_no, status, false FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7)
+    (SELECT id, account_no, partner_no, status, 'waiting' FROM tickwright.tracker_intake
+      WHERE id < $1 AND ($5 IS NULL OR 'waiting' = ANY ($5)) ORDER BY id DESC LIMIT $7)
   ) AS both_tables ORDER BY id DESC LIMIT $7
 ), fitting AS (
   SELECT id FROM looked
    WHERE ($2::integer IS NULL OR account_no = $2) AND ($3::smallint IS NULL OR partner_no = $3)
-     AND ($4::text IS NULL OR status = $4) AND ($5::boolean IS NULL OR ended = $5)
+     AND ($4::text IS NULL OR status = $4) AND ($5 IS NULL OR state = ANY ($5))
    ORDER BY id DESC LIMIT $6
 )
 SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) FROM looked) AS lowest_id,
@@ -50,17 +51,45 @@ WITH waiting AS MATERIALIZED (
 ), edge AS MATERIALIZED (
   SELECT CASE WHEN count(*) < $7 THEN 0 ELSE min(id) END AS id FROM waiting
 ), looked AS MATERIALIZED (
-  SELECT t.id, t.partner_no, t.status, t.ended_at IS NOT NULL AS ended FROM tickwright.trackers t
+  SELECT t.id, t.partner_no, t.status, CASE WHEN t.ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers t
    WHERE t.account_no = $2 AND t.id < $1 AND t.id >= (SELECT id FROM edge)
   UNION ALL
-  SELECT id, partner_no, status, false FROM waiting WHERE account_no = $2
+  SELECT id, partner_no, status, 'waiting' FROM waiting WHERE account_no = $2
 ), fitting AS (
   SELECT id FROM looked
    WHERE ($3::smallint IS NULL OR partner_no = $3) AND ($4::text IS NULL OR status = $4)
-     AND ($5::boolean IS NULL OR ended = $5)
+     AND ($5::text[] IS NULL OR state = ANY ($5))
    ORDER BY id DESC LIMIT $6
 )
 SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, edge.id AS lowest_id, edge.id = 0 AS whole FROM edge;
+
+-- name: page_by_external
+-- Trackers that fit whose external ids lie behind $1 (of the partner $8 and above, where it is the same) and before $9, in the order of
+-- these, of the next $7 that are looked at; $2 to $6 as in page. Indexes: trackers_external, tracker_intake_external_id_partner_no_key.
+WITH looked AS MATERIALIZED (
+  SELECT external_id, partner_no, id, account_no, status, state FROM (
+    (SELECT external_id, partner_no, id, account_no, status, CASE WHEN ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state
+       FROM tickwright.trackers
+      WHERE (external_id, partner_no) > ($1, $8::smallint) AND external_id < $9 AND ($5::text[] IS NULL OR $5 && '{placed,ended}')
+      ORDER BY external_id, partner_no LIMIT $7)
+    UNION ALL
+    (SELECT external_id, partner_no, id, account_no, status, 'waiting' FROM tickwright.tracker_intake
+      WHERE (external_id, partner_no) > ($1, $8) AND external_id < $9 AND ($5 IS NULL OR 'waiting' = ANY ($5))
+      ORDER BY external_id, partner_no LIMIT $7)
+  ) AS both_tables ORDER BY external_id, partner_no LIMIT $7
+), fitting AS MATERIALIZED (
+  SELECT external_id, partner_no, id FROM looked
+   WHERE ($2::integer IS NULL OR account_no = $2) AND ($3::smallint IS NULL OR partner_no = $3)
+     AND ($4::text IS NULL OR status = $4) AND ($5 IS NULL OR state = ANY ($5))
+   ORDER BY external_id, partner_no LIMIT $6
+), last AS (
+  SELECT external_id, partner_no FROM looked ORDER BY external_id DESC, partner_no DESC LIMIT 1
+)
+SELECT ARRAY (SELECT id FROM fitting ORDER BY external_id, partner_no) AS ids,
+       ARRAY (SELECT external_id::text FROM fitting ORDER BY external_id, partner_no) AS external_ids,
+       ARRAY (SELECT partner_no FROM fitting ORDER BY external_id, partner_no) AS partner_nos,
+       (SELECT external_id FROM last) AS last_external_id, (SELECT partner_no FROM last) AS last_partner_no,
+       (SELECT count(*) FROM looked) < $7 AS whole;
 
 -- name: is_few
 -- Whether an account has at most $2 trackers. Index: trackers_account.
