@@ -92,7 +92,9 @@ def verify() -> None:
         here.pop(HASH, None)
         if there != here:
             names = sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
-            raise Broken(f"a build of this source differs in {', '.join(names[:10])}; run: python scripts/page.py build")
+            raise Broken(
+                f"a build of this source differs in {', '.join(names[:10])}; run: python scripts/page.py build"
+            )
 
 
 def source_hash() -> str:

@@ -43,6 +43,7 @@ has_postgresql || missing="$missing postgresql"
 has_program redis-server || missing="$missing redis-server"
 has_program pgbouncer || missing="$missing pgbouncer"
 has_program cc || missing="$missing gcc libc6-dev" # a clock that jumps is a few lines of C
+has_program chromium || missing="$missing chromium"
 has_program java || missing="$missing openjdk-17-jre-headless"
 has_kafka || has_program mvn || missing="$missing maven"
 if [ -z "$missing" ]; then

@@ -7,6 +7,7 @@ pytest_plugins = [
     "kit.fix_kafka",
     "kit.fix_leftovers",
     "kit.fix_objects",
+    "kit.fix_pages",
     "kit.fix_pgbouncer",
     "kit.fix_postgres",
     "kit.fix_rabbit",

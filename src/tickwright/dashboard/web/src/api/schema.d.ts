@@ -460,7 +460,9 @@ export interface paths {
         };
         /**
          * List Trackers
-         * @description List trackers, newest first. A page looks at 20,000 at most: it may be short and still have a `next`.
+         * @description List trackers, newest first; those whose external id begins with a text in the order of these.
+         *
+         *     A page looks at 20,000 at most: it may be short and still have a `next`.
          */
         get: operations["list_trackers_v1_trackers_get"];
         put?: never;
@@ -832,6 +834,28 @@ export interface paths {
          * @description List what became of each slice, newest first; `to` beyond now shows what is to come.
          */
         get: operations["list_slices_v1_slices_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/slices:heat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Heat Of Slices
+         * @description Return a range in one answer, the last day by default: what became of each cell, and how level it was.
+         *
+         *     At most 2,000 cells and 11 days; `to` beyond now shows what is to come.
+         */
+        get: operations["heat_of_slices_v1_slices_heat_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2145,6 +2169,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Overview
+         * @description Return a snapshot that is about a second old at most, with the series of the last fifteen minutes.
+         */
+        get: operations["overview_v1_overview_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream
+         * @description Stream snapshots as server-sent events while the key is good; 503 `too_many_streams` beyond the bound.
+         */
+        get: operations["stream_v1_stream_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/alerts/receivers": {
         parameters: {
             query?: never;
@@ -3158,6 +3222,39 @@ export interface components {
             status: string;
         };
         /**
+         * HeatCell
+         * @description One cell of a heat map.
+         *
+         *         Attributes:
+         *             unanswered: Selected, and neither answered nor given up; on their way still, where the cell is young.
+         *             flatness: Its fullest ten seconds against its average ones, 1 when level; none where nothing stood.
+         *             last_turns: Slots whose last turn lies here: those are what a replay can look at.
+         */
+        HeatCell: {
+            /** @default 0 */
+            expected?: number;
+            /** @default 0 */
+            selected?: number;
+            /** @default 0 */
+            skipped?: number;
+            /** @default 0 */
+            deferred?: number;
+            /** @default 0 */
+            published?: number;
+            /** @default 0 */
+            polled?: number;
+            /** @default 0 */
+            late?: number;
+            /** @default 0 */
+            superseded?: number;
+            /** @default 0 */
+            coalesced?: number;
+            from_at: string;
+            unanswered: number;
+            flatness: number | null;
+            last_turns: number;
+        };
+        /**
          * ImportResult
          * @description What an import did.
          *
@@ -3971,7 +4068,7 @@ export interface components {
         };
         /**
          * PollsNow
-         * @description Polling. ``ahead``: polls released in each second of the next minute. ``trackers`` is an estimate above 10,000.
+         * @description Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 10,000.
          */
         PollsNow: {
             trackers: number;
@@ -4563,6 +4660,18 @@ export interface components {
             superseded?: number;
             /** @default 0 */
             coalesced?: number;
+        };
+        /**
+         * SliceHeat
+         * @description A range of the slice ledger in cells of equal length, the oldest first; those without a turn are left out.
+         */
+        SliceHeat: {
+            from_at: string;
+            to_at: string;
+            now: string;
+            step_minutes: number;
+            flatness: number | null;
+            cells: components["schemas"]["HeatCell"][];
         };
         /**
          * SliceView
@@ -6720,6 +6829,9 @@ export interface operations {
                 partner?: string | null;
                 status?: string | null;
                 ended?: boolean | null;
+                state?: ("waiting" | "placed" | "ended") | null;
+                /** @description How it begins */
+                external_id?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
                 limit?: number;
@@ -8481,6 +8593,88 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_SliceView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    heat_of_slices_v1_slices_heat_get: {
+        parameters: {
+            query?: {
+                /** @description RFC 3339 with its offset */
+                from?: string | null;
+                /** @description RFC 3339 with its offset */
+                to?: string | null;
+                /** @description Minutes of a cell */
+                step?: "1" | "5" | "15" | "60";
+                partner?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SliceHeat"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -14087,6 +14281,155 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_AuditView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    overview_v1_overview_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stream_v1_stream_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events named `overview`, each with an OverviewView as its data, about one a second */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                    "text/event-stream": components["schemas"]["OverviewView"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

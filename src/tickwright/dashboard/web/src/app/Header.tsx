@@ -9,8 +9,9 @@ import classes from "./app.module.css";
 import { useFreshness } from "./live";
 import { Mark } from "./Mark";
 import { updating, zone } from "./prefs";
+import { end } from "./queries";
 import { Search } from "./Search";
-import { SESSION_KEY, useSession } from "./session";
+import { useSession } from "./session";
 
 interface Props {
   menu: boolean;
@@ -108,8 +109,7 @@ function Person() {
   const shown = zone.use();
   async function signOut() {
     await del("/v1/session");
-    queries.clear();
-    await queries.resetQueries({ queryKey: SESSION_KEY });
+    await end(queries);
   }
   return (
     <Menu position="bottom-end" width={230}>

@@ -4,9 +4,9 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { post } from "../api/client";
 import { ErrorBox } from "../parts/ErrorBox";
-import { Mark } from "./Mark";
 import classes from "./app.module.css";
-import { SESSION_KEY } from "./session";
+import { Mark } from "./Mark";
+import { begin } from "./queries";
 
 export function SignIn() {
   const [key, setKey] = useState("");
@@ -18,10 +18,8 @@ export function SignIn() {
     event.preventDefault();
     setBusy(true);
     try {
-      await post("/v1/session", { body: { key: key.trim() } });
-      setKey("");
-      queries.clear();
-      await queries.resetQueries({ queryKey: SESSION_KEY });
+      const session = await post("/v1/session", { body: { key: key.trim() } });
+      begin(queries, session);
     } catch (problem) {
       setError(problem);
     } finally {

@@ -1,6 +1,6 @@
 /** How answers are kept and asked again: while the page is seen only, and a refused question is not repeated. */
 import { QueryClient } from "@tanstack/react-query";
-import { Problem } from "../api/client";
+import { connect, Problem, type Schemas } from "../api/client";
 
 export const queries = new QueryClient({
   defaultOptions: {
@@ -14,3 +14,23 @@ export const queries = new QueryClient({
     mutations: { retry: false },
   },
 });
+
+export const SESSION_KEY = ["session"] as const;
+
+/** Begin a session: nothing that another key saw is left. */
+export function begin(queries: QueryClient, session: Schemas["SessionView"]): void {
+  forget(queries);
+  connect({ csrf: session.csrf });
+  queries.setQueryData(SESSION_KEY, session);
+}
+
+/** End the session, and forget what it saw; who is signed in is asked again. */
+export async function end(queries: QueryClient): Promise<void> {
+  forget(queries);
+  connect({ csrf: null });
+  await queries.resetQueries({ queryKey: SESSION_KEY });
+}
+
+function forget(queries: QueryClient): void {
+  queries.removeQueries({ predicate: (query) => query.queryKey[0] !== SESSION_KEY[0] });
+}

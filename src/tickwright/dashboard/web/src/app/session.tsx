@@ -4,12 +4,12 @@ import { createContext, use, useEffect, type ReactNode } from "react";
 import { connect, get, Problem, type Schemas } from "../api/client";
 import { ErrorBox } from "../parts/ErrorBox";
 import { Waiting } from "../parts/Waiting";
+import { end, SESSION_KEY } from "./queries";
 import { SignIn } from "./SignIn";
 
 export type Session = Schemas["SessionView"];
 export type Role = "viewer" | "operator" | "admin";
 const RANK: Record<string, number> = { viewer: 0, operator: 1, admin: 2 };
-export const SESSION_KEY = ["session"] as const;
 
 const Current = createContext<Session | null>(null);
 
@@ -32,15 +32,14 @@ export function SessionGate({ children }: { children: ReactNode }) {
     queryKey: SESSION_KEY,
     queryFn: async ({ signal }) => {
       const session = await get("/v1/session", { signal });
-      connect({ csrf: session.csrf ?? null });
+      connect({ csrf: session.csrf });
       return session;
     },
     staleTime: Infinity,
     retry: (count, error) => !(error instanceof Problem && error.status === 401) && count < 2,
   });
   useEffect(() => {
-    const asked = () => void queries.resetQueries({ queryKey: SESSION_KEY });
-    connect({ onSignedOut: () => queries.getQueryData(SESSION_KEY) !== undefined && asked() });
+    connect({ onSignedOut: () => queries.getQueryData(SESSION_KEY) !== undefined && void end(queries) });
   }, [queries]);
   if (found.data !== undefined) return <Current value={found.data}>{children}</Current>;
   if (found.error instanceof Problem && found.error.status === 401) return <SignIn />;

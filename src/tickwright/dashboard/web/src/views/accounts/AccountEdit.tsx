@@ -1,0 +1,114 @@
+/** Settings of an account; what a change does to the load is shown before anybody can save it. */
+import { Alert, Button, Group, NumberInput, Stack } from "@mantine/core";
+import { useDebouncedValue } from "@mantine/hooks";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { patch, post, type Schemas } from "../../api/client";
+import { useConfirm } from "../../parts/Confirm";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { count, rate } from "../../parts/Figure";
+import { useAction } from "../../parts/useAction";
+import { Section } from "../../parts/View";
+import { Waiting } from "../../parts/Waiting";
+import { minutes } from "./figures";
+import { Load } from "./Load";
+
+type Detail = Schemas["AccountDetail"];
+type Change = Schemas["AccountChange"];
+
+interface Draft {
+  interval: number | string;
+  cap: number | string;
+  age: number | string;
+  objective: number | string;
+}
+
+const TYPING_MS = 350;
+
+export function AccountEdit({ account, onClose }: { account: Detail; onClose: () => void }) {
+  const [draft, setDraft] = useState<Draft>(() => draftOf(account));
+  const change = changeOf(draft, account);
+  const [settled] = useDebouncedValue(JSON.stringify({ interval: change.polling_interval_minutes, cap: change.polls_per_slice_max }), TYPING_MS);
+  const preview = usePreview(account, change, settled);
+  const confirm = useConfirm();
+  const action = useAction({
+    run: () => patch("/v1/accounts/{account_id}", { path: { account_id: account.account_id }, body: change }),
+    told: (now) => `Account ${now.account_id} is changed; its trackers are moved within minutes.`,
+    touches: ["accounts"],
+  });
+  const changes = Object.keys(change).length;
+  const isSettled = settled === JSON.stringify({ interval: change.polling_interval_minutes, cap: change.polls_per_slice_max });
+  async function save(): Promise<void> {
+    const load = preview.data;
+    const yes = await confirm({
+      title: `Change account ${account.account_id}?`,
+      text: load === undefined ? null : `${count(load.trackers)} trackers go from ${rate(load.now.polls_per_s)} to ${rate(load.then.polls_per_s)} polls a second, everything together from ${rate(load.all_now.polls_per_s)} to ${rate(load.all_then.polls_per_s)}.`,
+      does: `Change ${changes} setting${changes === 1 ? "" : "s"}`,
+      danger: load?.partners.some((one) => one.over) ?? false,
+    });
+    if (yes) action.mutate(undefined, { onSuccess: onClose });
+  }
+  const put = (name: keyof Draft) => (value: number | string) => setDraft((before) => ({ ...before, [name]: value }));
+  return (
+    <Section title="Edit">
+      <Stack gap="sm">
+        <Group align="flex-end" gap="sm">
+          <NumberInput label="Interval, minutes" w={140} min={1} max={10_080} allowDecimal={false} value={draft.interval} onChange={put("interval")} data-autofocus />
+          <NumberInput label="Cap per 5 min" w={140} min={1} max={1_000_000} allowDecimal={false} placeholder="none" value={draft.cap} onChange={put("cap")} />
+          <NumberInput label="Polled for, days" w={140} min={1} max={3_650} allowDecimal={false} value={draft.age} onChange={put("age")} />
+          <NumberInput label="Objective, %" w={140} min={50} max={99.99} decimalScale={2} value={draft.objective} onChange={put("objective")} />
+        </Group>
+        {changes === 0 ? (
+          <Alert variant="light" color="gray">
+            Nothing is changed yet. Trackers stand by {minutes(account.placed_interval_minutes)} now.
+          </Alert>
+        ) : preview.error ? (
+          <ErrorBox error={preview.error} onRetry={() => void preview.refetch()} />
+        ) : preview.data === undefined ? (
+          <Waiting lines={5} />
+        ) : (
+          <Load load={preview.data} busy={!isSettled || preview.isPlaceholderData} />
+        )}
+        <Group justify="flex-end" gap="xs">
+          <Button variant="default" onClick={onClose}>
+            Leave it
+          </Button>
+          <Button onClick={() => void save()} disabled={changes === 0 || !isSettled || preview.data === undefined || preview.isPlaceholderData} loading={action.isPending}>
+            Save
+          </Button>
+        </Group>
+      </Stack>
+    </Section>
+  );
+}
+
+function usePreview(account: Detail, change: Change, settled: string) {
+  const path = { account_id: account.account_id };
+  const { polling_interval_minutes, polls_per_slice_max } = change;
+  return useQuery({
+    queryKey: ["accounts", "preview", account.account_id, settled],
+    queryFn: ({ signal }) => post("/v1/accounts/{account_id}/preview", { path, body: { polling_interval_minutes, polls_per_slice_max }, signal }),
+    enabled: Object.keys(change).length > 0,
+    placeholderData: keepPreviousData,
+  });
+}
+
+function draftOf(account: Detail): Draft {
+  return {
+    interval: account.polling_interval_minutes,
+    cap: account.polls_per_slice_max ?? "",
+    age: account.max_age_days,
+    objective: +(account.freshness_objective * 100).toFixed(2),
+  };
+}
+
+/** Return only what differs, so that nobody else's edit is written over. */
+function changeOf(draft: Draft, account: Detail): Change {
+  const was = draftOf(account);
+  const change: Change = {};
+  if (typeof draft.interval === "number" && draft.interval !== was.interval) change.polling_interval_minutes = draft.interval;
+  if (draft.cap !== was.cap) change.polls_per_slice_max = typeof draft.cap === "number" ? draft.cap : null;
+  if (typeof draft.age === "number" && draft.age !== was.age) change.max_age_days = draft.age;
+  if (typeof draft.objective === "number" && draft.objective !== was.objective) change.freshness_objective = +(draft.objective / 100).toFixed(4);
+  return change;
+}

@@ -1,0 +1,124 @@
+/** How well the promise to an account is kept: its objective, what is left of the budget, how fast that burns. */
+import { Stack } from "@mantine/core";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { get, type Schemas } from "../../api/client";
+import { Chart } from "../../parts/Chart";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { Facts } from "../../parts/Facts";
+import { count, percent, rate } from "../../parts/Figure";
+import { Instant } from "../../parts/Instant";
+import { Meter } from "../../parts/Meter";
+import { Waiting } from "../../parts/Waiting";
+import classes from "./accounts.module.css";
+
+type Detail = Schemas["AccountDetail"];
+type Freshness = Schemas["Freshness"];
+type Counts = Schemas["FreshCounts"];
+
+export function AccountFreshness({ account }: { account: Detail }) {
+  const fresh = account.freshness;
+  return (
+    <Stack>
+      <Budget fresh={fresh} />
+      <Facts
+        of={[
+          ["Objective", exact(fresh.objective)],
+          ["Last interval", shareOf(fresh.recent)],
+          ["Last 31 days", shareOf(fresh.month)],
+          ["Judged until", <Instant key="until" at={fresh.judged_until} />],
+          ["Greatest lag", fresh.lag_ratio === null ? null : `${fresh.lag_ratio.toFixed(2)} intervals`],
+          ["Stale since", <Instant key="stale" at={fresh.stale_since} />],
+        ]}
+      />
+      {fresh.burn.length > 0 && <Burn burn={fresh.burn} />}
+      <Series id={account.account_id} objective={fresh.objective} />
+    </Stack>
+  );
+}
+
+const exact = (share: number) => `${+(share * 100).toFixed(2)}%`;
+
+function shareOf(counts: Counts): string | null {
+  return counts.share === null ? null : `${percent(counts.share)} of ${count(counts.polls)}`;
+}
+
+function Budget({ fresh }: { fresh: Freshness }) {
+  const left = fresh.error_budget_left;
+  if (left === null) return <div className={classes.none}>No poll of this account is judged yet; that takes an interval and a tenth.</div>;
+  const tone = left <= 0 ? "bad" : left < 0.25 ? "warn" : "good";
+  const allowed = Math.floor(fresh.month.polls * (1 - fresh.objective));
+  return (
+    <div className={classes.budget}>
+      <div>
+        <span>
+          Error budget of a month: <b>{left < 0 ? `overdrawn by ${percent(-left)}` : `${percent(left)} left`}</b>
+        </span>
+        <span>
+          {count(fresh.month.polls - fresh.month.fresh)} stale of {count(allowed)} allowed
+        </span>
+      </div>
+      <Meter label="Error budget left" ratio={left} tone={tone} />
+    </div>
+  );
+}
+
+/** At a rate of 1 the budget lasts exactly for its month. */
+function Burn({ burn }: { burn: Freshness["burn"] }) {
+  return (
+    <div className={classes.scroll}>
+      <table className={classes.small} aria-label="Burn rates">
+        <thead>
+          <tr>
+            <th scope="col">Window</th>
+            <th scope="col" data-align="right">Polls</th>
+            <th scope="col" data-align="right">Stale</th>
+            <th scope="col" data-align="right">Burn rate</th>
+            <th scope="col" data-align="right">Short window</th>
+            <th scope="col" data-align="right">Look above</th>
+            <th scope="col" data-align="right">Of the budget</th>
+          </tr>
+        </thead>
+        <tbody>
+          {burn.map((one) => (
+            <tr key={one.window}>
+              <td>{one.window}</td>
+              <td data-align="right">{count(one.polls)}</td>
+              <td data-align="right">{count(one.polls - one.fresh)}</td>
+              <td data-align="right" data-tone={one.burning ? "bad" : undefined}>
+                {one.rate === null ? "–" : `${rate(one.rate)}${one.burning ? ", burning" : ""}`}
+              </td>
+              <td data-align="right">{one.short_rate === null ? "–" : `${rate(one.short_rate)} in ${one.short_window}`}</td>
+              <td data-align="right">{one.threshold}</td>
+              <td data-align="right">{one.budget_used === null ? "–" : percent(one.budget_used)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const HOURS = 24;
+
+function Series({ id, objective }: { id: string; objective: number }) {
+  const found = useQuery({
+    queryKey: ["accounts", "series", id],
+    queryFn: ({ signal }) => get("/v1/accounts/{account_id}/freshness", { path: { account_id: id }, query: { hours: HOURS }, signal }),
+    placeholderData: keepPreviousData,
+    refetchInterval: 60_000,
+  });
+  const slices = useMemo(() => (found.data?.slices ?? []).filter((slice) => slice.minutes < 1440), [found.data]);
+  const at = useMemo(() => slices.map((slice) => Date.parse(slice.from_at) / 1000), [slices]);
+  const lines = useMemo(
+    () => [
+      { name: "fresh", color: "good", values: slices.map((slice) => (slice.polls === 0 ? null : slice.fresh / slice.polls)), fill: true },
+      { name: "objective", color: "idle", values: slices.map(() => objective) },
+    ],
+    [slices, objective],
+  );
+  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
+  if (found.data === undefined) return <Waiting lines={5} />;
+  if (at.length < 2) return null;
+  return <Chart label={`Share of fresh polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />;
+}

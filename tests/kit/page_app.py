@@ -1,0 +1,25 @@
+"""The handlers of the installation that the page's tests look at."""
+
+import asyncio
+
+from tickwright import Job, Tickwright
+
+app = Tickwright()
+
+
+@app.job("page.greet", timeout="30s")
+async def greet(job: Job, name: str = "nobody") -> dict[str, str]:
+    """Work at once."""
+    return {"greeted": name}
+
+
+@app.job("page.broken", max_attempts=2, retry={"base": "100ms", "factor": 1, "cap": "100ms"})
+async def broken(job: Job) -> None:
+    """Never work."""
+    raise ValueError("this one never works")
+
+
+@app.job("page.slow", timeout="10m")
+async def slow(job: Job) -> None:
+    """Run until it is cancelled."""
+    await asyncio.sleep(3600)

@@ -1,0 +1,175 @@
+"""The page as its users have it: a real installation that serves it, and a real Chromium that looks at it."""
+
+import json
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from psycopg.rows import dict_row
+
+from kit.cli import environment, tickwright
+from kit.processes import missing, spawn
+from kit.server_process import ServerProcess
+from kit.waiting import eventually
+from tickwright.dashboard.files import STATIC
+
+AXE = STATIC.parent / "web/node_modules/axe-core/axe.min.js"
+COOKIE = "tickwright_session"
+ROLES = ("worker", "scheduler", "relay", "api")
+_PATIENCE_MS = 10_000
+
+
+class Site(ServerProcess):
+    """An installation: workers, scheduler, relay and API in one process, with ``kit.page_app``'s handlers.
+
+    Args:
+        database_url: Of a migrated database of its own.
+        roles: What the process does.
+        settings: More of ``TICKWRIGHT_…``, without the prefix.
+    """
+
+    def __init__(self, database_url: str, roles: tuple[str, ...] = ROLES, **settings: str) -> None:
+        super().__init__("site")
+        self.database_url = database_url
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.keys: dict[str, str] = {}
+        self._roles = roles
+        self._env = environment(
+            DATABASE_URL=database_url,
+            HOME=str(self.folder / "home"),
+            API_BIND=f"127.0.0.1:{self.port}",
+            METRICS_BIND="127.0.0.1:0",
+            **settings,
+        )
+        tests = str(Path(__file__).resolve().parents[1])
+        self._env["PYTHONPATH"] = f"{tests}:{self._env.get('PYTHONPATH', '')}"
+
+    def start(self) -> None:
+        """Return when it answers; the first time makes a key of each role."""
+        if not self.keys:
+            said = tickwright("keys", "create", "Ada", "--role", "admin", "--json", env=self._env)
+            assert said.code == 0, said.err
+            self.keys["admin"] = said.json["key"]
+        words = [sys.executable, "-m", "tickwright", "run", *self._roles, "--app", "kit.page_app:app"]
+        self._child = spawn(words, self.log, self._env)
+        eventually(self._answers, 40, what=f"the site answers: {self.log}")
+        for name, role in (("Olaf", "operator"), ("Vera", "viewer")):
+            if role not in self.keys:
+                self.keys[role] = self.ask("POST", "/v1/keys", {"name": name, "role": role})["key"]
+
+    def _answers(self) -> bool:
+        assert self._child is None or self._child.poll() is None, self.log.read_text()
+        try:
+            return bool(urllib.request.urlopen(f"{self.url}/readyz", timeout=2).status == 200)
+        except OSError:
+            return False
+
+    def ask(self, method: str, path: str, body: Any = None, *, role: str = "admin") -> Any:
+        """Ask the API as a script would."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.keys[role]}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def sql(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        """Run a statement in the site's database; its rows, where it has any."""
+        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
+            done = connection.execute(statement, values)  # type: ignore[call-overload]
+            return list(done.fetchall()) if done.description else []
+
+
+@dataclass
+class Screen:
+    """One signed-in browser window. What its page complains about fails the test, unless it is expected.
+
+    Attributes:
+        complaints: Errors of scripts, of the console (refused by the policy, too) and failed requests.
+    """
+
+    page: Page
+    site: Site
+    complaints: list[str] = field(default_factory=list)
+    may_complain: bool = False
+
+    def open(self, path: str) -> "Screen":
+        """Go to a view."""
+        self.page.goto(f"{self.site.url}{path}")
+        return self
+
+    def findings(self) -> list[str]:
+        """Return what axe finds serious or critical, one line each."""
+        if not AXE.exists():
+            missing("axe-core (python scripts/page.py schema)")
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
+            for one in found["violations"]
+            if one["impact"] in {"serious", "critical"}
+            for node in one["nodes"]
+        ]
+
+
+class Visitors:
+    """Opens windows; each has its own cookies and preferences."""
+
+    def __init__(self, browser: Browser, site: Site) -> None:
+        self._browser, self._site = browser, site
+        self._open: list[tuple[BrowserContext, Screen]] = []
+
+    def __call__(
+        self,
+        role: str | None = "admin",
+        path: str = "/",
+        *,
+        scheme: str = "light",
+        width: int = 1360,
+        height: int = 820,
+    ) -> Screen:
+        """Return a window at ``path``; ``role`` is whose key signs it in, ``None`` for a stranger."""
+        shape: Any = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
+        context = self._browser.new_context(**shape, locale="en-GB", timezone_id="Europe/Berlin")
+        context.set_default_timeout(_PATIENCE_MS)
+        if role is not None:
+            context.add_cookies([self._cookie(self._site.keys[role])])
+        screen = Screen(context.new_page(), self._site)
+        screen.page.on("pageerror", lambda error: screen.complaints.append(f"script: {error}"))
+        screen.page.on("console", lambda message: _hear(screen, message))
+        self._open.append((context, screen))
+        return screen.open(path)
+
+    def _cookie(self, key: str) -> Any:
+        return {"name": COOKIE, "value": key, "url": self._site.url, "httpOnly": True, "sameSite": "Strict"}
+
+    def close(self) -> None:
+        """Close every window; a complaint that nobody expected fails here."""
+        windows, self._open = self._open, []
+        for context, _ in windows:
+            context.close()
+        assert [line for _, screen in windows if not screen.may_complain for line in screen.complaints] == []
+
+
+def _hear(screen: Screen, message: ConsoleMessage) -> None:
+    if message.type == "error":
+        screen.complaints.append(f"console: {message.text} {message.location.get('url', '')}")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run Debian's Chromium without a window."""
+    program = shutil.which("chromium") or missing("chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            yield browser
+        finally:
+            browser.close()
