@@ -88,6 +88,25 @@ def quiet_until(now_s: float, windows: tuple[QuietHours, ...]) -> float | None:
     return at_s if at_s > now_s else None
 
 
+def quiet_next(now_s: float, windows: tuple[QuietHours, ...]) -> tuple[float, float] | None:
+    """Return when quiet hours begin next and when these end, in seconds since 1970; ``None`` without any.
+
+    One that touches the present ones belongs to them: ask from their end on. A window's day comes within a week, and a
+    day for the zone's sake.
+    """
+    begins_s = min((at for window in windows for at in _begins(now_s, window) if at > now_s), default=None)
+    if begins_s is None:
+        return None
+    return begins_s, quiet_until(begins_s, windows) or begins_s
+
+
+def _begins(now_s: float, window: QuietHours) -> list[float]:
+    zone = _zone(window.zone)
+    today = datetime.fromtimestamp(now_s, zone).date()
+    days = (today + timedelta(days=n) for n in range(9))
+    return [_instant(day, window.begins_min, zone) for day in days if day.weekday() in window.days]
+
+
 def _end(at_s: float, window: QuietHours) -> float | None:
     zone = _zone(window.zone)
     today = datetime.fromtimestamp(at_s, zone).date()

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from tickwright.capabilities.polling.load_views import LoadPreview, SliceHeat
+from tickwright.capabilities.polling.partner_views import PartnerFigures
 from tickwright.capabilities.polling.requests import (
     AccountChange,
     AccountRequest,
@@ -115,6 +116,11 @@ def partner_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     async def get_partner(name: Name) -> Response:
         """Return one partner, and whether it is called now."""
         return answer(await partners.get(name))
+
+    @router.get("/v1/partners/{name}/figures", tags=["partners"], dependencies=viewer, **answers(PartnerFigures))
+    async def partner_figures(name: Name) -> Response:
+        """Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
+        return answer(await service.partner_figures(name))
 
     @router.put("/v1/partners/{name}", tags=["partners"], **answers(StoredPartner, 200, 201), **takes(dict[str, Any]))
     async def put_partner(request: Request, name: Name, caller: admin) -> Response:

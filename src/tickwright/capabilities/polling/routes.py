@@ -18,6 +18,16 @@ from tickwright.capabilities.polling.load_views import (
     SliceHeat,
     WholeLoad,
 )
+from tickwright.capabilities.polling.partner_views import (
+    BreakerNow,
+    Budget,
+    CallCounts,
+    PartnerFigures,
+    QuietNow,
+    Quota,
+    Share,
+    WaitingPolls,
+)
 from tickwright.capabilities.polling.requests import (
     AccountChange,
     AccountRequest,
@@ -55,11 +65,11 @@ from tickwright.ports.views import Explanation, Page
 
 CSV = "text/csv"
 STRUCTS: tuple[Any, ...] = (
-    AccountChange, AccountDetail, AccountLoad, AccountRequest, AccountView, EndedTracker, EventOutcome, EventRequest,
-    Explanation, FreshSeries, HeatCell, ImportResult, LoadPreview, Page[AccountView], Page[PartnerView],
-    Page[SliceView], Page[TrackerView], PartnerLoad, PartnerView, PreviewRequest, RegisteredTracker, Replay,
-    ReplayRequest, SliceHeat, SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView,
-    WholeLoad,
+    AccountChange, AccountDetail, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget, CallCounts,
+    EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries, HeatCell, ImportResult, LoadPreview,
+    Page[AccountView], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerFigures, PartnerLoad,
+    PartnerView, PreviewRequest, QuietNow, Quota, RegisteredTracker, Replay, ReplayRequest, Share, SliceHeat,
+    SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView, WaitingPolls, WholeLoad,
 )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from tickwright.capabilities.polling.explain_kafka import look_up
 from tickwright.capabilities.polling.heat import slice_heat
 from tickwright.capabilities.polling.imports import Imports, unknown_partner
 from tickwright.capabilities.polling.load_views import LoadPreview, SliceHeat
+from tickwright.capabilities.polling.partner_figures import CallHistory, partner_figures
+from tickwright.capabilities.polling.partner_views import PartnerFigures
 from tickwright.capabilities.polling.preview import preview_load
 from tickwright.capabilities.polling.requests import NewTracker, PreviewRequest
 from tickwright.capabilities.polling.slices import Slices
@@ -62,6 +64,11 @@ class PollingService:
         self.partners = Partners(pool)
         self.slices = Slices(pool, self._cursors, shards=shards)
         self.imports = Imports(pool)
+        self._calls = CallHistory()
+
+    async def partner_figures(self, name: str) -> PartnerFigures:
+        """Return how a partner is called now; see :func:`partner_figures` for the errors."""
+        return await partner_figures(self._pool, self._calls, name)
 
     async def preview(self, account_id: str, change: PreviewRequest) -> LoadPreview:
         """Return what a change of an account would do to the load; see :func:`preview_load` for the errors."""

@@ -1,0 +1,137 @@
+"""How a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kit.api import RunningApi, running_api
+from kit.polling import Ground
+from tickwright.capabilities.polling.partner_figures import CallHistory, Calls
+from tickwright.partners.quiet import parse_quiet, quiet_next
+
+NOW = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+WORKER = """
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts)
+VALUES ($1, $2, '{poll-consumer}', '0', now() + interval '1 minute', $3::jsonb)
+ON CONFLICT (id) DO UPDATE SET facts = excluded.facts
+"""
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API with the partner ``dhl``, who allows four calls a second and five at once."""
+    async with running_api(database_url) as running:
+        await Ground(running.pool).partner(settings='{"rate": "4/s", "per_minute": 120, "concurrency": 5}')
+        yield running
+
+
+async def figures(api: RunningApi) -> Any:
+    """What is said of ``dhl``."""
+    answer = await api.viewer.get("/v1/partners/dhl/figures")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def test_a_partner_that_nobody_called_has_figures(api: RunningApi) -> None:
+    """The tightest budget is the rate; all else is nothing."""
+    said = await figures(api)
+    assert (said["state"], said["state_until"], said["calls"]) == ("called", None, None)
+    assert said["quota"] == {
+        "budgets": [{"calls": 4.0, "window_s": 1}, {"calls": 120.0, "window_s": 60}],
+        "rate_per_s": 2.0, "calls_per_s": None, "used": None, "concurrency": 5, "granted": 0,
+    }  # fmt: skip
+    assert (said["breaker"]["state"], said["waiting"]["polls"], said["waiting"]["capped"]) == ("closed", 0, False)
+    (await api.viewer.get("/v1/partners/nobody/figures")).says(404, "partner_not_found")
+
+
+async def test_what_stands_in_the_way_is_named_in_the_contracts_order(api: RunningApi) -> None:
+    """A trial, an open breaker, Retry-After, quiet hours, a pause: each outranks the one before."""
+    await api.pool.execute("INSERT INTO tickwright.partner_states (partner_no, breaker) VALUES (1, 'half_open')")
+    assert (await figures(api))["state"] == "on_trial"
+    await api.pool.execute(
+        "UPDATE tickwright.partner_states "
+        "SET breaker = 'open', open_until = now() + interval '1 minute', opened_times = 3"
+    )
+    said = await figures(api)
+    assert (said["state"], said["breaker"]["opened_times"]) == ("breaker_open", 3)
+    assert said["state_until"] == said["breaker"]["until"] is not None
+    await api.pool.execute("UPDATE tickwright.partner_states SET blocked_until = now() + interval '1 hour'")
+    assert (await figures(api))["state"] == "retry_after"
+    await api.admin.send("PATCH", "/v1/partners/dhl", {"quiet": "00:00-24:00 UTC"})
+    said = await figures(api)
+    assert (said["state"], said["quiet"]["until"] is None) == ("quiet", False)
+    await api.admin.post("/v1/partners/dhl/pause")
+    assert (await figures(api))["state"] == "paused"
+
+
+async def test_shares_and_waiting_polls_are_counted(api: RunningApi) -> None:
+    """Of sessions that live, and of this partner alone."""
+    ground = Ground(api.pool)
+    slot = await ground.wheel(120)
+    minute = await ground.turn(slot)
+    trackers = [await ground.place(slot, n, external=f"E{n}") for n in range(3)]
+    for number, granted in ((7, 2), (8, 3)):
+        await api.pool.execute(WORKER, number, f"host:{number}", "{}")
+        await api.pool.execute("INSERT INTO tickwright.partner_shares VALUES (1, $1, $2)", number, granted)
+    await api.pool.execute("UPDATE tickwright.workers SET lost_at = now() WHERE id = 8")
+    for tracker, owner in zip(trackers, (None, None, 7), strict=True):
+        await ground.queued(tracker, minute, owner)
+    said = await figures(api)
+    assert (said["quota"]["granted"], said["shares"]) == (2, [{"worker": 7, "name": "host:7", "granted": 2}])
+    assert (said["waiting"]["polls"], said["waiting"]["in_hand"]) == (2, 1)
+    assert said["waiting"]["oldest_at"] == minute.isoformat().replace("+00:00", "Z")
+
+
+async def test_calls_are_the_difference_of_two_looks(api: RunningApi) -> None:
+    """Of the processes that live, from their heartbeats; the first look has nothing to compare with."""
+
+    async def beat(**counts: int) -> None:
+        await api.pool.execute(WORKER, 7, "host:7", json.dumps({"counters": {"partners": {"dhl": counts}}}))
+
+    await beat(answered=100, throttled=0, failed=0)
+    assert (await figures(api))["calls"] is None
+    await beat(answered=106, throttled=3, failed=1)
+    said = await figures(api)
+    calls = said["calls"]
+    assert [calls[name] for name in ("answered", "throttled", "failed")] == [6, 3, 1]
+    assert (calls["throttled_share"], calls["failed_share"]) == (0.3, 0.1)
+    assert said["quota"]["calls_per_s"] > 0
+    assert said["quota"]["used"] == pytest.approx(said["quota"]["calls_per_s"] / 2)
+
+
+def test_a_process_that_began_anew_counts_from_nothing() -> None:
+    """Nor does one that comes or goes make a number fall."""
+    history = CallHistory()
+    assert history.look("dhl", NOW, {"a": Calls(100, 5, 5), "b": Calls(7)}) is None
+    counted = history.look("dhl", NOW + 10 * SECOND, {"a": Calls(3, 0, 1), "c": Calls(2)})
+    assert counted is not None
+    assert (counted.answered, counted.throttled, counted.failed) == (5, 0, 1)
+
+
+def test_what_is_older_than_five_minutes_is_forgotten() -> None:
+    """So that the shares are those of now; looks close together are one."""
+    history = CallHistory()
+    for second in range(0, 601, 1):
+        counted = history.look("dhl", NOW + second * SECOND, {"a": Calls(second)})
+    assert counted is not None
+    assert 290 <= counted.answered <= 300
+    assert NOW + 600 * SECOND - counted.since_at <= timedelta(minutes=5)
+    assert len(history._looks["dhl"]) <= 61
+
+
+def test_the_next_quiet_hours_come_by_their_own_clock() -> None:
+    """Today's, the next day's or the next week's; those that touch are one; summer time counts."""
+    night, weekend = parse_quiet("22:00-06:00 Europe/Berlin"), parse_quiet("sat,sun 00:00-24:00 Europe/Berlin")
+
+    def following(*windows: Any) -> list[str]:
+        found = quiet_next(NOW.timestamp(), windows)
+        return [] if found is None else [datetime.fromtimestamp(at, UTC).strftime("%a %H:%M") for at in found]
+
+    assert following(night) == ["Fri 20:00", "Sat 04:00"]
+    assert following(night, weekend) == ["Fri 20:00", "Mon 04:00"]
+    assert following(parse_quiet("fri 13:00-14:00 UTC")) == ["Fri 13:00", "Fri 14:00"]
+    assert following() == []
