@@ -27,6 +27,7 @@ HASH = "source.sha256"
 _FILES = ("index.html", "package.json", "package-lock.json", "tsconfig.json", "vite.config.ts")
 _FOLDERS = ("src", "public")
 _ID = re.compile(r"^(id|ids|worker|fence|.*_ids?)$")
+_REFERENCE = re.compile(r'"#/components/schemas/([^"]+)"')
 _NODE_MIN = (20, 19)
 
 
@@ -185,11 +186,28 @@ def _document() -> dict[str, Any]:
         for name, field in component.get("properties", {}).items():
             if _ID.match(name):
                 _as_text(field)
-    for operation in (op for path in made["paths"].values() for op in path.values()):
+    operations = [operation for path in made["paths"].values() for operation in path.values()]
+    schemas = made["components"]["schemas"]
+    asked = _reached([operation.get("requestBody", {}) for operation in operations], schemas)
+    for name in _reached([operation["responses"] for operation in operations], schemas) - asked:
+        if "properties" in schemas[name]:  # an answer has all its fields, a request may leave some out
+            schemas[name]["required"] = sorted(schemas[name]["properties"])
+    for operation in operations:
         for parameter in operation.get("parameters", []):
             if _ID.match(parameter["name"]) or parameter["schema"].get("maximum") == 2**63 - 1:
                 _as_text(parameter["schema"])
     return made
+
+
+def _reached(start: Any, schemas: dict[str, Any]) -> set[str]:
+    """Return the names of the schemas that ``start`` refers to, and those that these refer to."""
+    found: set[str] = set()
+    looking = [start]
+    while looking:
+        names = set(_REFERENCE.findall(json.dumps(looking.pop()))) - found
+        found |= names
+        looking += [schemas[name] for name in names]
+    return found
 
 
 def _as_text(field: dict[str, Any]) -> None:

@@ -26,11 +26,20 @@ export function keepsNumbers(): boolean {
 
 /** Return what `text` says, with ids as strings. */
 export function parse(text: string): unknown {
-  const kept = raw.parse(text, (_key, value, context) => {
+  return named(parseUsers(text), false);
+}
+
+/** Return the user's own JSON: nothing in it counts as an id, and every number is kept as it was written. */
+export function parseUsers(text: string): unknown {
+  return raw.parse(text, (_key, value, context) => {
     const source = context?.source;
     return typeof value === "number" && source !== undefined && String(value) !== source ? raw.rawJSON(source) : value;
   });
-  return named(kept, false);
+}
+
+/** The user's own JSON as a whole body: it is sent as it is. */
+export class Users {
+  constructor(readonly toJSON: () => unknown) {}
 }
 
 function named(value: unknown, isId: boolean): unknown {
@@ -58,7 +67,7 @@ export function stringify(value: unknown): string {
 
 function numbered(value: unknown, isId: boolean): unknown {
   if (isId && typeof value === "string" && DIGITS.test(value)) return raw.rawJSON(value);
-  if (typeof value !== "object" || value === null || raw.isRawJSON(value)) return value;
+  if (typeof value !== "object" || value === null || raw.isRawJSON(value) || value instanceof Users) return value;
   if (Array.isArray(value)) return value.map((item) => numbered(item, isId));
   const entries = Object.entries(value).map(([key, item]) => {
     return [key, OPAQUE.has(key) ? item : numbered(item, ID.test(key))];

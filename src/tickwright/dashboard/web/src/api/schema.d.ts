@@ -102,6 +102,8 @@ export interface paths {
         /**
          * List Jobs
          * @description List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
+         *
+         *     A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
          */
         get: operations["list_jobs_v1_jobs_get"];
         put?: never;
@@ -135,6 +137,28 @@ export interface paths {
          *     sent again and makes no job twice.
          */
         post: operations["import_jobs_v1_jobs_bulk_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Jobs
+         * @description Count jobs by state, with the filters of the listing.
+         *
+         *     Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
+         */
+        get: operations["count_jobs_v1_jobs_counts_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -295,6 +319,49 @@ export interface paths {
          * @description Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call.
          */
         post: operations["retry_jobs_v1_jobs_retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:run-now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Jobs Now
+         * @description Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call.
+         */
+        post: operations["run_jobs_now_v1_jobs_run_now_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs:reschedule": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Jobs
+         * @description Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
+         *
+         *     With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
+         *     moves jobs that were moved before.
+         */
+        post: operations["reschedule_jobs_v1_jobs_reschedule_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -762,6 +829,26 @@ export interface paths {
         patch: operations["change_partner_v1_partners__name__patch"];
         trace?: never;
     };
+    "/v1/partners/{name}/figures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Partner Figures
+         * @description Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it.
+         */
+        get: operations["partner_figures_v1_partners__name__figures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/{name}/pause": {
         parameters: {
             query?: never;
@@ -1096,6 +1183,48 @@ export interface paths {
          * @description Poll for it again, from the window on that lies around now.
          */
         post: operations["enable_module_v1_modules__name__enable_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fanout/windows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Window Matrix
+         * @description Return modules against windows: what became of each, the newest first, at most 500 of a module.
+         */
+        get: operations["window_matrix_v1_fanout_windows_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fanout/entities": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Entity Matrix
+         * @description List entities by their codes, each with the last success, the last error and the next window per module.
+         *
+         *     A page that filters looks at 5,000 at most.
+         */
+        get: operations["entity_matrix_v1_fanout_entities_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2465,6 +2594,8 @@ export interface components {
             chunk: number;
             client: unknown;
             released: boolean;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * AlertView
@@ -2493,6 +2624,24 @@ export interface components {
             newest: components["schemas"]["FiringAlert"][];
         };
         /**
+         * AttemptView
+         * @description One attempt of a job.
+         *
+         *         ``outcome`` is ``failed``, ``timed_out``, ``lost`` (its worker), ``released`` (interrupted, at no cost), or of the
+         *         last one also ``running``, ``completed`` or ``cancelled``. ``lateness_ms`` is from its due instant to its start.
+         */
+        AttemptView: {
+            attempt: number;
+            due_at: string;
+            started_at: string;
+            ended_at: string | null;
+            worker: string | null;
+            fence: string;
+            outcome: string;
+            error: string | null;
+            lateness_ms: number;
+        };
+        /**
          * AuditView
          * @description One operator action.
          */
@@ -2504,6 +2653,8 @@ export interface components {
             subject: string;
             before: unknown;
             after: unknown;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * BatchChange
@@ -2588,14 +2739,48 @@ export interface components {
             updated_at: string;
         };
         /**
+         * BreakerNow
+         * @description The breaker, which all processes share.
+         *
+         *         Attributes:
+         *             since: Of this state.
+         *             until: While ``open``: nobody calls before.
+         *             opened_times: Pauses in a row; each is twice as long as the one before.
+         *             window_answered: Calls of the window that decides whether it opens.
+         */
+        BreakerNow: {
+            state: string;
+            since: string | null;
+            until: string | null;
+            opened_times: number;
+            failing_since: string | null;
+            window_since: string | null;
+            window_answered: number;
+            window_failed: number;
+        };
+        /**
+         * Budget
+         * @description So many calls in any window of so many seconds.
+         */
+        Budget: {
+            calls: number;
+            window_s: number;
+        };
+        /**
          * BulkAction
-         * @description What an action on many jobs did; ``more`` when the limit left some over: ask again.
+         * @description What an action on many jobs did, or would have done (``dry_run``).
+         *
+         *         ``more`` when the limit left some over: ask again, with ``cursor`` set to ``next`` to go on behind the last one.
          */
         BulkAction: {
             changed: number;
             requested: number;
             ids: string[];
             more: boolean;
+            /** @default null */
+            next: string | null;
+            /** @default false */
+            dry_run: boolean;
         };
         /**
          * BurnRate
@@ -2621,6 +2806,18 @@ export interface components {
             short_rate: number | null;
             threshold: number;
             burning: boolean;
+        };
+        /**
+         * CallCounts
+         * @description Calls by outcome since an instant of the last five minutes; ``throttled``: it asked for silence (429).
+         */
+        CallCounts: {
+            since_at: string;
+            answered: number;
+            throttled: number;
+            failed: number;
+            throttled_share: number | null;
+            failed_share: number | null;
         };
         /**
          * CheckedCampaign
@@ -2676,7 +2873,9 @@ export interface components {
             reason: string;
             error_message: string;
             died_at: string | null;
-            body: string;
+            body: string | null;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * DeadCallsRequeued
@@ -2746,7 +2945,9 @@ export interface components {
             reason: string;
             error_message: string;
             died_at: string | null;
-            body: string;
+            body: string | null;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * DeadTasksRequeued
@@ -2831,6 +3032,8 @@ export interface components {
             updated_at: string;
             party: unknown;
             modules: components["schemas"]["EntityModule"][];
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * EntityExplanation
@@ -2907,6 +3110,16 @@ export interface components {
             partner?: string | null;
         };
         /**
+         * EntityStanding
+         * @description An entity and the modules that it is polled for.
+         */
+        EntityStanding: {
+            code: string;
+            is_polling_enabled: boolean;
+            partner: string | null;
+            modules: components["schemas"]["EntityModule"][];
+        };
+        /**
          * EntityView
          * @description Whom we poll, without the party.
          *
@@ -2937,9 +3150,9 @@ export interface components {
             status: string;
             status_at: string | null;
             /** @default null */
-            skip_until?: string | null;
+            skip_until: string | null;
             /** @default false */
-            ended?: boolean;
+            ended: boolean;
         };
         /**
          * EventRequest
@@ -3116,19 +3329,31 @@ export interface components {
         };
         /**
          * FilterRequest
-         * @description Which jobs an action is for; at least one field besides ``limit``.
+         * @description Which jobs an action is for; at least one field that says which.
+         *
+         *         ``dry_run`` changes nothing and says how many it would be, up to 10,000. ``cursor`` is ``next`` of the call before.
          */
         FilterRequest: {
             /** @default null */
             ids?: string[] | null;
+            /** @default [] */
+            status?: components["schemas"]["JobStatus"][];
             /** @default null */
             task_type?: string | null;
             /** @default null */
             execute_from?: string | null;
             /** @default null */
             execute_to?: string | null;
+            /** @default null */
+            idempotency_key?: string | null;
+            /** @default null */
+            text?: string | null;
             /** @default 1000 */
             limit?: number;
+            /** @default null */
+            cursor?: string | null;
+            /** @default false */
+            dry_run?: boolean;
         };
         /**
          * FinishedRates
@@ -3136,17 +3361,17 @@ export interface components {
          */
         FinishedRates: {
             /** @default 0 */
-            completed?: number;
+            completed: number;
             /** @default 0 */
-            failed?: number;
+            failed: number;
             /** @default 0 */
-            retried?: number;
+            retried: number;
             /** @default 0 */
-            cancelled?: number;
+            cancelled: number;
             /** @default 0 */
-            snoozed?: number;
+            snoozed: number;
             /** @default 0 */
-            given_back?: number;
+            given_back: number;
         };
         /**
          * FiringAlert
@@ -3232,23 +3457,23 @@ export interface components {
          */
         HeatCell: {
             /** @default 0 */
-            expected?: number;
+            expected: number;
             /** @default 0 */
-            selected?: number;
+            selected: number;
             /** @default 0 */
-            skipped?: number;
+            skipped: number;
             /** @default 0 */
-            deferred?: number;
+            deferred: number;
             /** @default 0 */
-            published?: number;
+            published: number;
             /** @default 0 */
-            polled?: number;
+            polled: number;
             /** @default 0 */
-            late?: number;
+            late: number;
             /** @default 0 */
-            superseded?: number;
+            superseded: number;
             /** @default 0 */
-            coalesced?: number;
+            coalesced: number;
             from_at: string;
             unanswered: number;
             flatness: number | null;
@@ -3267,21 +3492,21 @@ export interface components {
          *             committed_lines: Every line up to this one is settled for good.
          */
         ImportResult: {
-            import_id?: string;
+            import_id: string;
             /** @default 0 */
-            lines?: number;
+            lines: number;
             /** @default 0 */
-            created?: number;
+            created: number;
             /** @default 0 */
-            existing?: number;
+            existing: number;
             /** @default 0 */
-            rejected?: number;
+            rejected: number;
             /** @default 0 */
-            committed_lines?: number;
+            committed_lines: number;
             /** @default [] */
-            rejects?: components["schemas"]["LineReject"][];
+            rejects: components["schemas"]["LineReject"][];
             /** @default 0 */
-            rejects_left_out?: number;
+            rejects_left_out: number;
         };
         /**
          * JobAction
@@ -3295,11 +3520,25 @@ export interface components {
             status: string;
             outcome: string;
             /** @default null */
-            execute_at?: string | null;
+            execute_at: string | null;
+        };
+        /**
+         * JobCounts
+         * @description Jobs by state. Each count stops at ``capped_at``; of the states in ``at_least`` there may be more than it says.
+         *
+         *         ``partial`` says that some are in ``at_least`` because the look was bounded, not because there are so many.
+         */
+        JobCounts: {
+            counts: {
+                [key: string]: number;
+            };
+            capped_at: number;
+            at_least: string[];
+            partial: boolean;
         };
         /**
          * JobDetail
-         * @description One job with its JSON.
+         * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known.
          */
         JobDetail: {
             id: string;
@@ -3325,6 +3564,25 @@ export interface components {
             payload: unknown;
             result: unknown;
             progress: unknown;
+            /** @default [] */
+            attempt_log: components["schemas"]["AttemptView"][];
+            /** @default null */
+            lateness_ms: number | null;
+            /** @default false */
+            payload_hidden: boolean;
+        };
+        /**
+         * JobPage
+         * @description One page of jobs, after ``searched`` rows were looked at.
+         *
+         *         A page may be short, even empty, and have a ``next`` all the same: a look is bounded, and the next one goes on.
+         */
+        JobPage: {
+            items: components["schemas"]["JobView"][];
+            /** @default null */
+            next: string | null;
+            /** @default 0 */
+            searched: number;
         };
         /**
          * JobRequest
@@ -3357,9 +3615,9 @@ export interface components {
         /**
          * JobStatus
          * @description Where a job is.
-         * @enum {string}
+         * @enum {unknown}
          */
-        JobStatus: "pending" | "processing" | "completed" | "failed" | "cancelled";
+        JobStatus: "cancelled" | "completed" | "failed" | "pending" | "processing";
         /**
          * JobView
          * @description A job in a listing; ``payload``, ``result`` and ``progress`` are in :class:`JobDetail`.
@@ -3520,6 +3778,28 @@ export interface components {
             partners: components["schemas"]["PartnerLoad"][];
         };
         /**
+         * MatrixWindow
+         * @description One window of a module.
+         *
+         *         Attributes:
+         *             ends_at: Where the next one begins.
+         *             state: ``open`` while it lies around now, ``done`` when it succeeded for as many entities as are polled now,
+         *                 ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come.
+         *             published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
+         *                 for older ones; with Redis that is not known.
+         */
+        MatrixWindow: {
+            window_at: string;
+            succeeded: number;
+            failed: number;
+            superseded: number;
+            expired: number;
+            ends_at: string;
+            /** @enum {unknown} */
+            state: "done" | "idle" | "missed" | "open" | "partly";
+            published: number | null;
+        };
+        /**
          * Mistake
          * @description One mistake.
          *
@@ -3535,11 +3815,11 @@ export interface components {
             code: string;
             message: string;
             /** @default null */
-            line?: number | null;
+            line: number | null;
             /** @default null */
-            column?: number | null;
+            column: number | null;
             /** @default null */
-            offset?: number | null;
+            offset: number | null;
         };
         /**
          * ModuleDetail
@@ -3620,6 +3900,56 @@ export interface components {
             expired: number;
         };
         /**
+         * ModuleWindows
+         * @description A module and its windows, the newest first.
+         *
+         *         Attributes:
+         *             expected: Entities that are polled for it now.
+         *             last_success_window_at: The newest window in which a run succeeded.
+         *             more: There are older windows in the range; 500 are shown.
+         */
+        ModuleWindows: {
+            name: string;
+            every: string;
+            paused: boolean;
+            expected: number;
+            last_success_window_at: string | null;
+            windows: components["schemas"]["MatrixWindow"][];
+            more: boolean;
+        };
+        /**
+         * MoveRequest
+         * @description Which jobs, and where to: ``execute_at``, ``delay`` from now, ``shift`` of each one's due time; one of them.
+         */
+        MoveRequest: {
+            /** @default null */
+            ids?: string[] | null;
+            /** @default [] */
+            status?: components["schemas"]["JobStatus"][];
+            /** @default null */
+            task_type?: string | null;
+            /** @default null */
+            execute_from?: string | null;
+            /** @default null */
+            execute_to?: string | null;
+            /** @default null */
+            idempotency_key?: string | null;
+            /** @default null */
+            text?: string | null;
+            /** @default 1000 */
+            limit?: number;
+            /** @default null */
+            cursor?: string | null;
+            /** @default false */
+            dry_run?: boolean;
+            /** @default null */
+            execute_at?: string | null;
+            /** @default null */
+            delay?: string | null;
+            /** @default null */
+            shift?: string | null;
+        };
+        /**
          * NewKeyView
          * @description A new key, shown this once.
          */
@@ -3697,7 +4027,7 @@ export interface components {
                 [key: string]: number;
             };
             /** @default null */
-            series?: components["schemas"]["OverviewSeries"] | null;
+            series: components["schemas"]["OverviewSeries"] | null;
         };
         /**
          * Page[AccountView]
@@ -3706,7 +4036,7 @@ export interface components {
         Page_AccountView_: {
             items: components["schemas"]["AccountView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ActionView]
@@ -3715,7 +4045,7 @@ export interface components {
         Page_ActionView_: {
             items: components["schemas"]["ActionView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[AlertView]
@@ -3724,7 +4054,7 @@ export interface components {
         Page_AlertView_: {
             items: components["schemas"]["AlertView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[AuditView]
@@ -3733,7 +4063,7 @@ export interface components {
         Page_AuditView_: {
             items: components["schemas"]["AuditView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[BatchView]
@@ -3742,7 +4072,7 @@ export interface components {
         Page_BatchView_: {
             items: components["schemas"]["BatchView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[DeadLetter]
@@ -3751,7 +4081,16 @@ export interface components {
         Page_DeadLetter_: {
             items: components["schemas"]["DeadLetter"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
+        };
+        /**
+         * Page[EntityStanding]
+         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         */
+        Page_EntityStanding_: {
+            items: components["schemas"]["EntityStanding"][];
+            /** @default null */
+            next: string | null;
         };
         /**
          * Page[EntityView]
@@ -3760,7 +4099,7 @@ export interface components {
         Page_EntityView_: {
             items: components["schemas"]["EntityView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ExecutionView]
@@ -3769,16 +4108,7 @@ export interface components {
         Page_ExecutionView_: {
             items: components["schemas"]["ExecutionView"][];
             /** @default null */
-            next?: string | null;
-        };
-        /**
-         * Page[JobView]
-         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
-         */
-        Page_JobView_: {
-            items: components["schemas"]["JobView"][];
-            /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[KeyView]
@@ -3787,7 +4117,7 @@ export interface components {
         Page_KeyView_: {
             items: components["schemas"]["KeyView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[LeaseView]
@@ -3796,7 +4126,7 @@ export interface components {
         Page_LeaseView_: {
             items: components["schemas"]["LeaseView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ModuleView]
@@ -3805,7 +4135,7 @@ export interface components {
         Page_ModuleView_: {
             items: components["schemas"]["ModuleView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[OutboxView]
@@ -3814,7 +4144,7 @@ export interface components {
         Page_OutboxView_: {
             items: components["schemas"]["OutboxView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[PartnerView]
@@ -3823,7 +4153,7 @@ export interface components {
         Page_PartnerView_: {
             items: components["schemas"]["PartnerView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[PollPartitionView]
@@ -3832,7 +4162,7 @@ export interface components {
         Page_PollPartitionView_: {
             items: components["schemas"]["PollPartitionView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[PollRelayView]
@@ -3841,7 +4171,7 @@ export interface components {
         Page_PollRelayView_: {
             items: components["schemas"]["PollRelayView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ReceiverView]
@@ -3850,7 +4180,7 @@ export interface components {
         Page_ReceiverView_: {
             items: components["schemas"]["ReceiverView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ReportTypeView]
@@ -3859,7 +4189,7 @@ export interface components {
         Page_ReportTypeView_: {
             items: components["schemas"]["ReportTypeView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[ReportView]
@@ -3868,7 +4198,7 @@ export interface components {
         Page_ReportView_: {
             items: components["schemas"]["ReportView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[SliceView]
@@ -3877,7 +4207,7 @@ export interface components {
         Page_SliceView_: {
             items: components["schemas"]["SliceView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[TaskTypeView]
@@ -3886,7 +4216,7 @@ export interface components {
         Page_TaskTypeView_: {
             items: components["schemas"]["TaskTypeView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[TrackerView]
@@ -3895,7 +4225,7 @@ export interface components {
         Page_TrackerView_: {
             items: components["schemas"]["TrackerView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[VersionView]
@@ -3904,7 +4234,7 @@ export interface components {
         Page_VersionView_: {
             items: components["schemas"]["VersionView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * Page[WorkerView]
@@ -3913,7 +4243,7 @@ export interface components {
         Page_WorkerView_: {
             items: components["schemas"]["WorkerView"][];
             /** @default null */
-            next?: string | null;
+            next: string | null;
         };
         /**
          * PartRefusal
@@ -3951,6 +4281,30 @@ export interface components {
             error: string | null;
             began_at: string | null;
             done_at: string | null;
+        };
+        /**
+         * PartnerFigures
+         * @description How a partner is called now.
+         *
+         *         Attributes:
+         *             state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``.
+         *             state_until: When that ends, where it is known.
+         *             calls: None until this process has been asked twice within five minutes.
+         */
+        PartnerFigures: {
+            name: string;
+            at: string;
+            state: string;
+            state_until: string | null;
+            quota: components["schemas"]["Quota"];
+            shares: components["schemas"]["Share"][];
+            calls: components["schemas"]["CallCounts"] | null;
+            breaker: components["schemas"]["BreakerNow"];
+            quiet: components["schemas"]["QuietNow"];
+            blocked_until: string | null;
+            waiting: components["schemas"]["WaitingPolls"];
+            last_error: string | null;
+            last_error_at: string | null;
         };
         /**
          * PartnerLoad
@@ -4068,7 +4422,7 @@ export interface components {
         };
         /**
          * PollsNow
-         * @description Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 10,000.
+         * @description Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 50,000.
          */
         PollsNow: {
             trackers: number;
@@ -4103,6 +4457,35 @@ export interface components {
             status: number;
             detail: string;
             code: string;
+        };
+        /**
+         * QuietNow
+         * @description Quiet hours: when the present ones end, and the next ones.
+         */
+        QuietNow: {
+            until: string | null;
+            next_from: string | null;
+            next_until: string | null;
+        };
+        /**
+         * Quota
+         * @description How much of what a partner allows is used.
+         *
+         *         Attributes:
+         *             rate_per_s: What the tightest budget allows; none without one.
+         *             calls_per_s: That are made: as processes counted them, or in the breaker's window where they were looked at
+         *                 once only. None while nobody calls.
+         *             used: The one against the other.
+         *             concurrency: Calls at once that are allowed; none for no limit.
+         *             granted: That living sessions may use, together.
+         */
+        Quota: {
+            budgets: components["schemas"]["Budget"][];
+            rate_per_s: number | null;
+            calls_per_s: number | null;
+            used: number | null;
+            concurrency: number | null;
+            granted: number;
         };
         /**
          * ReadyView
@@ -4305,6 +4688,8 @@ export interface components {
             last_part_at: string | null;
             finished_at: string | null;
             file_expires_at: string | null;
+            /** @default false */
+            payload_hidden: boolean;
             parts: components["schemas"]["PartView"][];
             manifest: unknown;
         };
@@ -4446,6 +4831,8 @@ export interface components {
             last_part_at: string | null;
             finished_at: string | null;
             file_expires_at: string | null;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * ReportsNow
@@ -4495,6 +4882,8 @@ export interface components {
             last_part_at: string | null;
             finished_at: string | null;
             file_expires_at: string | null;
+            /** @default false */
+            payload_hidden: boolean;
             created: boolean;
         };
         /**
@@ -4516,12 +4905,16 @@ export interface components {
         };
         /**
          * Requeued
-         * @description What went back to work; ``more`` when the limit left some over.
+         * @description What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
          */
         Requeued: {
             requeued: number;
             ids: string[];
             more: boolean;
+            /** @default null */
+            next: string | null;
+            /** @default false */
+            dry_run: boolean;
         };
         /**
          * RescheduleRequest
@@ -4561,6 +4954,8 @@ export interface components {
         SelectedClient: {
             client_id: string;
             client: unknown;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * ServicePart
@@ -4617,6 +5012,15 @@ export interface components {
             shows_payloads: boolean;
         };
         /**
+         * Share
+         * @description How much of the concurrency one session may use.
+         */
+        Share: {
+            worker: string;
+            name: string;
+            granted: number;
+        };
+        /**
          * SkippedClient
          * @description An example of what could not be judged; without a client it is about the whole chunk.
          */
@@ -4624,7 +5028,7 @@ export interface components {
             chunk: number;
             problem: string;
             /** @default null */
-            client_id?: string | null;
+            client_id: string | null;
         };
         /**
          * SliceCounts
@@ -4643,23 +5047,23 @@ export interface components {
          */
         SliceCounts: {
             /** @default 0 */
-            expected?: number;
+            expected: number;
             /** @default 0 */
-            selected?: number;
+            selected: number;
             /** @default 0 */
-            skipped?: number;
+            skipped: number;
             /** @default 0 */
-            deferred?: number;
+            deferred: number;
             /** @default 0 */
-            published?: number;
+            published: number;
             /** @default 0 */
-            polled?: number;
+            polled: number;
             /** @default 0 */
-            late?: number;
+            late: number;
             /** @default 0 */
-            superseded?: number;
+            superseded: number;
             /** @default 0 */
-            coalesced?: number;
+            coalesced: number;
         };
         /**
          * SliceHeat
@@ -4733,7 +5137,7 @@ export interface components {
             receiver: components["schemas"]["ReceiverView"];
             created: boolean;
             /** @default null */
-            secret?: string | null;
+            secret: string | null;
         };
         /**
          * StoredReportType
@@ -4751,7 +5155,7 @@ export interface components {
             task_type: components["schemas"]["TaskTypeView"];
             created: boolean;
             /** @default null */
-            secret?: string | null;
+            secret: string | null;
         };
         /**
          * TaskTypeRequest
@@ -4840,7 +5244,9 @@ export interface components {
             skip_until: string | null;
             tracking_until: string;
             ended_at: string | null;
-            events: components["schemas"]["TrackerEvent"][];
+            events: components["schemas"]["TrackerEvent"][] | null;
+            /** @default false */
+            payload_hidden: boolean;
         };
         /**
          * TrackerEvent
@@ -4909,6 +5315,16 @@ export interface components {
             made_at: string;
         };
         /**
+         * WaitingPolls
+         * @description Polls inside PostgreSQL; with Kafka most of them wait there. ``capped``: that many or more wait.
+         */
+        WaitingPolls: {
+            polls: number;
+            capped: boolean;
+            oldest_at: string | null;
+            in_hand: number;
+        };
+        /**
          * WholeLoad
          * @description What all accounts make together.
          *
@@ -4921,6 +5337,15 @@ export interface components {
             polls_per_s: number;
             slice_peak: number;
             slice_mean: number;
+        };
+        /**
+         * WindowMatrix
+         * @description Modules against windows.
+         */
+        WindowMatrix: {
+            at: string;
+            since: string;
+            modules: components["schemas"]["ModuleWindows"][];
         };
         /**
          * WorkerView
@@ -5246,6 +5671,10 @@ export interface operations {
                 /** @description RFC 3339 with its offset */
                 execute_to?: string | null;
                 idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
                 limit?: number;
@@ -5262,7 +5691,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_JobView_"];
+                    "application/json": components["schemas"]["JobPage"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -5436,6 +5865,92 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ImportResult"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    count_jobs_v1_jobs_counts_get: {
+        parameters: {
+            query?: {
+                status?: components["schemas"]["JobStatus"][] | null;
+                task_type?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_from?: string | null;
+                /** @description RFC 3339 with its offset */
+                execute_to?: string | null;
+                idempotency_key?: string | null;
+                /** @description Part of the key, the last error or the payload, in whatever case */
+                text?: string | null;
+                /** @description Held by this session now */
+                worker?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobCounts"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -6061,6 +6576,162 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Requeued"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_jobs_now_v1_jobs_run_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FilterRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reschedule_jobs_v1_jobs_reschedule_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAction"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -8338,6 +9009,82 @@ export interface operations {
             };
         };
     };
+    partner_figures_v1_partners__name__figures_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PartnerFigures"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     pause_partner_v1_partners__name__pause_post: {
         parameters: {
             query?: never;
@@ -9775,6 +10522,166 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModuleView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    window_matrix_v1_fanout_windows_get: {
+        parameters: {
+            query?: {
+                module?: string | null;
+                /** @description Back from now */
+                hours?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WindowMatrix"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    entity_matrix_v1_fanout_entities_get: {
+        parameters: {
+            query?: {
+                module?: string | null;
+                enabled?: boolean | null;
+                /** @description What the code begins with */
+                q?: string;
+                /** @description `next` of the page before */
+                cursor?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_EntityStanding_"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
