@@ -1,0 +1,120 @@
+/** A partner's settings, in the words of `[partners.NAME]`; every mistake is named at once by the API. */
+import { Alert, Button, Group, Modal, Stack, TextInput, Textarea } from "@mantine/core";
+import { useState } from "react";
+import { pretty } from "../../api/json";
+import { patch, Problem, put, type Schemas } from "../../api/client";
+import { useConfirm } from "../../parts/Confirm";
+import { Glyph } from "../../parts/Glyph";
+import { useAction } from "../../parts/useAction";
+import { Section } from "../../parts/View";
+import { bodyOf, changesOf, parseSettings } from "./settings";
+
+type Partner = Schemas["PartnerView"];
+
+export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: () => void }) {
+  const [was] = useState(() => pretty(partner.settings));
+  const [text, setText] = useState(was);
+  const read = parseSettings(text);
+  const changes = read.value === null ? {} : changesOf(parseSettings(was).value ?? {}, read.value);
+  const number = Object.keys(changes).length;
+  const confirm = useConfirm();
+  const action = useAction({
+    run: () => patch("/v1/partners/{name}", { path: { name: partner.name }, body: bodyOf(changes) }),
+    told: (now) => `The settings of ${now.name} are changed.`,
+    touches: ["partners"],
+  });
+  async function save(): Promise<void> {
+    const yes = await confirm({
+      title: `Change partner ${partner.name}?`,
+      text: `${Object.keys(changes).join(", ")}: all processes follow within seconds.`,
+      does: `Change ${number} setting${number === 1 ? "" : "s"}`,
+    });
+    if (yes) action.mutate(undefined, { onSuccess: onClose });
+  }
+  return (
+    <Section title="Edit the settings">
+      <Stack gap="xs">
+        <SettingsField text={text} onChange={setText} problem={read.problem} />
+        <Refused error={action.error} />
+        <Group justify="flex-end" gap="xs">
+          <Button variant="default" onClick={onClose}>
+            Leave it
+          </Button>
+          <Button onClick={() => void save()} disabled={number === 0} loading={action.isPending}>
+            Save
+          </Button>
+        </Group>
+      </Stack>
+    </Section>
+  );
+}
+
+const BEGINNING = '{\n  "rate": "10/s",\n  "concurrency": 10,\n  "timeout": "10s",\n  "http": { "url": "https://example.org/track/{external_id}", "status": "status" }\n}';
+
+/** The button and the dialogue that make a partner. */
+export function NewPartner() {
+  const [open, setOpen] = useState(false);
+  const [name, setName] = useState("");
+  const [text, setText] = useState(BEGINNING);
+  const read = parseSettings(text);
+  const action = useAction({
+    run: () => put("/v1/partners/{name}", { path: { name }, body: bodyOf(read.value ?? {}) }),
+    told: (stored) => `Partner ${stored.partner.name} is ${stored.created ? "there" : "replaced"}.`,
+    touches: ["partners"],
+  });
+  const end = () => {
+    setOpen(false);
+    setName("");
+    setText(BEGINNING);
+    action.reset();
+  };
+  return (
+    <>
+      <Button leftSection={<Glyph name="plus" size={14} />} onClick={() => setOpen(true)}>
+        New partner
+      </Button>
+      <Modal opened={open} onClose={end} title="New partner" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
+        <Stack gap="sm">
+          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} maxLength={50} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
+          <SettingsField text={text} onChange={setText} problem={read.problem} />
+          <Refused error={action.error} />
+          <Group justify="flex-end" gap="xs">
+            <Button variant="default" onClick={end}>
+              Leave it
+            </Button>
+            <Button disabled={name === "" || read.value === null} loading={action.isPending} onClick={() => action.mutate(undefined, { onSuccess: end })}>
+              Make 1 partner
+            </Button>
+          </Group>
+        </Stack>
+      </Modal>
+    </>
+  );
+}
+
+function SettingsField({ text, onChange, problem }: { text: string; onChange: (text: string) => void; problem: string | null }) {
+  return (
+    <Textarea
+      label="Settings"
+      description="JSON, in the words of [partners.NAME]: rate, per_minute, per_day, concurrency, timeout, quiet, breaker, terminal_statuses, http"
+      value={text}
+      onChange={(event) => onChange(event.currentTarget.value)}
+      error={problem}
+      autosize
+      minRows={8}
+      maxRows={24}
+      spellCheck={false}
+      styles={{ input: { fontFamily: "var(--mantine-font-family-monospace)" } }}
+    />
+  );
+}
+
+/** Every mistake that the API found, line by line. */
+function Refused({ error }: { error: Error | null }) {
+  if (!(error instanceof Problem)) return null;
+  return (
+    <Alert color="red" variant="light" role="alert" title={`Not taken (${error.code})`} style={{ whiteSpace: "pre-wrap" }}>
+      {error.message}
+    </Alert>
+  );
+}

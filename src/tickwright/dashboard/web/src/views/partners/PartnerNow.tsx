@@ -1,0 +1,110 @@
+/** How a partner is called now: quota, outcomes, breaker, quiet hours, what waits. */
+import { Stack } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { get, type Schemas } from "../../api/client";
+import { spoken } from "../../parts/Duration";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { Facts } from "../../parts/Facts";
+import { count, percent, rate } from "../../parts/Figure";
+import { Instant } from "../../parts/Instant";
+import { Meter } from "../../parts/Meter";
+import { StateBadge } from "../../parts/StateBadge";
+import { Section } from "../../parts/View";
+import { Waiting } from "../../parts/Waiting";
+import { QuotaBar } from "./QuotaBar";
+import { stateOf } from "./state";
+import classes from "./partners.module.css";
+
+type Partner = Schemas["PartnerView"];
+type Figures = Schemas["PartnerFigures"];
+
+export function PartnerNow({ partner }: { partner: Partner }) {
+  const { name } = partner;
+  const found = useQuery({
+    queryKey: ["partners", "figures", name],
+    queryFn: ({ signal }) => get("/v1/partners/{name}/figures", { path: { name }, signal }),
+    refetchInterval: 3_000,
+  });
+  const figures = found.data;
+  if (figures === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={10} />;
+  return (
+    <Stack>
+      <Facts
+        of={[
+          ["State", <StateBadge key="state" {...stateOf(partner, figures)} />],
+          ["Until", <Instant key="until" at={figures.state_until} ago />],
+          ["Called by", partner.called_by ?? "nobody"],
+          ["Waiting polls", `${count(figures.waiting.polls)}${figures.waiting.capped ? "+" : ""}`],
+          ["Oldest waits since", <Instant key="oldest" at={figures.waiting.oldest_at} ago />],
+          ["In hand", count(figures.waiting.in_hand)],
+        ]}
+      />
+      <Section title="Quota">
+        <Quota figures={figures} />
+      </Section>
+      <Section title="Calls of the last five minutes">
+        <Calls calls={figures.calls} />
+      </Section>
+      <Section title="Breaker and quiet hours">
+        <Facts of={stops(figures)} />
+      </Section>
+      {figures.last_error !== null && (
+        <Section title="Last error">
+          <p className={classes.error}>
+            <Instant at={figures.last_error_at} /> {figures.last_error}
+          </p>
+        </Section>
+      )}
+    </Stack>
+  );
+}
+
+function Quota({ figures }: { figures: Figures }) {
+  const { quota, shares } = figures;
+  const budgets = quota.budgets.map((budget) => `${count(budget.calls)} in ${spoken(budget.window_s)}`).join(", ");
+  return (
+    <Stack gap="xs">
+      <QuotaBar name={figures.name} quota={quota} />
+      {quota.concurrency !== null && <Meter label="Concurrency that sessions may use" ratio={quota.granted / quota.concurrency} />}
+      <Facts
+        of={[
+          ["Calls a second", quota.calls_per_s === null ? null : rate(quota.calls_per_s)],
+          ["Allowed", budgets || "without limit"],
+          ["At once, of all", quota.concurrency === null ? "without limit" : `${count(quota.granted)} of ${count(quota.concurrency)} given out`],
+          ...shares.map((share) => [share.name, `${count(share.granted)} at once`] as const),
+        ]}
+      />
+    </Stack>
+  );
+}
+
+function Calls({ calls }: { calls: Figures["calls"] }) {
+  if (calls === null) return <p className={classes.none}>Counting: the first figures come in a few seconds.</p>;
+  return (
+    <Facts
+      of={[
+        ["Answered", count(calls.answered)],
+        ["Asked for silence (429)", withShare(calls.throttled, calls.throttled_share)],
+        ["Failed", withShare(calls.failed, calls.failed_share)],
+        ["Counted since", <Instant key="since" at={calls.since_at} ago />],
+      ]}
+    />
+  );
+}
+
+const withShare = (value: number, share: number | null) => (share === null ? count(value) : `${count(value)}, ${percent(share)}`);
+
+function stops({ breaker, quiet, blocked_until }: Figures) {
+  return [
+    ["Breaker", <StateBadge key="breaker" state={breaker.state} />],
+    ["Since", <Instant key="since" at={breaker.since} ago />],
+    ["Open until", <Instant key="until" at={breaker.until} ago />],
+    ["Pauses in a row", count(breaker.opened_times)],
+    ["Failing since", <Instant key="failing" at={breaker.failing_since} ago />],
+    ["Failed in its window", `${count(breaker.window_failed)} of ${count(breaker.window_failed + breaker.window_answered)}`],
+    ["Asked for silence until", <Instant key="blocked" at={blocked_until} ago />],
+    ["Quiet until", <Instant key="quiet" at={quiet.until} />],
+    ["Next quiet hours", <Instant key="next" at={quiet.next_from} />],
+    ["They end", <Instant key="ends" at={quiet.next_until} />],
+  ] as const;
+}

@@ -1,0 +1,36 @@
+/** A partner's settings as text, and what differs between two of them (RFC 7396: null takes a word out). */
+import { parseUsers, pretty, Users } from "../../api/json";
+
+type Settings = Record<string, unknown>;
+
+/** Return the settings that `text` says, or what is wrong with it. */
+export function parseSettings(text: string): { value: Settings | null; problem: string | null } {
+  try {
+    const value = parseUsers(text);
+    if (typeof value === "object" && value !== null && !Array.isArray(value)) return { value: value as Settings, problem: null };
+    return { value: null, problem: "Write an object: { … }" };
+  } catch (error) {
+    return { value: null, problem: error instanceof Error ? error.message : "This is not JSON." };
+  }
+}
+
+/** Return what is to be merged into `was` so that it becomes `wanted`; nobody else's edit of another word is written over. */
+export function changesOf(was: Settings, wanted: Settings): Settings {
+  const changes: Settings = {};
+  for (const name of new Set([...Object.keys(was), ...Object.keys(wanted)])) {
+    const [before, after] = [was[name], wanted[name]];
+    if (pretty(before) === pretty(after)) continue;
+    changes[name] = !(name in wanted) ? null : isTable(before) && isTable(after) ? changesOf(before, after) : after;
+  }
+  return changes;
+}
+
+/** A table of words; a number that is kept as it was written is an object too, without a prototype. */
+function isTable(value: unknown): value is Settings {
+  return typeof value === "object" && value !== null && !Array.isArray(value) && Object.getPrototypeOf(value) === Object.prototype;
+}
+
+/** Return settings as a body that is sent as it is. */
+export function bodyOf(settings: Settings): Record<string, never> {
+  return new Users(() => settings) as unknown as Record<string, never>;
+}

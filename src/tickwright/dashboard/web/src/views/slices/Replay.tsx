@@ -1,0 +1,136 @@
+/** Poll again what is missing of a range: counted first, done only after a look at the number. */
+import { Alert, Button, Checkbox, Group, Modal, Stack, Text, TextInput } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { post, type Schemas } from "../../api/client";
+import { zone } from "../../app/prefs";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { Facts } from "../../parts/Facts";
+import { count } from "../../parts/Figure";
+import { Instant } from "../../parts/Instant";
+import { fieldText } from "../../parts/TimeFilter";
+import { useAction } from "../../parts/useAction";
+import { useUrl } from "../../parts/useUrl";
+import { Waiting } from "../../parts/Waiting";
+import { now } from "../../app/clock";
+
+const HOUR_MS = 3_600_000;
+
+/** The button, and the dialogue while the URL names a range to replay. */
+export function Replay() {
+  const url = useUrl();
+  if (!useMay("operator")) return null;
+  const open = () => url.set({ replay: new Date(now() - HOUR_MS).toISOString().slice(0, 16) + ":00Z", until: new Date(now()).toISOString().slice(0, 16) + ":00Z" }, true);
+  const close = () => url.set({ replay: null, until: null });
+  return (
+    <>
+      <Button variant="default" onClick={open}>
+        Replay a range
+      </Button>
+      <Modal opened={url.one("replay") !== ""} onClose={close} title="Replay what is missing" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
+        <Range from={url.one("replay")} to={url.one("until")} onClose={close} />
+      </Modal>
+    </>
+  );
+}
+
+function Range({ from, to, onClose }: { from: string; to: string; onClose: () => void }) {
+  const url = useUrl();
+  const [lost, setLost] = useState(false);
+  const confirm = useConfirm();
+  const body = { from, to, partner: url.one("partner") || null, topic_lost: lost };
+  const counted = useQuery({
+    queryKey: ["replay", body],
+    queryFn: ({ signal }) => post("/v1/slices/replay", { body: { ...body, dry_run: true }, signal }),
+    enabled: from !== "" && to !== "",
+    staleTime: 0,
+  });
+  const action = useAction({
+    run: () => post("/v1/slices/replay", { body: { ...body, dry_run: false } }),
+    told: (done) => `${count(done.trackers)} trackers are polled again.`,
+    touches: ["slices", "replay"],
+  });
+  async function replay(found: Schemas["Replay"]): Promise<void> {
+    const yes = await confirm({
+      title: `Poll ${count(found.trackers)} trackers again?`,
+      text: lost
+        ? "What went to Kafka and was not read counts as lost. Where it is there after all, these polls are made twice."
+        : "Only polls of which nothing says that they were made or are on their way. They are paced within each partner's limits.",
+      does: `Poll ${count(found.trackers)} trackers`,
+      danger: lost,
+    });
+    if (yes) action.mutate(undefined, { onSuccess: onClose });
+  }
+  return (
+    <Stack>
+      <Group gap="sm">
+        <TimeField label="From" name="replay" at={from} />
+        <TimeField label="Before" name="until" at={to} />
+      </Group>
+      <Checkbox label="The topic has lost what was not read: count that as missing too" checked={lost} onChange={(event) => setLost(event.currentTarget.checked)} />
+      {counted.error ? (
+        <ErrorBox error={counted.error} onRetry={() => void counted.refetch()} />
+      ) : counted.data === undefined ? (
+        <Waiting lines={4} />
+      ) : (
+        <Counted found={counted.data} />
+      )}
+      <Group justify="flex-end" gap="xs">
+        <Button variant="default" onClick={onClose}>
+          Leave it
+        </Button>
+        <Button disabled={counted.isFetching || !counted.data?.trackers} loading={action.isPending} onClick={() => counted.data && void replay(counted.data)}>
+          {counted.data ? `Poll ${count(counted.data.trackers)} trackers again` : "Counting"}
+        </Button>
+      </Group>
+    </Stack>
+  );
+}
+
+function Counted({ found }: { found: Schemas["Replay"] }) {
+  const left = found.unread_trackers + found.unknown_trackers;
+  return (
+    <>
+      <Facts
+        of={[
+          ["Missing trackers", count(found.trackers)],
+          ["Turns looked at", count(found.turns)],
+          ["Turns with a later one", count(found.superseded_turns)],
+          ["Left out, maybe in Kafka", count(left)],
+          ["Released until", <Instant key="until" at={found.released_until} />],
+        ]}
+      />
+      {found.trackers === 0 && (
+        <Text size="sm" c="dimmed">
+          Nothing is missing that a replay could bring: every poll of the last turns in this range was made, is on its way, or was followed by another one.
+        </Text>
+      )}
+      {left > 0 && (
+        <Alert variant="light" color="yellow">
+          {count(left)} trackers are left out, because consumers have not passed the batches that their polls may be in. Let them read on, and count again.
+        </Alert>
+      )}
+    </>
+  );
+}
+
+function TimeField({ label, name, at }: { label: string; name: string; at: string }) {
+  const url = useUrl();
+  const shown = zone.use();
+  return (
+    <TextInput
+      type="datetime-local"
+      step={60}
+      w={200}
+      label={`${label}${shown === "utc" ? ", UTC" : ""}`}
+      value={fieldText(at, shown)}
+      onChange={(event) => {
+        const value = event.currentTarget.value;
+        const date = new Date(shown === "utc" ? `${value}Z` : value);
+        if (value !== "" && !Number.isNaN(date.getTime())) url.set({ [name]: date.toISOString() });
+      }}
+    />
+  );
+}
