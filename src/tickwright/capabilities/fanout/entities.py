@@ -90,7 +90,7 @@ class Entities:
                 raise _not_found(code)
             states = await self._states(connection, code, parse_modules(row["polling_enabled_modules"]))
         party = msgspec.Raw(masked(row["party"]).encode())
-        return EntityDetail(**_fields(row), party=party, modules=[_module(state) for state in states])
+        return EntityDetail(**_fields(row), party=party, modules=[module_of(state) for state in states])
 
     async def explain(self, code: str, module: str) -> EntityExplanation:
         """Return why an entity is polled for a module now, or is not.
@@ -183,7 +183,8 @@ def _shown(row: Any) -> dict[str, Any]:
     return {**_fields(row), "party": msgspec.Raw(masked(row["party"]).encode())}
 
 
-def _module(state: Any) -> EntityModule:
+def module_of(state: Any) -> EntityModule:
+    """Return what became of polling one entity for one module."""
     window = window_of(state)
     begins = None if window is None else datetime.fromtimestamp(window.start_s, UTC)
     return EntityModule(

@@ -8,6 +8,8 @@ from fastapi.responses import Response
 from tickwright.capabilities.fanout.dead_letters import STRUCTS as DEAD_STRUCTS
 from tickwright.capabilities.fanout.dead_letters import add_dead_letters
 from tickwright.capabilities.fanout.entities import EntityQuery
+from tickwright.capabilities.fanout.matrix_routes import STRUCTS as MATRIX_STRUCTS
+from tickwright.capabilities.fanout.matrix_routes import add_matrix
 from tickwright.capabilities.fanout.requests import EntityLine, EntityRequest, ModuleRequest
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.fanout.views import (
@@ -33,7 +35,7 @@ Name = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
     EntityDetail, EntityExplanation, EntityLine, EntityModule, EntityRequest, EntityView, ImportResult, ModuleRequest,
     ModuleDetail, ModuleView, ModuleWindow, Page[EntityView], Page[ModuleView], Reason, StoredEntity, StoredModule,
-    *DEAD_STRUCTS,
+    *DEAD_STRUCTS, *MATRIX_STRUCTS,
 )  # fmt: skip
 
 
@@ -44,6 +46,7 @@ def fanout_routes(service: FanoutService, gate: Gate) -> APIRouter:
     _setting(router, service, gate)
     _importing(router, service, gate)
     _modules(router, service, gate)
+    add_matrix(router, service.matrix, gate)
     add_dead_letters(router, service.dead_letters, gate)
     return router
 

@@ -3,6 +3,7 @@
 from tickwright.capabilities.fanout.dead_letters import DeadLetters
 from tickwright.capabilities.fanout.entities import Entities
 from tickwright.capabilities.fanout.imports import Imports
+from tickwright.capabilities.fanout.matrix import Matrix
 from tickwright.capabilities.fanout.modules import Modules
 from tickwright.ports.fanout import DeadTasks
 from tickwright.store.paging import Cursors
@@ -17,10 +18,12 @@ class FanoutService:
         modules: For what, and how often.
         imports: Entities by the thousand.
         dead_letters: Tasks that were given up.
+        matrix: Modules against windows, and entities against modules.
     """
 
     def __init__(self, pool: Pool, dead_tasks: DeadTasks) -> None:
         self.entities = Entities(pool, Cursors(pool))
         self.modules = Modules(pool)
+        self.matrix = Matrix(pool, self.entities)
         self.imports = Imports(pool)
         self.dead_letters = DeadLetters(pool, dead_tasks)
