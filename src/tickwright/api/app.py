@@ -44,6 +44,7 @@ from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.rest import answer
+from tickwright.ports.user_data import let_see
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -81,7 +82,8 @@ class Api:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
         if not is_open(scope["method"], scope["path"]):
-            scope[CALLER] = await caller_of(self._auth, scope)
+            caller = scope[CALLER] = await caller_of(self._auth, scope)
+            let_see(allowed=caller.role >= self._context.payloads_from)
         await self.framework(scope, receive, send)
 
 

@@ -1,10 +1,11 @@
 """What callers get to see of batches and executions: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from tickwright.ports.user_data import UserData
 from tickwright.ports.views import Reason
 
 
@@ -185,7 +186,7 @@ class ExecutionChange(msgspec.Struct, kw_only=True):
     paused: bool
 
 
-class ActionView(msgspec.Struct, kw_only=True):
+class ActionView(msgspec.Struct, UserData, kw_only=True):
     """What was decided about one client.
 
     Attributes:
@@ -194,7 +195,9 @@ class ActionView(msgspec.Struct, kw_only=True):
         released: Whether the message has been sent on its way; it leaves with the others of its chunk.
     """
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("client",)
     client_id: str
     chunk: int
     client: Any
     released: bool
+    payload_hidden: bool = False

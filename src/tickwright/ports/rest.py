@@ -8,6 +8,7 @@ from fastapi import Path, Query
 from fastapi.responses import Response
 
 from tickwright.domain.instants import parse_instant
+from tickwright.ports.user_data import shown
 
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 Cursor = Annotated[str | None, Query(max_length=300, description="`next` of the page before")]
@@ -17,8 +18,8 @@ NDJSON = "application/x-ndjson"
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return ``value`` as a JSON answer."""
-    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+    """Return ``value`` as a JSON answer, without data of users for whom they are not."""
+    return Response(msgspec.json.encode(shown(value)), status, headers, media_type="application/json")
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

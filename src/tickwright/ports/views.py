@@ -5,6 +5,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tickwright.ports.user_data import HIDDEN
+
 T = TypeVar("T")
 
 
@@ -35,6 +37,8 @@ def view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
     """Return a row as ``kind``; fields of type ``Any`` hold JSON text and stay JSON."""
     fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # T is always one of the structs above
+        if field.name == HIDDEN:  # whoever answers knows that, no row does
+            continue
         value = more[field.name] if field.name in more else row[field.name]
         fields[field.name] = raw(value) if field.type is Any else value
     return kind(**fields)

@@ -1,11 +1,12 @@
 """What callers get to see of campaigns beside what every batch shows."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from tickwright.batch.problems import Mistake
 from tickwright.batch.views import BatchDetail
+from tickwright.ports.user_data import UserData
 
 
 class StoredCampaign(msgspec.Struct):
@@ -23,11 +24,13 @@ class CheckedCampaign(msgspec.Struct):
     problems: list[Mistake]
 
 
-class SelectedClient(msgspec.Struct):
+class SelectedClient(msgspec.Struct, UserData):
     """One client who would be selected, as an action would tell of him."""
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("client",)
     client_id: str
     client: Any
+    payload_hidden: bool = False
 
 
 class DryRun(msgspec.Struct, kw_only=True):

@@ -7,7 +7,7 @@ that nobody could read is shown with its characters escaped.
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,6 +20,7 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.fanout import DeadTask, DeadTasks
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import Limit, answer, answers, takes
+from tickwright.ports.user_data import UserData
 from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import Pool
 
@@ -32,7 +33,7 @@ YEAR_9999_S = 253_370_764_800
 MessageId = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
-class DeadTaskView(msgspec.Struct, kw_only=True):
+class DeadTaskView(msgspec.Struct, UserData, kw_only=True):
     """A task that was given up.
 
     Attributes:
@@ -42,13 +43,15 @@ class DeadTaskView(msgspec.Struct, kw_only=True):
         body: At most 64 KiB, escaped; what looks like a secret is ``***``.
     """
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("body",)
     id: str | None
     entity_code: str | None
     task_type: str | None
     reason: str
     error_message: str
     died_at: datetime | None
-    body: str
+    body: str | None
+    payload_hidden: bool = False
 
 
 class DeadTaskPage(msgspec.Struct):

@@ -1,10 +1,11 @@
 """What callers get to see of fan-out: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from tickwright.ports.user_data import UserData
 from tickwright.ports.views import Reason
 
 
@@ -57,7 +58,7 @@ class EntityModule(msgspec.Struct, kw_only=True):
     next_window_at: datetime | None
 
 
-class EntityDetail(EntityView, kw_only=True):
+class EntityDetail(EntityView, UserData, kw_only=True):
     """One entity.
 
     Attributes:
@@ -65,8 +66,10 @@ class EntityDetail(EntityView, kw_only=True):
         modules: Those that it is polled for, in its order, and others that it was polled for once.
     """
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("party",)
     party: Any
     modules: list[EntityModule]
+    payload_hidden: bool = False
 
 
 class StoredEntity(msgspec.Struct):

@@ -6,11 +6,12 @@ secret, once, are :class:`SecretView` and :class:`NewKeyView`.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from tickwright.domain.durations import format_duration
+from tickwright.ports.user_data import UserData
 from tickwright.ports.views import view
 
 T = TypeVar("T")
@@ -41,12 +42,14 @@ class JobView(msgspec.Struct, kw_only=True):
     worker: int | None
 
 
-class JobDetail(JobView, kw_only=True):
+class JobDetail(JobView, UserData, kw_only=True):
     """One job with its JSON."""
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "result", "progress")
     payload: Any
     result: Any
     progress: Any
+    payload_hidden: bool = False
 
 
 class CreatedJob(msgspec.Struct):
@@ -193,9 +196,10 @@ class OutboxView(msgspec.Struct):
     error_message: str | None
 
 
-class AuditView(msgspec.Struct):
+class AuditView(msgspec.Struct, UserData):
     """One operator action."""
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("before", "after")
     id: int
     at: datetime
     actor: str
@@ -203,6 +207,7 @@ class AuditView(msgspec.Struct):
     subject: str
     before: Any
     after: Any
+    payload_hidden: bool = False
 
 
 class KeyView(msgspec.Struct):

@@ -1,9 +1,11 @@
 """What callers get to see of polling: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+
+from tickwright.ports.user_data import UserData
 
 
 class AccountView(msgspec.Struct, kw_only=True):
@@ -187,10 +189,12 @@ class TrackerEvent(msgspec.Struct):
     text: str
 
 
-class TrackerDetail(TrackerView, kw_only=True):
+class TrackerDetail(TrackerView, UserData, kw_only=True):
     """One tracker; ``events`` are the last ten that polls brought, newest last."""
 
-    events: list[TrackerEvent]
+    USER_DATA: ClassVar[tuple[str, ...]] = ("events",)
+    events: list[TrackerEvent] | None
+    payload_hidden: bool = False
 
 
 class RegisteredTracker(msgspec.Struct):

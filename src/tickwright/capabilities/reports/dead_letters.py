@@ -8,7 +8,7 @@ without one there is no call, and no dead letter.
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,6 +20,7 @@ from tickwright.ports.caller import Caller, Role
 from tickwright.ports.fanout import DeadTask, DeadTasks
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import Limit, answer, answers, takes
+from tickwright.ports.user_data import UserData
 from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import Pool
 
@@ -31,7 +32,7 @@ YEAR_9999_S = 253_370_764_800
 MessageId = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
-class DeadCallView(msgspec.Struct, kw_only=True):
+class DeadCallView(msgspec.Struct, UserData, kw_only=True):
     """A call that was given up.
 
     Attributes:
@@ -42,13 +43,15 @@ class DeadCallView(msgspec.Struct, kw_only=True):
         body: At most 64 KiB, escaped.
     """
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("body",)
     id: str | None
     listener: str | None
     report_id: int | None
     reason: str
     error_message: str
     died_at: datetime | None
-    body: str
+    body: str | None
+    payload_hidden: bool = False
 
 
 class DeadCallPage(msgspec.Struct):

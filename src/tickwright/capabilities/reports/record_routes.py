@@ -17,9 +17,11 @@ from tickwright.capabilities.reports.records_list import ReportQuery
 from tickwright.capabilities.reports.requests import ReportRequestBody
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.capabilities.reports.views import PartView, ReportDetail, ReportView, RequestedReport
+from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import NDJSON, Cursor, Id, Limit, answer, answers, takes
+from tickwright.ports.user_data import sees
 from tickwright.ports.views import Explanation, Page
 
 Status = Literal["pending", "querying", "merging", "finished", "failed", "cancelled"]
@@ -102,6 +104,10 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
         409 while there is no file, 410 when it is not kept any more, 502 when the object store has lost it.
         """
+        if not sees():
+            raise Rejected(
+                "payload_hidden", "a report's file is data of users, which your role does not see", status=403
+            )
         found = await service.files.link(report_id)
         if _wants_json(request):
             return answer(found)

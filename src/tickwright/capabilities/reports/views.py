@@ -1,9 +1,11 @@
 """What callers get to see of reports: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+
+from tickwright.ports.user_data import UserData
 
 
 class ReportTypeView(msgspec.Struct, kw_only=True):
@@ -66,7 +68,7 @@ class PartView(msgspec.Struct, kw_only=True):
     done_at: datetime | None
 
 
-class ReportView(msgspec.Struct, kw_only=True):
+class ReportView(msgspec.Struct, UserData, kw_only=True):
     """The record of a report.
 
     Attributes:
@@ -88,6 +90,7 @@ class ReportView(msgspec.Struct, kw_only=True):
         file_expires_at: When the file is removed.
     """
 
+    USER_DATA: ClassVar[tuple[str, ...]] = ("conditions", "file")
     id: int
     source: str
     type: str
@@ -117,6 +120,7 @@ class ReportView(msgspec.Struct, kw_only=True):
     last_part_at: datetime | None
     finished_at: datetime | None
     file_expires_at: datetime | None
+    payload_hidden: bool = False
 
 
 class ReportDetail(ReportView, kw_only=True):

@@ -1,0 +1,214 @@
+"""Who sees data of users: with a higher role set, nothing that a lower one can read holds any of it."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from kit.api import Client, RunningApi, running_api
+from kit.polling import Ground
+from tickwright.ports.caller import Role
+from tickwright.ports.fanout import DeadTask
+from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
+from tickwright.ports.views import Page
+
+CANARY = "canary-7f3a"
+DATA = {"who": CANARY}
+STREAMS = {"/v1/stream"}
+FILES = {"/v1/reports/{report_id}/file", "/v1/report-files/{report_id}"}
+SHOWS = {
+    "/v1/jobs/{job_id}",
+    "/v1/audit",
+    "/v1/entities/{code}",
+    "/v1/reports",
+    "/v1/reports/{report_id}",
+    "/v1/executions/{execution_id}/actions",
+    "/v1/trackers/{tracker_id}",
+    "/v1/dead-letters/fanout",
+    "/v1/dead-letters/reports",
+}
+"""Where the data that is put here is seen by who may; a new route that shows some is put here too."""
+
+PLACED = """
+WITH taken AS (DELETE FROM tickwright.tracker_intake RETURNING *)
+INSERT INTO tickwright.trackers
+       (id, created_at, tracking_until, account_no, place, partner_no, status, external_id, events)
+SELECT id, created_at, tracking_until, account_no, $1, partner_no, status, external_id, $2 FROM taken
+"""
+"""What the registrar does with the tracker, and what its first poll brings."""
+
+
+class Dead:
+    """Dead letters with one message."""
+
+    async def count(self) -> int:
+        """One."""
+        return 1
+
+    async def peek(self, _limit: int) -> list[DeadTask]:
+        """The message."""
+        return [DeadTask("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")]
+
+    async def requeue(self, _limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Nothing."""
+        return []
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """An API that shows data of users to operators and above, with some of every kind."""
+    async with running_api(database_url, payloads_from=Role.OPERATOR, dead_tasks=Dead(), dead_calls=Dead()) as running:
+        yield running
+
+
+async def put_data(api: RunningApi) -> dict[str, str]:
+    """Put the canary wherever users put data; return what stands in the places of a path."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
+    text = json.dumps(DATA)
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET result = $2, progress = $2 WHERE id = $1", job, text)
+    put = await api.admin.send("PUT", "/v1/entities/ACME", {"party": DATA, "polling_enabled_modules": "TARIFFS"})
+    assert put.status == 201, put.body
+    await Ground(api.pool).partner()
+    tracker = {"account_id": "shop", "partner": "dhl", "external_id": "A1"}
+    tracker_id = (await api.operator.post("/v1/trackers", tracker)).json["tracker"]["id"]
+    event = json.dumps([{"at": "2026-01-01T00:00:00Z", "text": CANARY}])
+    await api.pool.execute(PLACED, 60 * await Ground(api.pool).wheel(2), event)
+    kind = {"parameters": {"who": "text"}, "listeners": {"users": {}}}
+    assert (await api.admin.send("PUT", "/v1/report-types/users", kind)).status == 201
+    report = (await api.operator.post("/v1/reports", {"type": "users", "conditions": DATA})).json["id"]
+    await api.pool.execute("INSERT INTO tickwright.batches (name, kind, type) VALUES ('loans', 'campaign', 'MANUAL')")
+    return {
+        "job_id": job,
+        "code": "ACME",
+        "tracker_id": tracker_id,
+        "report_id": report,
+        "execution_id": await put_action(api, text),
+        "account_id": "shop",
+    }
+
+
+async def put_action(api: RunningApi, client: str) -> int:
+    """An execution with one action."""
+    execution = await api.pool.fetchval(
+        "INSERT INTO tickwright.executions (batch_id, slot_at, status) "
+        "SELECT id, $1, 'FINISHED' FROM tickwright.batches RETURNING id",
+        datetime(2026, 1, 5, tzinfo=UTC),
+    )
+    await api.pool.execute(
+        "INSERT INTO tickwright.execution_chunks (execution_id, number, state, value) VALUES ($1, 0, 'done', '{}')",
+        execution,
+    )
+    await api.pool.execute(
+        "INSERT INTO tickwright.execution_actions (execution_id, chunk, client_id, client) VALUES ($1, 0, '7', $2)",
+        execution,
+        client,
+    )
+    return int(execution)
+
+
+async def reads(api: RunningApi) -> list[str]:
+    """Every path that can be read and ends."""
+    document = (await api.stranger.get("/v1/openapi.json")).json
+    return [path for path, item in document["paths"].items() if "get" in item and path not in STREAMS | FILES]
+
+
+def filled(path: str, places: dict[str, Any]) -> str:
+    """The path of what was put there; names are those of our task type."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: str(places.get(found[1], "noop")), path)
+
+
+async def seen(client: Client, paths: list[str], places: dict[str, Any]) -> dict[str, str]:
+    """The text of every answer."""
+    answers = [await client.get(filled(path, places)) for path in paths]
+    assert not [answer.body for answer in answers if answer.status >= 500]
+    return {path: answer.body.decode() for path, answer in zip(paths, answers, strict=True)}
+
+
+async def test_no_route_shows_a_viewer_what_only_operators_see(api: RunningApi) -> None:
+    """Every GET route: the canary is nowhere, and where it would be ``payload_hidden`` says so."""
+    places = await put_data(api)
+    paths = await reads(api)
+    operators = await seen(api.operator, paths, places)
+    assert {path for path, text in operators.items() if CANARY in text} == SHOWS
+    assert not [path for path, text in operators.items() if f'"{HIDDEN}":true' in text]
+    viewers = await seen(api.viewer, paths, places)
+    assert not [path for path, text in viewers.items() if CANARY in text]
+    assert {path for path, text in viewers.items() if f'"{HIDDEN}":true' in text} == SHOWS
+    (await api.viewer.get(f"/v1/reports/{places['report_id']}/file")).says(403, "payload_hidden")
+    (await api.operator.get(f"/v1/reports/{places['report_id']}/file")).says(409, "report_not_finished")
+
+
+async def test_words_of_errors_stay(api: RunningApi) -> None:
+    """Hidden is what users gave; why something failed is what a viewer is there for."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = 'no route' WHERE id = $1", job)
+    said = (await api.viewer.get(f"/v1/jobs/{job}")).json
+    assert (said["error_message"], said["payload"], said["result"]) == ("no route", None, None)
+    assert (await api.viewer.get("/v1/dead-letters/fanout")).json["items"][0]["error_message"] == "no such module"
+
+
+async def test_the_session_says_whether_payloads_are_shown(api: RunningApi) -> None:
+    """The page asks once, and shows a note instead of empty fields."""
+    assert [
+        (await client.get("/v1/session")).json["shows_payloads"] for client in (api.viewer, api.operator, api.admin)
+    ] == [False, True, True]
+
+
+async def test_one_callers_right_is_not_anothers(api: RunningApi) -> None:
+    """Requests at the same time on one connection pool: each sees what its own role sees."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
+    clients = [api.viewer, api.operator] * 50
+    answers = await asyncio.gather(*(client.get(f"/v1/jobs/{job}") for client in clients))
+    assert [CANARY in answer.body.decode() for answer in answers] == [False, True] * 50
+
+
+def kinds(of: type[UserData] = UserData) -> Iterator[type[UserData]]:
+    """Every view with data of users."""
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+async def test_every_hidden_field_may_be_null_in_the_document(api: RunningApi) -> None:
+    """What a client was generated from allows what it gets."""
+    schemas = (await api.stranger.get("/v1/openapi.json")).json["components"]["schemas"]
+    found = {kind.__name__: kind.USER_DATA for kind in kinds() if kind.__name__ in schemas}
+    assert len(found) >= 10
+    for name, fields in found.items():
+        assert fields, name
+        assert HIDDEN in schemas[name]["properties"]
+        for field in fields:
+            kind = schemas[name]["properties"][field]
+            typed = {"type", "anyOf", "$ref"} & set(kind)
+            assert not typed or {"type": "null"} in kind.get("anyOf", []), (name, field, kind)
+
+
+class Note(msgspec.Struct, UserData):
+    """A view with data of users, and others within it."""
+
+    USER_DATA = ("text",)
+    text: str | None
+    inner: "list[Note]" = msgspec.field(default_factory=list)
+    named: "dict[str, Note]" = msgspec.field(default_factory=dict)
+    payload_hidden: bool = False
+
+
+def test_what_is_hidden_is_hidden_at_any_depth_and_nothing_else_changes() -> None:
+    """In lists, pages and maps; the value itself stays as it was, for it may be somebody else's too."""
+    whole = Page([Note("a", [Note("b")], {"x": Note("c")})], "next")
+    assert shown(whole) is whole
+    let_see(allowed=False)
+    try:
+        bare = shown(whole)
+    finally:
+        let_see(allowed=True)
+    one = bare.items[0]
+    assert (one.text, one.inner[0].text, one.named["x"].text, bare.next) == (None, None, None, "next")
+    assert one.payload_hidden
+    assert one.inner[0].payload_hidden
+    assert (whole.items[0].text, whole.items[0].payload_hidden) == ("a", False)
