@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from kit.engine import job_row
 from tickwright import Contended, Job, Rejected, RetryPolicy, Scheduled, Tickwright, Unavailable
-from tickwright.capabilities.jobs.service import ListQuery
+from tickwright.capabilities.jobs.filters import ListQuery
 from tickwright.store.dsn import sqlalchemy_url
 
 _ALL = ListQuery()

@@ -11,10 +11,10 @@ from kit.api import ADMIN, allow_all
 from kit.engine import Engine, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob
-from tickwright.capabilities.jobs.jobs_store import JobFilter
+from tickwright.capabilities.jobs.filters import JobFilter, ListQuery
 from tickwright.capabilities.jobs.model import Fail, Job
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.jobs.service import JobService, ListQuery
+from tickwright.capabilities.jobs.service import JobService
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool

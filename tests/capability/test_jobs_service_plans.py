@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tickwright.capabilities.jobs import jobs_store
-from tickwright.store.paging import NEWEST
 from tickwright.store.pool import Connection, open_pool
-from tickwright.store.queries import load
 
 ROWS = 20_000
 
@@ -32,19 +30,6 @@ async def plan(connection: Connection, sql: str, types: str, arguments: str) -> 
     rows = await connection.fetch(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) EXECUTE asked ({arguments})")
     await connection.execute("DEALLOCATE asked")
     return "\n".join(row[0] for row in rows)
-
-
-LIST_TYPES = "bigint, text[], text, timestamptz, timestamptz, bigint, bigint"
-LIST_ARGUMENTS = f"{NEWEST}, '{{pending}}', NULL, NULL, NULL, NULL, 51"
-
-
-@pytest.mark.parametrize("source", sorted(jobs_store._LISTS))
-async def test_a_page_of_jobs_walks_its_index(connection: Connection, source: str) -> None:
-    """Fifty rows are read to show fifty."""
-    async with connection.transaction():
-        await connection.execute(load("tickwright.store.sql", "paging.sql")["plan_page"])
-        told = await plan(connection, jobs_store._LISTS[source], LIST_TYPES, LIST_ARGUMENTS)
-    assert f"rows={ROWS}" not in told, told
 
 
 async def test_an_explanation_reads_only_what_is_due_before(connection: Connection) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from tickwright.capabilities.jobs.jobs_store import MANY_MAX, JobFilter, JobsStore
+from tickwright.capabilities.jobs.filters import MANY_MAX, JobFilter
+from tickwright.capabilities.jobs.jobs_store import JobsStore
 from tickwright.capabilities.jobs.views import DeadLetter, Requeued
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
@@ -64,13 +65,12 @@ class DeadLetters:
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
         """
-        which = JobFilter(ids=None if ids is None else tuple(ids), task_type=subject)
-        which.check(limit)
+        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(limit)
         async with self._pool.acquire() as connection, connection.transaction():
             if kind == "job":
-                done: Sequence[int] = [row["id"] for row in await self._store.revive(connection, which, limit)]
+                done: Sequence[int] = [row["id"] for row in await self._store.revive(connection, ids, subject, limit)]
             else:
-                done = await self._revive_messages(connection, which, limit)
+                done = await self._revive_messages(connection, ids, subject, limit)
             if done:
                 before = {"kind": kind, "ids": ids, "subject": subject}
                 subjects = "jobs" if kind == "job" else "outbox"
@@ -79,8 +79,9 @@ class DeadLetters:
                 )
         return Requeued(len(done), [*done], len(done) == limit)
 
-    async def _revive_messages(self, connection: Connection, which: JobFilter, limit: int) -> Sequence[int]:
-        ids, destination, _, _ = which.arguments()
+    async def _revive_messages(
+        self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int
+    ) -> Sequence[int]:
         done = [row["id"] for row in await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit)]
         if done:
             await connection.execute(_SQL["revive_messages"], done)

@@ -1,65 +1,22 @@
 """The operators' side of the jobs tables: reading, cancelling, moving, reviving."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
-from tickwright.store.paging import fetch_page
+from tickwright.capabilities.jobs.filters import JobFilter
+from tickwright.capabilities.jobs.looking import LOOKS, Wanted
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
 _SHOWN = "\n".join(_QUERIES["shown"].splitlines()[1:])
-_ALL, _ONLY_LIVE, _ONLY_DEAD = (
-    "tickwright.scheduled_tasks",
-    "ONLY tickwright.scheduled_tasks",
-    "tickwright.scheduled_tasks_dead",
-)
 _GET = _QUERIES["get"].format(shown=_SHOWN)
 _EXPLAIN = _QUERIES["explain"].format(shown=_SHOWN)
-_LISTS = {source: _QUERIES["list"].format(shown=_SHOWN, source=source) for source in (_ALL, _ONLY_LIVE, _ONLY_DEAD)}
-LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
-MANY_MAX = 1000
+_GET_MANY = _QUERIES["get_many"].format(shown=_SHOWN)
 
 Row = Any
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs an action on many is for.
-
-    Attributes:
-        execute_from: Inclusive.
-        execute_to: Exclusive.
-    """
-
-    ids: tuple[int, ...] | None = None
-    task_type: str | None = None
-    execute_from: datetime | None = None
-    execute_to: datetime | None = None
-
-    def check(self, limit: int) -> None:
-        """Refuse a filter that says nothing, which would mean every job.
-
-        Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
-        """
-        if self == JobFilter():
-            raise Rejected("empty_filter", "say which jobs: ids, task_type, execute_from or execute_to")
-        if not 1 <= limit <= MANY_MAX:
-            raise Rejected("invalid_limit", f"limit: 1 to {MANY_MAX}", field="limit")
-
-    def shown(self) -> dict[str, Any]:
-        """Return what is set, for the audit trail."""
-        fields = {name: getattr(self, name) for name in ("ids", "task_type", "execute_from", "execute_to")}
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return the values in the order of the queries."""
-        return self.ids and list(self.ids), self.task_type, self.execute_from, self.execute_to
 
 
 class JobsStore:
@@ -76,15 +33,10 @@ class JobsStore:
         """Return what decides about one job."""
         return await self._pool.fetchrow(_EXPLAIN, job_id)
 
-    async def page(self, before: int, statuses: Sequence[JobStatus], *rest: Any) -> Sequence[Row]:
-        """Return a page of jobs with ids below ``before``; see the query for the rest."""
-        wanted = set(statuses)
-        source = _ALL
-        if wanted and wanted <= LIVE:
-            source = _ONLY_LIVE
-        elif wanted == {JobStatus.FAILED}:
-            source = _ONLY_DEAD
-        return await fetch_page(self._pool, _LISTS[source], before, [str(s) for s in wanted] or None, *rest)
+    async def get_many(self, ids: Sequence[int]) -> Sequence[Row]:
+        """Return the jobs of a page, newest first."""
+        rows: Sequence[Row] = await self._pool.fetch(_GET_MANY, list(ids))
+        return rows
 
     async def key_holder(self, key: str) -> int | None:
         """Return the id of the job that holds an idempotency key."""
@@ -111,14 +63,31 @@ class JobsStore:
         moved: datetime = await connection.fetchval(_QUERIES["reschedule"], job_id, execute_at, delay)
         return moved
 
-    async def pick_live(self, connection: Connection, which: JobFilter, limit: int) -> "list[Row]":
-        """Lock the live jobs that ``which`` names."""
-        rows: list[Row] = await connection.fetch(_QUERIES["pick_live"], *which.arguments(), limit)
-        return rows
+    async def with_ids(self, which: JobFilter) -> JobFilter:
+        """Return a filter by idempotency key as one by id: a key has one job, or none."""
+        if which.idempotency_key is None:
+            return which
+        holder = await self.key_holder(which.idempotency_key)
+        ids = () if holder is None or (which.ids is not None and holder not in which.ids) else (holder,)
+        return replace(which, ids=ids, idempotency_key=None)
 
-    async def revive(self, connection: Connection, which: JobFilter, limit: int) -> "list[Row]":
-        """Make the dead letters that ``which`` names pending again, and return them as they were."""
-        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], *which.arguments(), limit)
+    async def lock_many(self, connection: Connection, wanted: Wanted, ids: Sequence[int]) -> list[int]:
+        """Lock those of certain live jobs that still match, unless somebody else has."""
+        rows = await connection.fetch(wanted.sql("lock_many"), *wanted.arguments(), list(ids))
+        return [row["id"] for row in rows]
+
+    async def move_many(
+        self, connection: Connection, ids: Sequence[int], at: datetime | None, shift: timedelta | None
+    ) -> list[int]:
+        """Move locked pending jobs; return their ids, sorted."""
+        return sorted(row["id"] for row in await connection.fetch(LOOKS["move_many"], list(ids), at, shift))
+
+    async def revive(
+        self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int
+    ) -> "list[Row]":
+        """Make dead letters pending again, by id or of a type, and return them as they were."""
+        some = None if ids is None else list(ids)
+        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit)
         if rows:
             await connection.execute(_QUERIES["revive"], [row["id"] for row in rows])
             columns = [[row[name] for row in rows] for name in ("id", "fence", "idempotency_key", "request_digest")]

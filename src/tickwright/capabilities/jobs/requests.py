@@ -20,11 +20,13 @@ from tickwright.capabilities.jobs.enqueue import (
     NewJob,
     check_new_job,
 )
+from tickwright.capabilities.jobs.filters import TEXT_CHARS_MAX
 from tickwright.domain import strict_json
 from tickwright.domain.digests import digest_of
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.instants import InstantText, parse_instant
+from tickwright.domain.states import JobStatus
 
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
@@ -177,13 +179,39 @@ class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which jobs an action is for; at least one field besides ``limit``."""
+    """Which jobs an action is for; at least one field that says which.
+
+    ``dry_run`` changes nothing and says how many it would be, up to 10,000. ``cursor`` is ``next`` of the call before.
+    """
 
     ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    status: Annotated[list[JobStatus], Meta(max_length=5)] = []
     task_type: Annotated[str, Meta(min_length=1, max_length=50)] | None = None
     execute_from: InstantText | None = None
     execute_to: InstantText | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    dry_run: bool = False
+
+
+class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs, and where to: ``execute_at``, ``delay`` from now, ``shift`` of each one's due time; one of them."""
+
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+    shift: (
+        Annotated[
+            str,
+            Meta(
+                description="A duration, with '-' before it to go back",
+                examples=["-1h"],
+                extra_json_schema={"pattern": "^-?[0-9].*(d|h|m|s)$"},
+            ),
+        ]
+        | None
+    ) = None
 
 
 class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -9,25 +9,28 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.jobs_store import JobFilter
+from tickwright.capabilities.jobs.looking_routes import looking_routes
+from tickwright.capabilities.jobs.many_routes import many_routes
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     FilterRequest,
     JobRequest,
+    MoveRequest,
     RequeueRequest,
     RescheduleRequest,
     RotateRequest,
     ScheduleBounds,
     TaskTypeRequest,
 )
-from tickwright.capabilities.jobs.service import JobService, ListQuery
+from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.jobs.views import (
     BulkAction,
     CreatedJob,
     DeadLetter,
     JobAction,
+    JobCounts,
     JobDetail,
-    JobView,
+    JobPage,
     Requeued,
     SecretView,
     StoredTaskType,
@@ -36,19 +39,18 @@ from tickwright.capabilities.jobs.views import (
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
-from tickwright.domain.states import JobStatus
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
-from tickwright.ports.rest import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
+from tickwright.ports.rest import NDJSON, Cursor, Id, Limit, answer, answers, instant_of, takes
 from tickwright.ports.views import Explanation, Page
 
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
-    BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobDetail, JobRequest,
-    Page[DeadLetter], Page[JobView], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest, RotateRequest,
-    SecretView, StoredTaskType, TaskTypeRequest, TaskTypeView,
+    BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
+    JobRequest, MoveRequest, Page[DeadLetter], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest,
+    RotateRequest, SecretView, StoredTaskType, TaskTypeRequest, TaskTypeView,
 )  # fmt: skip
 
 
@@ -56,9 +58,10 @@ def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS)
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
     _scheduling(router, service, gate, bounds)
+    looking_routes(router, service, gate)
     _looking(router, service, gate)
     _acting(router, service, gate)
-    _acting_on_many(router, service, gate)
+    many_routes(router, service.many, gate)
     _task_types(router, service, gate)
     _secrets(router, service, gate)
     _dead_letters(router, service, gate)
@@ -136,28 +139,6 @@ def _with(extra: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
 def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
     viewer = [Depends(gate.allow(Role.VIEWER))]
 
-    @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(Page[JobView]))
-    async def list_jobs(  # noqa: PLR0917  FastAPI calls it by name
-        status: Annotated[list[JobStatus] | None, Query(max_length=5)] = None,
-        task_type: Annotated[str | None, Query(max_length=50)] = None,
-        execute_from: Instant = None,
-        execute_to: Instant = None,
-        idempotency_key: Annotated[str | None, Query(max_length=255)] = None,
-        cursor: Cursor = None,
-        limit: Limit = 50,
-    ) -> Response:
-        """List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive."""
-        query = ListQuery(
-            statuses=tuple(sorted(set(status or ()))),
-            task_type=task_type,
-            execute_from=instant_of(execute_from, "execute_from"),
-            execute_to=instant_of(execute_to, "execute_to"),
-            idempotency_key=idempotency_key,
-            cursor=cursor,
-            limit=limit,
-        )
-        return answer(await service.list(query))
-
     @router.get("/v1/jobs/{job_id}", tags=["jobs"], dependencies=viewer, **answers(JobDetail))
     async def get_job(job_id: Id) -> Response:
         """Return one job, live or finished."""
@@ -197,31 +178,6 @@ def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
     async def run_job_now(job_id: Id, caller: operator) -> Response:
         """Make a pending job due now."""
         return answer(await service.run_now(job_id, caller=caller))
-
-
-def _acting_on_many(router: APIRouter, service: JobService, gate: Gate) -> None:
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
-
-    @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
-    async def cancel_jobs(request: Request, caller: operator) -> Response:
-        """Cancel what a filter names, the oldest first, at most 1,000 a call."""
-        body = await gate.read(request, FilterRequest)
-        return answer(await service.cancel_many(_filter(body), caller=caller, limit=body.limit))
-
-    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **takes(FilterRequest))
-    async def retry_jobs(request: Request, caller: operator) -> Response:
-        """Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call."""
-        body = await gate.read(request, FilterRequest)
-        return answer(await service.retry_many(_filter(body), caller=caller, limit=body.limit))
-
-
-def _filter(body: FilterRequest) -> JobFilter:
-    return JobFilter(
-        ids=None if body.ids is None else tuple(body.ids),
-        task_type=body.task_type,
-        execute_from=instant_of(body.execute_from, "execute_from"),
-        execute_to=instant_of(body.execute_to, "execute_to"),
-    )
 
 
 def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:

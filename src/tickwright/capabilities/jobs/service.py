@@ -5,51 +5,40 @@ a worker's claim see one another: a job that an answer calls ``cancelled`` has l
 transaction and can start no more. Each action leaves one line in the audit trail, in its own transaction.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.access import ApiKeys
+from tickwright.capabilities.jobs.attempts import job_detail
 from tickwright.capabilities.jobs.dead_letters import DeadLetters
 from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.explain import explain
+from tickwright.capabilities.jobs.filters import MANY_MAX, JobFilter, ListQuery
 from tickwright.capabilities.jobs.imports import Imports
-from tickwright.capabilities.jobs.jobs_store import JobFilter, JobsStore
+from tickwright.capabilities.jobs.jobs_store import JobsStore
+from tickwright.capabilities.jobs.looking import COUNT_MAX, Looking
+from tickwright.capabilities.jobs.many import Call, ManyJobs
 from tickwright.capabilities.jobs.operations import Operations
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.task_types import TaskTypes
-from tickwright.capabilities.jobs.views import BulkAction, JobAction, JobDetail, JobView, Requeued, job_view
+from tickwright.capabilities.jobs.views import (
+    BulkAction,
+    JobAction,
+    JobCounts,
+    JobDetail,
+    JobPage,
+    JobView,
+    Requeued,
+    job_view,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
-from tickwright.ports.views import Explanation, Page
+from tickwright.ports.views import Explanation
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded
+from tickwright.store.paging import NEWEST, Cursors, bounded
 from tickwright.store.pool import Connection, Pool
-
-IDS_IN_AUDIT_MAX = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ListQuery:
-    """What a listing of jobs is asked for.
-
-    Attributes:
-        statuses: Empty is all.
-        execute_from: Inclusive.
-        execute_to: Exclusive.
-        cursor: From the page before.
-        limit: 1 to 200.
-    """
-
-    statuses: tuple[JobStatus, ...] = ()
-    task_type: str | None = None
-    execute_from: datetime | None = None
-    execute_to: datetime | None = None
-    idempotency_key: str | None = None
-    cursor: str | None = None
-    limit: int = LIMIT_DEFAULT
 
 
 class JobService:
@@ -62,12 +51,15 @@ class JobService:
         operations: Workers, leases, alerts, the outbox and the audit trail.
         keys: API keys.
         imports: Jobs by the million.
+        many: Actions on all jobs that a filter names.
     """
 
     def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
         self._store = JobsStore(pool)
         self._cursors = Cursors(pool)
+        self._looking = Looking(pool)
+        self.many = ManyJobs(pool, self._store, self._looking, self._cursors)
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target)
         self.dead_letters = DeadLetters(pool, self._store, self._cursors)
@@ -92,28 +84,26 @@ class JobService:
         row = await self._store.get(job_id)
         if row is None:
             raise _not_found(job_id)
-        return job_view(JobDetail, row)
+        return job_detail(row)
 
-    async def list(self, query: ListQuery) -> Page[JobView]:
+    async def list(self, query: ListQuery) -> JobPage:
         """Return one page of jobs, newest first.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        limit = bounded(query.limit)
-        listing = ("jobs", query.statuses, query.task_type, query.execute_from, query.execute_to, query.idempotency_key)
+        limit, listing = bounded(query.limit), ("jobs", *query.listing())
         before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
-        job_id = None
-        if query.idempotency_key is not None:
-            job_id = await self._store.key_holder(query.idempotency_key)
-            if job_id is None:
-                return Page([])
-        rows = await self._store.page(
-            before, query.statuses, query.task_type, query.execute_from, query.execute_to, job_id, limit + 1
-        )
-        items = [job_view(JobView, row) for row in rows[:limit]]
-        more = await self._cursors.make(items[-1].id, *listing) if len(rows) > limit else None
-        return Page(items, more)
+        found = await self._looking.newest(await self._store.with_ids(query), before, limit)
+        rows = await self._store.get_many(found.ids) if found.ids else []
+        more = None if found.position is None else await self._cursors.make(found.position, *listing)
+        return JobPage([job_view(JobView, row) for row in rows], more, found.searched)
+
+    async def count(self, which: JobFilter) -> JobCounts:
+        """Return how many jobs match, by state, each count with bounded work."""
+        counted = await self._looking.count(await self._store.with_ids(which))
+        partial = any(counted.counts[state] < COUNT_MAX for state in counted.at_least)
+        return JobCounts(counted.counts, COUNT_MAX, sorted(counted.at_least), partial)
 
     async def explain(self, job_id: int) -> Explanation:
         """Return why a job is where it is.
@@ -176,7 +166,7 @@ class JobService:
             Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            revived = await self._store.revive(connection, JobFilter(ids=(job_id,)), 1)
+            revived = await self._store.revive(connection, [job_id], None, 1)
             if not revived:
                 status = await self._store.status(connection, job_id)
                 raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
@@ -217,43 +207,13 @@ class JobService:
 
     # ------------------------------------------------------------------ many jobs
 
-    async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = 1000) -> BulkAction:
-        """Cancel what a filter names, the oldest first, at most 1,000 in one transaction.
+    async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> BulkAction:
+        """Cancel what a filter names, the oldest first; see :class:`ManyJobs`."""
+        return await self.many.cancel(Call(which, caller, limit))
 
-        Raises:
-            Rejected: ``empty_filter``. Permanent.
-        """
-        which.check(limit)
-        async with self._pool.acquire() as connection, connection.transaction():
-            rows = await self._store.pick_live(connection, which, limit)
-            done = await self._store.cancel(connection, [row["id"] for row in rows])
-            cancelled = [job_id for job_id, status in done if status == JobStatus.CANCELLED]
-            answer = BulkAction(
-                len(cancelled), len(done) - len(cancelled), sorted(i for i, _ in done), len(rows) == limit
-            )
-            await _audit_many(connection, caller, "jobs.cancel_many", which, answer.ids)
-        return answer
-
-    async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = 1000) -> Requeued:
-        """Put the failed jobs that a filter names back to work, the oldest first, at most 1,000.
-
-        Raises:
-            Rejected: ``empty_filter``. Permanent.
-        """
-        which.check(limit)
-        async with self._pool.acquire() as connection, connection.transaction():
-            rows = await self._store.revive(connection, which, limit)
-            ids = [row["id"] for row in rows]
-            await _audit_many(connection, caller, "jobs.retry_many", which, ids)
-        return Requeued(len(ids), ids, len(ids) == limit)
-
-
-async def _audit_many(
-    connection: Connection, caller: Caller, action: str, which: JobFilter, ids: Sequence[int]
-) -> None:
-    if ids:
-        after = {"count": len(ids), "ids": ids[:IDS_IN_AUDIT_MAX]}
-        await write_audit(connection, caller, action, "jobs", before=which.shown(), after=after)
+    async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> Requeued:
+        """Put the failed jobs that a filter names back to work, the oldest first; see :class:`ManyJobs`."""
+        return await self.many.retry(Call(which, caller, limit))
 
 
 def _not_found(job_id: int) -> Rejected:

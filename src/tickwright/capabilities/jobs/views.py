@@ -42,14 +42,57 @@ class JobView(msgspec.Struct, kw_only=True):
     worker: int | None
 
 
+class AttemptView(msgspec.Struct):
+    """One attempt of a job.
+
+    ``outcome`` is ``failed``, ``timed_out``, ``lost`` (its worker), ``released`` (interrupted, at no cost), or of the
+    last one also ``running``, ``completed`` or ``cancelled``. ``lateness_ms`` is from its due instant to its start.
+    """
+
+    attempt: int
+    due_at: datetime
+    started_at: datetime
+    ended_at: datetime | None
+    worker: int | None
+    fence: int
+    outcome: str
+    error: str | None
+    lateness_ms: float
+
+
 class JobDetail(JobView, UserData, kw_only=True):
-    """One job with its JSON."""
+    """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known."""
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "result", "progress")
     payload: Any
     result: Any
     progress: Any
+    attempt_log: list[AttemptView] = []
+    lateness_ms: float | None = None
     payload_hidden: bool = False
+
+
+class JobPage(msgspec.Struct):
+    """One page of jobs, after ``searched`` rows were looked at.
+
+    A page may be short, even empty, and have a ``next`` all the same: a look is bounded, and the next one goes on.
+    """
+
+    items: list[JobView]
+    next: str | None = None
+    searched: int = 0
+
+
+class JobCounts(msgspec.Struct):
+    """Jobs by state. Each count stops at ``capped_at``; of the states in ``at_least`` there may be more than it says.
+
+    ``partial`` says that some are in ``at_least`` because the look was bounded, not because there are so many.
+    """
+
+    counts: dict[str, int]
+    capped_at: int
+    at_least: list[str]
+    partial: bool
 
 
 class CreatedJob(msgspec.Struct):
@@ -73,12 +116,17 @@ class JobAction(msgspec.Struct):
 
 
 class BulkAction(msgspec.Struct):
-    """What an action on many jobs did; ``more`` when the limit left some over: ask again."""
+    """What an action on many jobs did, or would have done (``dry_run``).
+
+    ``more`` when the limit left some over: ask again, with ``cursor`` set to ``next`` to go on behind the last one.
+    """
 
     changed: int
     requested: int
     ids: list[int]
     more: bool
+    next: str | None = None
+    dry_run: bool = False
 
 
 class TaskTypeView(msgspec.Struct, kw_only=True):
@@ -132,11 +180,13 @@ class DeadLetter(msgspec.Struct):
 
 
 class Requeued(msgspec.Struct):
-    """What went back to work; ``more`` when the limit left some over."""
+    """What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over."""
 
     requeued: int
     ids: list[int]
     more: bool
+    next: str | None = None
+    dry_run: bool = False
 
 
 class WorkerView(msgspec.Struct):
@@ -155,22 +205,8 @@ class WorkerView(msgspec.Struct):
     facts: Any
 
 
-class LeaseView(msgspec.Struct):
-    """One control loop's lease; ``version`` is its fence."""
-
-    job_name: str
-    slice_start: datetime | None
-    slice_end: datetime | None
-    last_started_at: datetime | None
-    last_completed_at: datetime | None
-    running: bool
-    version: int
-    owner: str | None
-    lease_until: datetime | None
-
-
 class AlertView(msgspec.Struct):
-    """One alert."""
+    """One alert; ``acknowledged_by`` says who looks after it, while it fires."""
 
     id: int
     rule: str
@@ -182,6 +218,9 @@ class AlertView(msgspec.Struct):
     seen_at: datetime
     resolved_at: datetime | None
     facts: Any
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    acknowledged_note: str | None
 
 
 class OutboxView(msgspec.Struct):
@@ -234,9 +273,9 @@ def milliseconds(value: int | None) -> str | None:
     return None if value is None else format_duration(timedelta(milliseconds=value))
 
 
-def job_view(kind: type[T], row: Mapping[str, Any]) -> T:
+def job_view(kind: type[T], row: Mapping[str, Any], **more: Any) -> T:
     """Return a job's row as :class:`JobView` or :class:`JobDetail`."""
-    return view(kind, row, timeout=milliseconds(row["timeout_ms"]), worker=row["owner"])
+    return view(kind, row, timeout=milliseconds(row["timeout_ms"]), worker=row["owner"], **more)
 
 
 def task_type_view(row: Mapping[str, Any]) -> TaskTypeView:

@@ -6,15 +6,11 @@ t.completed_at, t.retry_at, t.cancel_requested_at, t.fence, t.owner;
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
-SELECT {shown}, t.payload, t.result, t.progress FROM tickwright.scheduled_tasks t WHERE t.id = $1;
+SELECT {shown}, t.payload, t.result, t.progress, t.attempt_errors FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
--- name: list
--- A page of jobs, newest first. Indexes: the primary keys, read backwards.
-SELECT {shown} FROM {source} t
- WHERE t.id < $1 AND ($2::text[] IS NULL OR t.status = ANY ($2)) AND ($3::text IS NULL OR t.task_type = $3)
-   AND ($4::timestamptz IS NULL OR t.execute_at >= $4) AND ($5::timestamptz IS NULL OR t.execute_at < $5)
-   AND ($6::bigint IS NULL OR t.id = $6)
- ORDER BY t.id DESC LIMIT $7;
+-- name: get_many
+-- The jobs of a page, newest first. Indexes: the primary key of each table of the family.
+SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[]) ORDER BY t.id DESC;
 
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
@@ -38,20 +34,11 @@ UPDATE ONLY tickwright.scheduled_tasks t
        updated_at = clock_timestamp()
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
--- name: pick_live
--- Pending and running jobs that a filter names, the oldest first, locked. Index: scheduled_tasks_pkey.
-SELECT t.id, t.status FROM ONLY tickwright.scheduled_tasks t
- WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
-   AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
-   AND t.cancel_requested_at IS NULL
- ORDER BY t.id LIMIT $5 FOR UPDATE SKIP LOCKED;
-
 -- name: pick_dead
--- Dead letters that a filter names, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
+-- Dead letters by id or of a type, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
 SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest FROM tickwright.scheduled_tasks_dead t
  WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
-   AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
- ORDER BY t.id LIMIT $5 FOR UPDATE SKIP LOCKED;
+ ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: revive
 -- Dead letters become pending again under their own ids, due now, with all their attempts.

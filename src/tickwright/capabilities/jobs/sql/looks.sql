@@ -1,0 +1,148 @@
+-- name: matches
+-- Whether a job is one of those that are looked for: a filter, and what an action needs. Text matches the key, the last error, and the payload where
+-- whoever asks may see that.
+($1::text[] IS NULL OR t.status = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
+AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
+AND ($5::text[] IS NULL OR t.idempotency_key {fold} ILIKE ($5)[1] OR t.error_message {fold} ILIKE ($5)[1] OR t.payload::text {fold} ILIKE ($5)[2])
+AND CASE $6::text
+      WHEN 'cancel' THEN t.cancel_requested_at IS NULL
+      WHEN 'run_now' THEN t.status = 'pending' AND coalesce(t.retry_at, t.execute_at) > now()
+      WHEN 'move' THEN t.status = 'pending' AND ($8::timestamptz IS NULL OR t.execute_at <> $8 OR t.retry_at IS NOT NULL)
+      ELSE true END
+AND ($7::timestamptz IS NULL OR t.updated_at < $7);
+
+-- name: fold
+-- For a text of ASCII alone: the same answer as by the database's locale, at a fifth of the price.
+COLLATE "C";
+
+-- name: within
+-- For a look at certain jobs only.
+AND t.id = ANY ($13::bigint[]);
+
+-- name: look_newest
+-- Of the next $11 jobs below an id, those that match, and how far the look came: the first row whose matches is NULL was not looked at, because the
+-- time ($9) was up. Indexes: the primary keys of the tables of {source}, read backwards.
+SELECT l.id, l.looked, l.ended, l.matches
+  FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
+               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
+                    THEN coalesce({matches}, false) END AS matches
+          FROM {source} t WHERE t.id < $10::bigint {within}
+        WINDOW way AS (ORDER BY t.id DESC) ORDER BY t.id DESC LIMIT $11::bigint) AS l
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.looked = $11
+ ORDER BY l.id DESC LIMIT $12::bigint;
+
+-- name: look_oldest
+-- The same upwards: of the next $11 jobs above an id. Indexes: the primary keys of the tables of {source}.
+SELECT l.id, l.looked, l.ended, l.matches
+  FROM (SELECT t.id, row_number() OVER way AS looked, lead(t.id) OVER way IS NULL AS ended,
+               CASE WHEN row_number() OVER way = 1 OR clock_timestamp() < statement_timestamp() + $9::interval
+                    THEN coalesce({matches}, false) END AS matches
+          FROM {source} t WHERE t.id > $10::bigint {within}
+        WINDOW way AS (ORDER BY t.id) ORDER BY t.id LIMIT $11::bigint) AS l
+ WHERE l.matches IS NOT FALSE OR l.ended OR l.looked = $11
+ ORDER BY l.id LIMIT $12::bigint;
+
+-- name: of_type
+-- The live jobs of a type, up to $2, where it has few. Index: scheduled_tasks_due.
+SELECT t.id FROM ONLY tickwright.scheduled_tasks t
+ WHERE t.task_type = $1::text ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT $2;
+
+-- name: held_by
+-- The jobs that a worker session holds, or any, among the first $3 of each lane that are due, $2 in all. Index: scheduled_tasks_due, as a reclaim.
+WITH RECURSIVE lane AS (
+  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority
+    FROM lane l CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
+)
+SELECT f.id
+  FROM (SELECT due.id, due.owner
+          FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
+            SELECT t.id, t.owner FROM ONLY tickwright.scheduled_tasks t
+             WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+               AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
+             ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $3) AS due
+         LIMIT $2) AS f
+ WHERE f.owner = coalesce($1::bigint, f.owner);
+
+-- name: whole
+-- One table of the family, as a part of several.
+SELECT * FROM {source};
+
+-- name: days
+-- The tables of completed and cancelled jobs. Small: a row per day.
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'tickwright.scheduled_tasks'::regclass AND c.relname ~ '^scheduled_tasks_[0-9]{8}$' ORDER BY c.relname;
+
+-- name: count_walk
+-- Of the newest $10 jobs, how many match, by status, and how many were looked at before the time was up.
+-- Indexes: the primary keys of the tables of {source}, read backwards.
+SELECT l.status, count(*) FILTER (WHERE l.matches) AS jobs, count(l.matches) AS looked, count(*) AS seen
+  FROM (SELECT t.status,
+               CASE WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
+          FROM {source} t ORDER BY t.id DESC LIMIT $10) AS l
+ GROUP BY l.status;
+
+-- name: count_ids
+-- Of certain jobs, how many match, by status. Indexes: the primary key of each table of the family.
+SELECT t.status, count(*) AS jobs FROM tickwright.scheduled_tasks t
+ WHERE t.id = ANY ($9::bigint[]) AND {matches} GROUP BY t.status;
+
+-- name: count_live
+-- Of $10 live jobs in the order of their lanes, how many are pending and match; of the first $11 of each lane that are due, how many are held and
+-- match; at_least where there may be more. Index: scheduled_tasks_due.
+WITH RECURSIVE lane AS (
+  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+    WHERE t.task_type >= coalesce($2, '') AND t.task_type <= coalesce($2, '~') ORDER BY t.task_type, t.priority LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority
+    FROM lane l CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) AND t.task_type <= coalesce($2, '~')
+       ORDER BY t.task_type, t.priority LIMIT 1) AS n
+), lanes AS MATERIALIZED (
+  SELECT * FROM lane LIMIT 1000
+), held AS (
+  SELECT due.place, due.matches
+    FROM lanes CROSS JOIN LATERAL (
+      SELECT row_number() OVER (ORDER BY coalesce(t.retry_at, t.execute_at)) AS place,
+             CASE WHEN t.status <> 'processing' THEN false
+                  WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
+        FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+         AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $11) AS due
+   LIMIT $10
+), waiting AS (
+  SELECT one.matches
+    FROM lanes CROSS JOIN LATERAL (
+      SELECT CASE WHEN t.status <> 'pending' THEN false
+                  WHEN clock_timestamp() < statement_timestamp() + $9::interval THEN coalesce({matches}, false) END AS matches
+        FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+       ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $10) AS one
+   LIMIT $10
+)
+SELECT 'processing' AS status, count(*) FILTER (WHERE matches) AS jobs,
+       count(*) >= $10 OR count(matches) < count(*) OR coalesce(max(place), 0) >= $11 AS at_least
+  FROM held
+UNION ALL
+SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $10 OR count(matches) < count(*) FROM waiting;
+
+-- name: now
+-- The database's clock.
+SELECT clock_timestamp();
+
+-- name: lock_many
+-- Live jobs that were found and still match, locked against their claim and their end. Index: scheduled_tasks_pkey.
+SELECT t.id, t.status FROM ONLY tickwright.scheduled_tasks t
+ WHERE t.id = ANY ($9::bigint[]) AND {matches} ORDER BY t.id FOR UPDATE SKIP LOCKED;
+
+-- name: move_many
+-- Move locked pending jobs: to an instant, by a shift of when they are due, or to now; their back-off ends with it. Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t
+   SET execute_at = coalesce($2::timestamptz, coalesce(t.retry_at, t.execute_at) + $3::interval, clock_timestamp()), retry_at = NULL,
+       updated_at = clock_timestamp()
+ WHERE t.id = ANY ($1::bigint[]) AND t.status = 'pending' RETURNING t.id;
