@@ -154,7 +154,17 @@ def _types() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         file, made = Path(folder) / "openapi.json", Path(folder) / "schema.d.ts"
         file.write_text(json.dumps(document), encoding="utf-8")
-        _npm("exec", "--", "openapi-typescript", str(file), "-o", str(made), "--default-non-nullable", "false")
+        _npm(
+            "exec",
+            "--",
+            "openapi-typescript",
+            str(file),
+            "-o",
+            str(made),
+            "--default-non-nullable",
+            "false",
+            "--empty-objects-unknown",
+        )
         types = made.read_text(encoding="utf-8")
     return {"schema.d.ts": types, "opaque.json": json.dumps(sorted(_opaque(document)), indent=2) + "\n"}
 

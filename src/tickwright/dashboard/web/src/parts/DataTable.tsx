@@ -56,10 +56,10 @@ export function DataTable<T>(props: Props<T>) {
   });
   const seen = virtual.getVirtualItems();
   const last = seen.at(-1)?.index ?? 0;
-  const { hasMore = false, busy = false, more } = pages;
+  const { hasMore = false, busy = false, onScroll = true, more } = pages;
   useEffect(() => {
-    if (hasMore && !busy && rows !== undefined && last >= rows.length - AHEAD) more?.();
-  }, [hasMore, busy, last, rows, more]);
+    if (hasMore && onScroll && !busy && rows !== undefined && last >= rows.length - AHEAD) more?.();
+  }, [hasMore, onScroll, busy, last, rows, more]);
 
   useEffect(() => {
     if (rows !== undefined) markUsable();

@@ -6,8 +6,8 @@ import { Problem } from "../api/client";
 interface Options<A, R> {
   /** Sends it. */
   run: (argument: A) => Promise<R>;
-  /** What is said when it is done; the message has the number. */
-  told: (result: R, argument: A) => string;
+  /** What is said when it is done, with the number; `null` says nothing. */
+  told: (result: R, argument: A) => string | null;
   /** First parts of the query keys that are asked again. */
   touches: readonly string[];
 }
@@ -17,7 +17,8 @@ export function useAction<A, R>({ run, told, touches }: Options<A, R>) {
   return useMutation({
     mutationFn: run,
     onSuccess: (result, argument) => {
-      notifications.show({ message: told(result, argument), autoClose: 5000 });
+      const message = told(result, argument);
+      if (message !== null) notifications.show({ message, autoClose: 5000 });
     },
     onError: (error) => {
       const code = error instanceof Problem ? ` (${error.code})` : "";

@@ -1,7 +1,10 @@
-/** One job: where it is and why, and what it carries. */
+/** One job: what can be done, where it is and why, its attempts, and what it carries. */
 import { Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { get } from "../../api/client";
+import { Link } from "wouter";
+import { get, type Schemas } from "../../api/client";
+import { updating } from "../../app/prefs";
+import { Duration } from "../../parts/Duration";
 import { ErrorBox } from "../../parts/ErrorBox";
 import { Explain } from "../../parts/Explain";
 import { Facts } from "../../parts/Facts";
@@ -11,41 +14,77 @@ import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { JobActions } from "./JobActions";
+import { Timeline } from "./Timeline";
+
+type Job = Schemas["JobDetail"];
 
 export function JobDrawer({ id, onClose }: { id: string; onClose: () => void }) {
   return (
     <Side open={id !== ""} title={`Job ${id}`} onClose={onClose}>
-      {id !== "" && <JobDetail id={id} />}
+      {id !== "" && <JobById id={id} />}
     </Side>
   );
 }
 
-function JobDetail({ id }: { id: string }) {
+function JobById({ id }: { id: string }) {
+  const held = updating.use() === "held";
   const found = useQuery({
     queryKey: ["jobs", "one", id],
     queryFn: ({ signal }) => get("/v1/jobs/{job_id}", { path: { job_id: id }, signal }),
-    refetchInterval: 3_000,
+    refetchInterval: held ? false : 2_000,
   });
   if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  const job = found.data;
-  if (job === undefined) return <Waiting />;
+  if (found.data === undefined) return <Waiting />;
+  return <Shown job={found.data} />;
+}
+
+function Shown({ job }: { job: Job }) {
   return (
-    <Stack>
-      <Facts
-        of={[
-          ["State", <StateBadge key="state" state={job.status} />],
-          ["Execute at", <Instant key="at" at={job.execute_at} />],
-        ]}
-      />
+    <Stack gap="lg">
+      <JobActions job={job} />
+      <Facts of={facts(job)} />
       <Section title="Why it is where it is">
         <Explain
-          queryKey={["jobs", "explain", id, job.status]}
-          load={(signal) => get("/v1/jobs/{job_id}/explain", { path: { job_id: id }, signal })}
+          queryKey={["jobs", "explain", job.id, job.updated_at]}
+          load={(signal) => get("/v1/jobs/{job_id}/explain", { path: { job_id: job.id }, signal })}
         />
       </Section>
-      <Section title="Payload">
-        <Json label="payload" value={job.payload} />
+      <Section title="Timeline">
+        <Timeline job={job} />
       </Section>
+      <Section title="Payload">
+        <Json label="payload" value={job.payload} hidden={job.payload_hidden} />
+      </Section>
+      {job.progress != null && (
+        <Section title="Progress">
+          <Json label="progress" value={job.progress} />
+        </Section>
+      )}
+      {(job.result != null || job.payload_hidden) && (
+        <Section title="Result">
+          <Json label="result" value={job.result} hidden={job.payload_hidden} />
+        </Section>
+      )}
     </Stack>
   );
+}
+
+function facts(job: Job) {
+  return [
+    ["State", <StateBadge key="state" state={job.status} />],
+    ["Task type", <Link key="type" href={`/task-types?type=${encodeURIComponent(job.task_type)}`}>{job.task_type}</Link>],
+    ["Execute at", <Instant key="execute" at={job.execute_at} />],
+    ["Due", <Instant key="due" at={job.due_at} ago={job.status === "pending"} />],
+    ["Attempts", `${job.attempts} of ${job.max_attempts}`],
+    ["Lateness of the first start", <Duration key="late" seconds={job.lateness_ms === null ? null : job.lateness_ms / 1000} />],
+    ["Priority", String(job.priority)],
+    ["Timeout", job.timeout ?? "that of its type"],
+    ["Expires", <Instant key="expires" at={job.expires_at} />],
+    ["Idempotency key", job.idempotency_key],
+    ["Worker", job.worker === null ? null : <Link key="worker" href={`/workers?worker=${job.worker}`}>{job.worker}</Link>],
+    ["Fence", job.fence],
+    ["Created", <Instant key="created" at={job.created_at} />],
+    ["Ended", <Instant key="ended" at={job.completed_at} />],
+  ] as const; // prettier-ignore
 }

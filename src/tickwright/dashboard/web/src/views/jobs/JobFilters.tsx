@@ -6,11 +6,13 @@ import { TimeFilter } from "../../parts/TimeFilter";
 import { NAMES } from "./filter";
 
 export function JobFilters() {
-  const types = useQuery({ queryKey: ["task-types"], queryFn: ({ signal }) => get("/v1/task-types", { signal }), staleTime: 30_000 });
+  const types = useQuery({ queryKey: ["task-types", "list"], queryFn: ({ signal }) => get("/v1/task-types", { signal }), staleTime: 30_000 });
   return (
     <Filters names={NAMES}>
-      <TextFilter name="key" label="Idempotency key" placeholder="exact" first />
-      <ChoiceFilter name="type" label="Task type" options={(types.data?.items ?? []).map((type) => type.name)} width={200} />
+      <TextFilter name="text" label="Text" placeholder="in key, error or payload" width={210} first />
+      <ChoiceFilter name="type" label="Task type" options={(types.data?.items ?? []).map((type) => type.name)} width={190} />
+      <TextFilter name="key" label="Idempotency key" placeholder="exact" width={150} />
+      <TextFilter name="worker" label="Worker" placeholder="session id" width={110} />
       <TimeFilter name="from" label="Execute from" />
       <TimeFilter name="to" label="Execute before" />
     </Filters>

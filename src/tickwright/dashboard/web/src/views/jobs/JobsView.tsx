@@ -1,17 +1,23 @@
-/** Jobs: states, filters, the list, and the drawer of the one that the URL names. */
-import { SegmentedControl } from "@mantine/core";
+/** Jobs: states with counts, filters, the list, actions on many, and the drawer of the one that the URL names. */
+import { Button } from "@mantine/core";
+import { useEffect } from "react";
 import { get, type Schemas } from "../../api/client";
+import { useMay } from "../../app/session";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
+import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
 import { usePages } from "../../parts/usePages";
 import { useSelection } from "../../parts/useSelection";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
-import { filterOf, STATES } from "./filter";
+import { BulkMenu } from "./BulkMenu";
+import { filterOf, listingOf } from "./filter";
 import { JobDrawer } from "./JobDrawer";
 import { JobFilters } from "./JobFilters";
+import classes from "./jobs.module.css";
+import { StateTabs } from "./StateTabs";
 
 type Job = Schemas["JobView"];
 
@@ -20,27 +26,31 @@ const COLUMNS: Column<Job>[] = [
   { id: "type", header: "Task type", width: 200, cell: (job) => <span title={job.task_type}>{job.task_type}</span> },
   { id: "state", header: "State", width: 120, cell: (job) => <StateBadge state={job.status} /> },
   { id: "due", header: "Due", width: 170, hide: "sm", cell: (job) => <Instant at={job.due_at} /> },
-  { id: "attempts", header: "Attempts", width: 84, align: "right", hide: "sm", cell: (job) => `${job.attempts}/${job.max_attempts}` },
+  { id: "attempts", header: "Attempts", width: 88, align: "right", hide: "sm", cell: (job) => `${job.attempts}/${job.max_attempts}` },
   { id: "ended", header: "Ended", width: 130, hide: "md", cell: (job) => <Instant at={job.completed_at} ago /> },
+  { id: "key", header: "Key", width: 150, hide: "md", cell: (job) => <span title={job.idempotency_key ?? ""}>{job.idempotency_key}</span> },
   { id: "error", header: "Error", hide: "sm", cell: (job) => <span title={job.error_message ?? ""}>{job.error_message}</span> },
 ];
 
 export default function JobsView() {
   const url = useUrl();
   const filter = filterOf(url);
+  const listing = listingOf(url);
+  const mayAct = useMay("operator");
   const selection = useSelection();
+  const isSearch = filter.text !== undefined;
   const pages = usePages({
-    queryKey: ["jobs", filter],
-    load: (cursor, signal) => get("/v1/jobs", { query: { ...filter, cursor, limit: 100 }, signal }),
+    queryKey: ["jobs", "list", listing],
+    load: (cursor, signal) => get("/v1/jobs", { query: { ...listing, cursor, limit: 100 }, signal }),
+    every: isSearch ? false : 5_000,
+    onScroll: !isSearch,
   });
+  const looked = pages.pages.reduce((sum, page) => sum + page.searched, 0);
+  const place = JSON.stringify(listing);
+  useEffect(() => selection.clear(), [place]); // what is chosen is what is seen
   return (
-    <View title="Jobs">
-      <SegmentedControl
-        aria-label="State"
-        value={url.one("state")}
-        onChange={(state) => url.set({ state })}
-        data={[{ value: "", label: "All" }, ...STATES.map((state) => ({ value: state, label: state }))]}
-      />
+    <View title="Jobs" actions={mayAct && <BulkMenu selection={selection} filter={filter} bound={listing.worker !== undefined} />}>
+      <StateTabs filter={listing} />
       <JobFilters />
       <DataTable
         label="Jobs, newest first"
@@ -50,10 +60,24 @@ export default function JobsView() {
         rowName={(job) => `job ${job.id}`}
         onOpen={(job) => url.set({ job: job.id }, true)}
         openKey={url.one("job")}
-        selection={selection}
-        empty={<EmptyState title="No job matches">Leave out a filter, or schedule one with Python, SQL, REST or the command line.</EmptyState>}
+        {...(mayAct ? { selection } : {})}
+        empty={<Nothing further={pages.hasMore} filtered={place !== "{}"} />}
       />
+      {pages.hasMore && !pages.onScroll && (
+        <div className={classes.further} role="status">
+          {count(looked)} jobs were looked at; there are more.
+          <Button variant="default" size="compact-xs" loading={pages.busy} onClick={pages.more}>
+            Look further
+          </Button>
+        </div>
+      )}
       <JobDrawer id={url.one("job")} onClose={() => url.set({ job: null })} />
     </View>
   );
+}
+
+function Nothing({ further, filtered }: { further: boolean; filtered: boolean }) {
+  if (further) return <EmptyState title="Nothing found so far">The text was looked for in the youngest jobs. Look further, or narrow the filter.</EmptyState>;
+  if (filtered) return <EmptyState title="No job matches">Leave out a filter. Jobs of types without history are gone when they have ended.</EmptyState>;
+  return <EmptyState title="There is no job">Schedule one with Python, SQL, REST or tickwright jobs schedule.</EmptyState>;
 }

@@ -11,6 +11,7 @@ export const views: ViewInfo[] = [
     find: (text) => [
       ...(/^\d{1,19}$/.test(text) ? [{ label: `Job ${text}`, to: `/jobs?job=${text}` }] : []),
       { label: `Jobs with the key ${text}`, to: `/jobs?key=${encodeURIComponent(text)}` },
+      { label: `Jobs with the text ${text}`, to: `/jobs?text=${encodeURIComponent(text)}` },
     ],
   },
 ];

@@ -1,0 +1,84 @@
+/** What an operator may do to one job in its state. */
+import { Button, Group } from "@mantine/core";
+import { useState } from "react";
+import { post, type Schemas } from "../../api/client";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
+import { useAction } from "../../parts/useAction";
+import type { MoveOne } from "./bulk";
+import { MoveDialog } from "./MoveDialog";
+
+type Job = Schemas["JobDetail"];
+type Change = { does: "cancel" | "retry" | "run-now" } | { does: "reschedule"; to: MoveOne };
+
+const TOLD: Record<string, string> = {
+  cancelled: "is cancelled",
+  requested: "was asked to stop",
+  rescheduled: "is rescheduled",
+  run_now: "is due now",
+  retried: "is back at work",
+};
+
+function send(id: string, change: Change) {
+  const path = { job_id: id };
+  if (change.does === "reschedule") return post("/v1/jobs/{job_id}/reschedule", { path, body: change.to });
+  if (change.does === "cancel") return post("/v1/jobs/{job_id}/cancel", { path });
+  if (change.does === "retry") return post("/v1/jobs/{job_id}/retry", { path });
+  return post("/v1/jobs/{job_id}/run-now", { path });
+}
+
+export function JobActions({ job }: { job: Job }) {
+  const may = useMay("operator");
+  const confirm = useConfirm();
+  const [moving, setMoving] = useState(false);
+  const action = useAction({
+    run: (change: Change) => send(job.id, change),
+    told: (done) => `Job ${done.id} ${TOLD[done.outcome] ?? done.outcome}`,
+    touches: ["jobs", "dead-letters"],
+  });
+  if (!may) return null;
+  async function ask(does: "cancel" | "retry" | "run-now", title: string, text: string): Promise<void> {
+    if (await confirm({ title: `${title}?`, text, does: title, danger: does === "cancel" })) action.mutate({ does });
+  }
+  const busy = action.isPending;
+  const waits = job.status === "pending";
+  const runs = job.status === "processing";
+  return (
+    <Group gap="xs">
+      {waits && (
+        <Button variant="default" disabled={busy} onClick={() => void ask("run-now", "Run 1 job now", `Job ${job.id} becomes due now.`)}>
+          Run now
+        </Button>
+      )}
+      {waits && (
+        <Button variant="default" disabled={busy} onClick={() => setMoving(true)}>
+          Reschedule
+        </Button>
+      )}
+      {job.status === "failed" && (
+        <Button disabled={busy} onClick={() => void ask("retry", "Retry 1 job", `Job ${job.id} goes back to work, due now, with all its attempts.`)}>
+          Retry
+        </Button>
+      )}
+      {(waits || runs) && (
+        <Button
+          variant="outline"
+          color="red.9"
+          disabled={busy}
+          onClick={() => void ask("cancel", "Cancel 1 job", runs ? "Its worker is asked to stop it." : "It will never start.")}
+        >
+          Cancel
+        </Button>
+      )}
+      <MoveDialog
+        open={moving}
+        title={`Reschedule job ${job.id} to`}
+        onClose={() => setMoving(false)}
+        onMove={(to) => {
+          setMoving(false);
+          if (!("shift" in to)) action.mutate({ does: "reschedule", to });
+        }}
+      />
+    </Group>
+  );
+}
