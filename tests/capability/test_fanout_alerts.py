@@ -17,12 +17,13 @@ from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.brokers.postgres import tasks as postgres_tasks
 from tickwright.brokers.rabbitmq import tasks as rabbit_tasks
-from tickwright.cli.fanout_view import fanout_line, look_at_fanout
+from tickwright.cli.fanout_view import fanout_line
 from tickwright.domain.leases import LeaseTerms
 from tickwright.observe.alerts import RULES, AlertRule, Finding
 from tickwright.partners import Failed
 from tickwright.runtime.alerting import Alerting, Patience
 from tickwright.runtime.leases import Lease, Leases
+from tickwright.runtime.overview_reads import read_fanout
 from tickwright.runtime.session import WorkerSession
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.node import open_node
@@ -305,8 +306,8 @@ async def test_dead_letters_are_told_of_until_they_are_gone_and_a_process_says_w
         await watch.until("fanout_dead_letters", "fanout")
         said = await watch.firing("fanout_dead_letters")
         assert said["fanout"] == "1 dead letters of fan-out; see dead-letters list --kind fanout."
-        seen = await look_at_fanout(world.pool)
-        assert seen is not None
+        async with world.pool.acquire() as connection:
+            seen = await read_fanout(connection)
         assert fanout_line(seen) == (
             "entities 2 in 1 modules · consumers 1 · queued 0 · dead letters 1 · "
             "last minute: succeeded 2, failed 0, superseded 0, expired 0"

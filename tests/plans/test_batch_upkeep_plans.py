@@ -8,9 +8,9 @@ from plans.conftest import Planner
 from tickwright.batch.upkeep import SQL as UPKEEP
 from tickwright.observe.alerts import RULES
 from tickwright.runtime.alerting import SQL
-from tickwright.store.queries import load
+from tickwright.runtime.overview_reads import COUNT_MAX
+from tickwright.runtime.overview_reads import SQL as OVERVIEW
 
-VIEW = load("tickwright.cli.sql", "executions.sql")
 FILL = """
 INSERT INTO tickwright.batches (name, kind, type, definition)
 SELECT 'b' || n, 'campaign', 'MANUAL', '{"audience": {"source": "crm"}}' FROM generate_series(1, 100) AS n;
@@ -33,7 +33,7 @@ def crowded(module_url: str) -> Iterator[Planner]:
     for rule in RULES:
         if rule.name.startswith("execution_"):
             planner.prepare(rule.name, SQL[rule.name])
-    planner.prepare("view", VIEW["executions"])
+    planner.prepare("overview", OVERVIEW["executions"])
     for name in ("old", "give_up"):
         planner.prepare(name, UPKEEP[name])
     planner.run(FILL)
@@ -57,10 +57,12 @@ def test_a_rule_reads_what_it_is_about(crowded: Planner, rule: str, index: str) 
     assert plan.scans_of("execution_chunks") <= {"execution_chunks_pkey"}, plan.text
 
 
-def test_the_line_of_top_reads_six_rows(crowded: Planner) -> None:
-    """The last ones at work and the newest one."""
-    plan = crowded.explain("view")
-    assert plan.scans_of("executions") <= {"executions_at_work", "executions_pkey"}, plan.text
+def test_a_look_reads_what_is_open_and_the_newest(crowded: Planner) -> None:
+    """What is to begin, at work or to be released, and the last one; never the table."""
+    plan = crowded.explain("overview", COUNT_MAX)
+    indexes = {"executions_at_work", "executions_pkey", "executions_to_begin", "executions_to_release"}
+    assert plan.scans_of("executions") <= indexes, plan.text
+    assert plan.rows_of("executions") <= 1_000, plan.text
 
 
 @pytest.mark.parametrize("query", ["old", "give_up"])

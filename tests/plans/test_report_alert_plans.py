@@ -5,9 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.store.queries import load
-
-VIEW = load("tickwright.cli.sql", "reports.sql")
+from tickwright.runtime.overview_reads import COUNT_MAX, SQL
 
 FILL = """
 INSERT INTO tickwright.reports
@@ -37,8 +35,7 @@ def crowded(module_url: str) -> Iterator[Planner]:
     """A full house: 18 failed lately, a hundred are overdue, two of three functions are nobody's."""
     planner = Planner(module_url)
     planner.prepare_rules("report_")
-    for name in VIEW:
-        planner.prepare(f"view_{name}", VIEW[name])
+    planner.prepare("overview", SQL["reports"])
     planner.run(FILL)
     planner.run("VACUUM ANALYZE")
     yield planner
@@ -67,16 +64,8 @@ def test_who_is_waited_for_is_a_probe_each(crowded: Planner) -> None:
     assert plan.rows_of("report_parts") <= 2 * 2051 + 10, plan.text
 
 
-@pytest.mark.parametrize(
-    ("statement", "index", "rows_max"),
-    [
-        ("under_way", "reports_steps", 2_100),
-        ("over_lately", "reports_finished", 3_700),
-        ("last_file", "reports_finished", 1_000),
-    ],
-)
-def test_a_look_reads_what_it_names(crowded: Planner, statement: str, index: str, rows_max: int) -> None:
+def test_a_look_reads_what_it_names(crowded: Planner) -> None:
     """What is under way, an hour, a thousand: never the whole of what ended."""
-    plan = crowded.explain(f"view_{statement}")
-    assert plan.scans_of("reports") == {index}, plan.text
-    assert plan.rows_of("reports") <= rows_max, plan.text
+    plan = crowded.explain("overview", COUNT_MAX)
+    assert plan.scans_of("reports") == {"reports_steps", "reports_finished"}, plan.text
+    assert plan.rows_of("reports") <= 2_100 + 3_700 + 1_000, plan.text

@@ -1,10 +1,11 @@
 """What is told of executions: one line says how far each is."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from tickwright.cli.executions_view import ExecutionPicture, execution_lines
+from tickwright.cli.executions_view import execution_lines
+from tickwright.runtime.overview_views import ExecutionNow
 
-ONE = ExecutionPicture(7, "loans", "IN_PROGRESS", False, 20, 8, 50_000, 20_000, 1500, 1500, 0, 4.04, None)
+ONE = ExecutionNow(7, "loans", "IN_PROGRESS", False, 20, 8, 50_000, 20_000, 1500, 1500, 0, 4.04, None)
 
 
 def test_the_line_says_how_far_an_execution_is() -> None:

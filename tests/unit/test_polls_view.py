@@ -5,26 +5,24 @@ from io import StringIO
 
 from rich.console import Console
 
-from tickwright.cli.polls_view import PollsPicture, draw_polls, polls_line, spark
+from tickwright.cli.polls_view import draw_polls, polls_line
+from tickwright.cli.spark import spark
+from tickwright.runtime.overview_views import PartnerNow, PollsNow
 
-PICTURE = PollsPicture(
-    20_000,
-    0,
-    30,
-    [10, 11, 9],
-    [
-        {
-            "name": "dhl",
-            "selected": 30,
-            "polled": 28,
-            "late": 1,
-            "superseded": 0,
-            "state": "called",
-            "polls_per_s": 19.5,
-            "allowed": "20/s",
-        }
-    ],
-    {"judged": 40, "lagging": 1, "share": 0.9985, "worst": ["acme (30 min) 140 %"]},
+PICTURE = PollsNow(
+    trackers=20_000,
+    unplaced=0,
+    waiting=0,
+    oldest_s=0.0,
+    unread_records=0,
+    published_per_s=None,
+    answered_per_s=None,
+    fresh_ratio=0.9985,
+    lagging_accounts=1,
+    judged_accounts=40,
+    worst_accounts=["acme (30 min) 140 %"],
+    ahead=[10, 11, 9],
+    partners=[PartnerNow("dhl", "called", 30, 28, 1, 0, 19.5, "20/s")],
 )
 
 
@@ -34,6 +32,7 @@ def test_the_largest_is_the_highest_bar_and_nothing_is_a_blank() -> None:
     assert spark([0, 1, 100]) == " ▁█"
     assert spark([]) == ""
     assert spark([0, 0]) == "  "
+    assert spark([0.05, None, 0.4]) == "▁ █"
 
 
 def test_a_line_says_how_level_the_next_minute_is() -> None:

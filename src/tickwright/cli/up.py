@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, redirect_stderr
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +22,8 @@ from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiLimits
 from tickwright.app import Tickwright
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.cli.other_views import other_lines, other_pictures
 from tickwright.cli.output import console
-from tickwright.cli.view import Lateness, draw, lateness, look, status_line
+from tickwright.cli.view import draw, lines
 from tickwright.cli.world.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
 from tickwright.cli.world.databases import open_databases
 from tickwright.cli.world.hub import (
@@ -40,7 +39,7 @@ from tickwright.cli.world.hub import (
 from tickwright.cli.world.loans import Loans
 from tickwright.cli.world.trackers import register_trackers
 from tickwright.cli.world.withdrawals import keep_asking
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.runtime.signals import stop_on_signals
 from tickwright.wiring.link import Link
@@ -238,30 +237,28 @@ class _Up:
         await self._watch(node)
 
     async def _watch(self, node: Node) -> None:
+        overview = node.overview
+        assert overview is not None  # noqa: S101  every role runs here
         if not self._out.is_terminal:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
-                self._say(status_line(await look(node.link.pool, _late(node))))
-                for line in await other_lines(node.link.pool):
-                    self._say(line)
+                with suppress(Unavailable):  # the next look may find it
+                    for line in lines(await overview.latest()):
+                        self._say(line)
                 if self._hub:
                     self._say(hub_line(await look_at_hub(node.link.pool)))
         with Live(console=self._out, auto_refresh=False) as live:
             while True:
-                parts = [draw(await look(node.link.pool, _late(node)), f"\n{node.supervisor.phase}")]
-                parts += await other_pictures(node.link.pool)
-                if self._hub:
-                    parts += [Text(), draw_hub(await look_at_hub(node.link.pool))]
-                live.update(Group(*parts), refresh=True)
+                with suppress(Unavailable):
+                    parts = [draw(await overview.latest(), f"\n{node.supervisor.phase}")]
+                    if self._hub:
+                        parts += [Text(), draw_hub(await look_at_hub(node.link.pool))]
+                    live.update(Group(*parts), refresh=True)
                 await asyncio.sleep(VIEW_EVERY_S)
 
     def _say(self, text: str) -> None:
         self._out.print(text, markup=False, highlight=False)
         self._out.file.flush()
-
-
-def _late(node: Node) -> Lateness | None:
-    return lateness(node.worker.entries().values()) if node.worker is not None else None
 
 
 def _allowing(settings: Settings, port: int) -> Settings:

@@ -84,7 +84,7 @@ class PartnerNow(msgspec.Struct, frozen=True):
 
 
 class PollsNow(msgspec.Struct, frozen=True):
-    """Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 10,000."""
+    """Polling. ``ahead``: polls released in each second of a minute; ``trackers`` is an estimate above 50,000."""
 
     trackers: int
     unplaced: int

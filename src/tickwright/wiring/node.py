@@ -89,6 +89,7 @@ class Node:
         link: To the database.
         worker: Where the role is among the roles.
         api: The same.
+        overview: Beside the API.
         health: Serves the probes, at ``health_bind``.
     """
 
@@ -97,6 +98,7 @@ class Node:
     session: WorkerSession
     worker: JobWorker | None
     api: ApiService | None
+    overview: Snapshots | None
     health: HealthServer
     health_bind: str
 
@@ -252,7 +254,7 @@ def _build(
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
     supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))
     watch.follow(supervisor)
-    return Node(supervisor, link, session, worker, api, health, at)
+    return Node(supervisor, link, session, worker, api, overview, health, at)
 
 
 def _consumers(

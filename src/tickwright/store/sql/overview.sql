@@ -141,7 +141,7 @@ SELECT topic, partition, lag, coalesce(date_part('epoch', clock_timestamp() - un
   FROM tickwright.poll_lags WHERE published_at > clock_timestamp() - interval '7 days' ORDER BY topic, partition LIMIT 1000;
 
 -- name: polls
--- Trackers, counted up to $1 and beyond that by the planner's statistics; those without a place; turns that nobody has taken
+-- Trackers, counted up to five times $1 and beyond that by the planner's statistics; those without a place; turns that nobody has taken
 -- and the oldest of them; what is released in each of the next sixty seconds. Indexes: trackers_pkey, tracker_intake_pkey,
 -- poll_queue_waiting (a probe a partner for the oldest), scheduler_outbox_waiting: a range a shard.
 WITH RECURSIVE shards AS (
@@ -157,7 +157,7 @@ WITH RECURSIVE shards AS (
          AND w.release_at < date_trunc('second', now()) + interval '1 minute') AS o
    GROUP BY 1
 )
-SELECT greatest((SELECT count(*) FROM (SELECT FROM tickwright.trackers LIMIT $1) AS bounded),
+SELECT greatest((SELECT count(*) FROM (SELECT FROM tickwright.trackers LIMIT 5 * $1::integer) AS bounded),
                 (SELECT reltuples FROM pg_class WHERE oid = 'tickwright.trackers'::regclass))::bigint AS trackers,
        (SELECT count(*) FROM (SELECT FROM tickwright.tracker_intake LIMIT $1) AS bounded) AS unplaced,
        (SELECT least(coalesce(sum(cardinality(ids)), 0), $1)::bigint
