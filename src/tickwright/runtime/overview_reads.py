@@ -35,18 +35,16 @@ ANSWER_S = 1.0
 
 
 class SessionSaid(msgspec.Struct):
-    """A living session; ``counters`` is there when it was heard since the last time."""
+    """A living session; ``counters`` is ``null`` where it was not heard since the last time."""
 
     id: int
     roles: list[str]
     seen_s: float
     draining: bool
-    counters: msgspec.Raw | None
+    counters: msgspec.Raw
 
     def said(self) -> CountersSaid | None:
         """Return what it says; ``None`` where that is known already, or of a release that speaks otherwise."""
-        if self.counters is None:
-            return None
         try:
             return msgspec.json.decode(self.counters, type=CountersSaid | None)
         except msgspec.ValidationError:
