@@ -1,0 +1,61 @@
+/** One alert: its words, its facts, and where to look. */
+import { Button, Group, Stack, Text } from "@mantine/core";
+import { Link } from "wouter";
+import type { Schemas } from "../../api/client";
+import { EmptyState } from "../../parts/EmptyState";
+import { Facts } from "../../parts/Facts";
+import { Instant } from "../../parts/Instant";
+import { Json } from "../../parts/Json";
+import { Side } from "../../parts/Side";
+import { StateBadge } from "../../parts/StateBadge";
+import { Section } from "../../parts/View";
+import { Waiting } from "../../parts/Waiting";
+import { placeOf } from "./places";
+
+type Alert = Schemas["AlertView"];
+
+interface Props {
+  id: string;
+  alert: Alert | undefined;
+  asked: boolean;
+  onClose: () => void;
+}
+
+export function AlertDrawer({ id, alert, asked, onClose }: Props) {
+  return (
+    <Side open={id !== ""} title={alert?.rule ?? `Alert ${id}`} onClose={onClose}>
+      {alert !== undefined ? <One alert={alert} /> : asked ? <EmptyState title={`Alert ${id} is not in this list`}>Look among the resolved ones, or at all of them.</EmptyState> : <Waiting />}
+    </Side>
+  );
+}
+
+function One({ alert }: { alert: Alert }) {
+  const place = placeOf(alert);
+  return (
+    <Stack>
+      <Text size="sm" fw={600} style={{ overflowWrap: "anywhere" }}>
+        {alert.summary}
+      </Text>
+      <Facts
+        of={[
+          ["State", <StateBadge key="state" state={alert.state} />],
+          ["Severity", <StateBadge key="severity" state={alert.severity} />],
+          ["Subject", alert.subject],
+          ["Fired", <Instant key="fired" at={alert.fired_at} />],
+          ["Seen last", <Instant key="seen" at={alert.seen_at} ago />],
+          ["Resolved", <Instant key="resolved" at={alert.resolved_at} />],
+        ]}
+      />
+      {place !== null && (
+        <Group>
+          <Button component={Link} href={place.to} variant="default">
+            {place.label}
+          </Button>
+        </Group>
+      )}
+      <Section title="Facts">
+        <Json label="facts" value={alert.facts} />
+      </Section>
+    </Stack>
+  );
+}

@@ -1,0 +1,86 @@
+/** The button and the dialogue that make a receiver, or set one anew. */
+import { Alert, Button, Group, Modal, Select, Stack, TextInput } from "@mantine/core";
+import { useState } from "react";
+import { Problem, put, type Schemas } from "../../api/client";
+import { Glyph } from "../../parts/Glyph";
+import { useAction } from "../../parts/useAction";
+
+type Severity = NonNullable<Schemas["ReceiverRequest"]["severity_min"]>;
+const SEVERITIES: Severity[] = ["info", "warning", "critical"];
+
+interface Props {
+  /** The one to edit; a new one without it. */
+  receiver?: Schemas["ReceiverView"];
+  onSecret: (secret: string) => void;
+}
+
+export function ReceiverForm({ receiver, onSecret }: Props) {
+  const [open, setOpen] = useState(false);
+  return (
+    <>
+      {receiver === undefined ? (
+        <Button leftSection={<Glyph name="plus" size={14} />} onClick={() => setOpen(true)}>
+          New receiver
+        </Button>
+      ) : (
+        <Button variant="default" onClick={() => setOpen(true)}>
+          Edit
+        </Button>
+      )}
+      <Modal opened={open} onClose={() => setOpen(false)} title={receiver === undefined ? "New receiver" : `Receiver ${receiver.name}`} closeButtonProps={{ "aria-label": "Close" }}>
+        <Form receiver={receiver} onSecret={onSecret} onClose={() => setOpen(false)} />
+      </Modal>
+    </>
+  );
+}
+
+interface FormProps {
+  receiver: Schemas["ReceiverView"] | undefined;
+  onSecret: (secret: string) => void;
+  onClose: () => void;
+}
+
+function Form({ receiver, onSecret, onClose }: FormProps) {
+  const [name, setName] = useState(receiver?.name ?? "");
+  const [address, setAddress] = useState(receiver?.url ?? "");
+  const [severity, setSeverity] = useState<string>(receiver?.severity_min ?? "warning");
+  const [rules, setRules] = useState(receiver?.rules?.join(", ") ?? "");
+  const wanted = rules.split(/[\s,]+/).filter((rule) => rule !== "");
+  const action = useAction({
+    run: () =>
+      put("/v1/alerts/receivers/{name}", {
+        path: { name },
+        body: { url: address, severity_min: SEVERITIES.find((one) => one === severity) ?? "info", rules: wanted.length === 0 ? null : wanted },
+      }),
+    told: (stored) => `Receiver ${stored.receiver.name} is ${stored.created ? "there" : "changed"}.`,
+    touches: ["receivers"],
+  });
+  const save = () =>
+    action.mutate(undefined, {
+      onSuccess: (stored) => {
+        onClose();
+        if (stored.secret != null) onSecret(stored.secret);
+      },
+    });
+  return (
+    <Stack gap="sm">
+      {receiver === undefined && <TextInput label="Name" description="A receiver of this name would be replaced." value={name} maxLength={50} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />}
+      <TextInput label="Address" placeholder="https://example.org/alerts" value={address} maxLength={2048} onChange={(event) => setAddress(event.currentTarget.value.trim())} />
+      <Select label="From severity" data={SEVERITIES} value={severity} onChange={(value) => setSeverity(value ?? "info")} allowDeselect={false} />
+      <TextInput label="Rules" placeholder="every rule" description="Names with commas between them" value={rules} onChange={(event) => setRules(event.currentTarget.value)} />
+      {action.error instanceof Problem && (
+        <Alert color="red" variant="light" role="alert" title={`Not taken (${action.error.code})`}>
+          {action.error.message}
+        </Alert>
+      )}
+      <Group justify="flex-end" gap="xs">
+        <Button variant="default" onClick={onClose}>
+          Leave it
+        </Button>
+        <Button disabled={name === "" || address === ""} loading={action.isPending} onClick={save}>
+          {receiver === undefined ? "Make 1 receiver" : "Save"}
+        </Button>
+      </Group>
+    </Stack>
+  );
+}

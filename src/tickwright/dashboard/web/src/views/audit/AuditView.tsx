@@ -1,0 +1,65 @@
+/** Who did what, when, to what; what it was before and after. */
+import { get, type Schemas } from "../../api/client";
+import { DataTable, type Column } from "../../parts/DataTable";
+import { EmptyState } from "../../parts/EmptyState";
+import { Filters, TextFilter } from "../../parts/Filters";
+import { Instant } from "../../parts/Instant";
+import { usePages } from "../../parts/usePages";
+import { useUrl } from "../../parts/useUrl";
+import { View } from "../../parts/View";
+import { AuditDrawer } from "./AuditDrawer";
+import { differencesOf } from "./differences";
+
+type Line = Schemas["AuditView"];
+
+const COLUMNS: Column<Line>[] = [
+  { id: "at", header: "When", width: 170, cell: (one) => <Instant at={one.at} /> },
+  { id: "actor", header: "Who", width: 140, cell: (one) => <span title={one.actor}>{one.actor}</span> },
+  { id: "action", header: "Action", width: 170, cell: (one) => <span title={one.action}>{one.action}</span> },
+  { id: "subject", header: "Subject", width: 220, hide: "sm", cell: (one) => <span title={one.subject}>{one.subject}</span> },
+  { id: "what", header: "What changed", hide: "md", cell: (one) => <span title={shortly(one)}>{shortly(one)}</span> },
+];
+
+const SHORT_MAX = 4;
+
+/** Return the first differences in one line. */
+function shortly(line: Line): string {
+  if (line.payload_hidden) return "hidden";
+  const all = differencesOf(line.before, line.after);
+  const words = all.slice(0, SHORT_MAX).map(({ place, before, after }) => `${place || "all"}: ${before === null ? "" : `${before} → `}${after ?? "taken out"}`);
+  return words.join(", ") + (all.length > SHORT_MAX ? " …" : "");
+}
+
+export default function AuditView() {
+  const url = useUrl();
+  const [action, subject] = [url.one("action"), url.one("subject")];
+  const pages = usePages({
+    queryKey: ["audit", action, subject],
+    load: (cursor, signal) => get("/v1/audit", { query: { action: action || undefined, subject: subject || undefined, cursor, limit: 100 }, signal }),
+    every: 10_000,
+  });
+  return (
+    <View title="Audit">
+      <Filters names={["action", "subject"]}>
+        <TextFilter name="action" label="Action" placeholder="exact: jobs.cancel" width={200} first />
+        <TextFilter name="subject" label="Subject" placeholder="exact: job:42" width={220} />
+      </Filters>
+      <DataTable
+        label="Actions, newest first"
+        columns={COLUMNS}
+        pages={pages}
+        rowKey={(one) => one.id}
+        onOpen={(one) => url.set({ line: one.id }, true)}
+        openKey={url.one("line")}
+        empty={
+          action === "" && subject === "" ? (
+            <EmptyState title="Nobody has done anything yet">Every change by a person or a program stands here, with what it was before and after.</EmptyState>
+          ) : (
+            <EmptyState title="No action matches">Both filters are compared whole: an action is a word such as jobs.cancel, a subject such as job:42.</EmptyState>
+          )
+        }
+      />
+      <AuditDrawer id={url.one("line")} line={pages.rows?.find((one) => one.id === url.one("line"))} asked={pages.rows !== undefined} onClose={() => url.set({ line: null })} />
+    </View>
+  );
+}

@@ -1,0 +1,13 @@
+import type { ViewInfo } from "../../app/registry";
+
+export const views: ViewInfo[] = [
+  {
+    path: "/audit",
+    title: "Audit",
+    group: "Operation",
+    order: 7,
+    key: "u",
+    load: () => import("./AuditView"),
+    find: (text) => [{ label: `What was done to ${text}`, to: `/audit?subject=${encodeURIComponent(text)}` }],
+  },
+];

@@ -1,0 +1,108 @@
+/** The relays of polls, one a shard; one that stands is put right here, after a look at what that would do. */
+import { Button, Modal, NumberInput, Stack, Group } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, post, type Schemas } from "../../api/client";
+import { updating } from "../../app/prefs";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
+import { DataTable, type Column } from "../../parts/DataTable";
+import { EmptyState } from "../../parts/EmptyState";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { Facts } from "../../parts/Facts";
+import { count } from "../../parts/Figure";
+import { Instant } from "../../parts/Instant";
+import { StateBadge } from "../../parts/StateBadge";
+import { useAction } from "../../parts/useAction";
+import { useUrl } from "../../parts/useUrl";
+import { Waiting } from "../../parts/Waiting";
+
+type Relay = Schemas["PollRelayView"];
+
+function columns(may: boolean, onOpen: (shard: number) => void): Column<Relay>[] {
+  return [
+    { id: "shard", header: "Shard", width: 64, align: "right", cell: (one) => one.shard },
+    { id: "state", header: "State", width: 100, cell: (one) => <StateBadge state={one.problem === null ? "flowing" : "stuck"} title={one.problem ?? ""} /> },
+    { id: "transport", header: "Transport", width: 100, hide: "md", cell: (one) => one.transport },
+    { id: "waiting", header: "Waiting", width: 90, align: "right", cell: (one) => count(one.waiting) },
+    { id: "released", header: "Of those due", width: 100, align: "right", hide: "sm", cell: (one) => count(one.released) },
+    { id: "oldest", header: "Oldest due", width: 120, hide: "sm", cell: (one) => <Instant at={one.oldest_release_at} ago /> },
+    { id: "published", header: "Published batch", width: 130, align: "right", hide: "md", cell: (one) => `${count(one.published_no)} of ${count(one.batch_no)}` },
+    { id: "when", header: "Last", width: 110, hide: "md", cell: (one) => <Instant at={one.published_at} ago /> },
+    { id: "says", header: "Why it stands", hide: "sm", cell: (one) => <span title={one.says ?? ""}>{one.says}</span> },
+    {
+      id: "does",
+      header: "",
+      width: 96,
+      cell: (one) =>
+        may && one.problem !== null && (
+          <Button size="compact-xs" variant="default" onClick={() => onOpen(one.shard)}>
+            Reconcile
+          </Button>
+        ),
+    },
+  ];
+}
+
+export function PollRelays() {
+  const url = useUrl();
+  const may = useMay("operator");
+  const held = updating.use() === "held";
+  const found = useQuery({ queryKey: ["outbox", "relays"], queryFn: ({ signal }) => get("/v1/outbox/polls", { signal }), refetchInterval: held ? false : 5_000 });
+  const shard = url.one("shard");
+  return (
+    <>
+      <DataTable
+        label="Relays of polls"
+        columns={columns(may, (number) => url.set({ shard: String(number) }, true))}
+        pages={{ rows: found.error ? undefined : found.data?.items, error: found.error, again: () => void found.refetch() }}
+        rowKey={(one) => String(one.shard)}
+        empty={<EmptyState title="No relay of polls">Polls are relayed by processes with the role relay: `tickwright run relay`.</EmptyState>}
+      />
+      <Modal opened={shard !== ""} onClose={() => url.set({ shard: null })} title={`Reconcile shard ${shard}`} closeButtonProps={{ "aria-label": "Close" }}>
+        {shard !== "" && <Reconcile key={shard} shard={Number(shard)} onClose={() => url.set({ shard: null })} />}
+      </Modal>
+    </>
+  );
+}
+
+function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
+  const [position, setPosition] = useState<number | string>("");
+  const confirm = useConfirm();
+  const body = { shard, position: typeof position === "number" ? position : null };
+  const looked = useQuery({ queryKey: ["reconcile", body], queryFn: ({ signal }) => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: false }, signal }), retry: false });
+  const action = useAction({
+    run: () => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: true } }),
+    told: (done) => `Both sides agree on batch ${count(done.adopted)}; ${count(done.sent_again)} polls are sent again.`,
+    touches: ["outbox", "reconcile"],
+  });
+  async function ask(would: Schemas["ReconcileView"]): Promise<void> {
+    const yes = await confirm({
+      title: `Agree on batch ${count(would.adopted)}?`,
+      text: `${count(would.counted)} polls of the frozen batch are taken as published, ${count(would.sent_again)} are sent again under the ids that they had.`,
+      does: `Agree on batch ${count(would.adopted)}`,
+      danger: true,
+    });
+    if (yes) action.mutate(undefined, { onSuccess: onClose });
+  }
+  return (
+    <Stack>
+      <NumberInput label="All batches up to this one are published" placeholder="the last that is certain" allowDecimal={false} min={0} value={position} onChange={setPosition} />
+      {looked.error ? (
+        <ErrorBox error={looked.error} onRetry={() => void looked.refetch()} />
+      ) : looked.data === undefined ? (
+        <Waiting lines={3} />
+      ) : (
+        <Facts of={[["Would agree on batch", count(looked.data.adopted)], ["Taken as published", count(looked.data.counted)], ["Sent again", count(looked.data.sent_again)]]} />
+      )}
+      <Group justify="flex-end" gap="xs">
+        <Button variant="default" onClick={onClose}>
+          Leave it
+        </Button>
+        <Button disabled={looked.data === undefined || looked.isFetching} loading={action.isPending} onClick={() => looked.data && void ask(looked.data)}>
+          Reconcile
+        </Button>
+      </Group>
+    </Stack>
+  );
+}
