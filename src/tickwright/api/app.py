@@ -22,10 +22,10 @@ from tickwright.api.alert_routes import receiver_routes
 from tickwright.api.auth import CALLER, COOKIE_SHOWN, Authenticator, caller_of
 from tickwright.api.bodies import ClientGone, Receive
 from tickwright.api.context import ApiContext
-from tickwright.api.cookies import over_tls, signed_out
+from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
-from tickwright.api.openapi import document, is_open
+from tickwright.api.openapi import document, is_open, is_open_ended
 from tickwright.api.overview_routes import STRUCTS as OVERVIEW_STRUCTS
 from tickwright.api.overview_routes import overview_routes
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
@@ -45,6 +45,7 @@ from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.rest import answer
 from tickwright.ports.user_data import let_see
+from tickwright.store.bounds import within
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -84,7 +85,11 @@ class Api:
         if not is_open(scope["method"], scope["path"]):
             caller = scope[CALLER] = await caller_of(self._auth, scope)
             let_see(allowed=caller.role >= self._context.payloads_from)
-        await self.framework(scope, receive, send)
+        if scope["method"] in SAFE_METHODS and not is_open_ended(scope["path"]):
+            with within(self._context.limits.read_timeout.total_seconds()):
+                await self.framework(scope, receive, send)
+        else:
+            await self.framework(scope, receive, send)
 
 
 class _Guarded:

@@ -21,9 +21,10 @@ from tickwright.api.context import ApiLimits
 from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_keys
 from tickwright.capabilities.jobs.access import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.ids import monotonic
+from tickwright.store.bounds import TookTooLong, within
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -34,6 +35,7 @@ CALLER = "tickwright.caller"
 CSRF = "tickwright.csrf"
 COOKIE_SHOWN = "tickwright.cookie_shown"
 LOOKUP_MAX = 1_000
+LOOKUP_S = 3.0
 _log = structlog.get_logger("tickwright.api")
 
 
@@ -128,7 +130,11 @@ class Authenticator:
 
     async def _find(self, digests: list[bytes]) -> dict[bytes, _Known]:
         asked_s = monotonic()
-        rows = await self._pool.fetch(_SQL["find"], digests)
+        try:
+            with within(LOOKUP_S):
+                rows = await self._pool.fetch(_SQL["find"], digests)
+        except TookTooLong as error:  # of one small query: it is the database that is slow
+            raise Unavailable("database_unavailable", "the database does not answer; try again") from error
         self.clock.sample(rows[0]["now_s"], monotonic())
         found: dict[bytes, _Known] = {}
         good = {row["hash"]: row for row in rows if row["hash"] is not None}

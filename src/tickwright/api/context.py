@@ -34,6 +34,7 @@ class ApiLimits:
         body_bytes_max: Of any body but an import's; above it 413.
         body_timeout: From the head of a request to the end of its body.
         idle_timeout: Between two pieces of an import.
+        read_timeout: Of the database for one read, a connection included; above it 503 ``query_too_slow``.
         key_age_max: How long an answer about a key is believed; bounds how long a revoked one works.
         requests_per_s: Per key and process; above it 429.
         burst: Requests that may come at once before the rate counts.
@@ -43,6 +44,7 @@ class ApiLimits:
     body_bytes_max: int = 262_144
     body_timeout: timedelta = timedelta(seconds=20)
     idle_timeout: timedelta = timedelta(seconds=30)
+    read_timeout: timedelta = timedelta(seconds=3)
     key_age_max: timedelta = timedelta(milliseconds=800)
     requests_per_s: float = 50_000.0
     burst: int = 50_000

@@ -11,6 +11,7 @@ from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
 from tickwright.api.problems import PROBLEM_TYPE, Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
+STREAM = "/v1/stream"
 SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
 """What lies below is opened by a signature in the link itself."""
@@ -41,6 +42,11 @@ _DESCRIPTION = (
 def is_open(method: str, path: str) -> bool:
     """Whether a request needs no key: it says nothing of anybody, carries a signature, or signs in."""
     return path in OPEN_PATHS or path.startswith(SIGNED) or (method, path) == SIGN_IN
+
+
+def is_open_ended(path: str) -> bool:
+    """Whether an answer lasts as long as its reader listens: a stream, or a file."""
+    return path == STREAM or path.startswith(SIGNED)
 
 
 def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import asyncpg
 import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.store.bounds import TookTooLong
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -63,7 +64,13 @@ _AWAY: tuple[type[BaseException], ...] = (
 _BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
     ((asyncpg.DiskFullError,), Unavailable("disk_full", "the database has no room left; reads still work")),
-    ((asyncpg.QueryCanceledError,), Unavailable("query_too_slow", "this took too long; narrow the filter")),
+    (
+        (asyncpg.QueryCanceledError, TookTooLong),
+        Unavailable(
+            "query_too_slow",
+            "the database did not answer this in time; narrow the filter or the time range, or try again",
+        ),
+    ),
     (_BUSY, Unavailable("busy", "somebody else holds what this needs; try again")),
     (
         (asyncpg.ReadOnlySQLTransactionError,),

@@ -1,10 +1,12 @@
-"""Connections: asyncpg pools with the session settings that the promises need."""
+"""Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
+import structlog
 
 from tickwright.domain.errors import Unavailable
+from tickwright.store.bounds import bounded, left_s
 from tickwright.store.dsn import shown_url
 
 Pool: TypeAlias = asyncpg.Pool
@@ -21,6 +23,9 @@ SETTINGS = {
     "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
 CONNECT_TIMEOUT_S = 10
+RELEASE_S = 5.0
+RELEASE_BOUNDED_S = 0.5
+_log = structlog.get_logger("tickwright.store")
 AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a statement raises when the database or the way to it is lost. Work with a loop of its own tries again.
 
@@ -41,10 +46,18 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
         Unavailable: The server does not answer. Retry.
     """
     try:
-        return await asyncpg.create_pool(
+        return await _BoundedPool(
             url,
+            connection_class=_BoundedConnection,
+            record_class=asyncpg.Record,
+            init_size=None,
             min_size=min_size,
             max_size=max_size,
+            max_queries=50_000,
+            loop=None,
+            connect=None,
+            setup=None,
+            init=None,
             statement_cache_size=0 if pooled else 200,
             server_settings={"timezone": "UTC", "application_name": "tickwright"} if pooled else SETTINGS,
             command_timeout=60,
@@ -54,6 +67,46 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
         )
     except AWAY as error:
         raise Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {error}") from error
+
+
+class _BoundedConnection(asyncpg.Connection):
+    """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
+
+    __slots__ = ()
+
+    async def execute(self, *args: Any, timeout: float | None = None) -> Any:
+        return await bounded(super().execute, *args, timeout=timeout)
+
+    async def executemany(self, *args: Any, timeout: float | None = None) -> Any:
+        return await bounded(super().executemany, *args, timeout=timeout)
+
+    async def fetch(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
+        return await bounded(super().fetch, *args, timeout=timeout, **more)
+
+    async def fetchrow(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
+        return await bounded(super().fetchrow, *args, timeout=timeout, **more)
+
+    async def fetchval(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
+        return await bounded(super().fetchval, *args, timeout=timeout, **more)
+
+
+class _BoundedPool(asyncpg.Pool):
+    """A pool that lends within the same bound, and waits for no server when a connection comes back.
+
+    The driver waits for the server's word that a statement is cancelled. A server process that is stopped never
+    gives it; then the connection is closed, and whoever brought it back has nothing to do with that.
+    """
+
+    def acquire(self, *, timeout: float | None = None) -> Any:
+        left = left_s()
+        return super().acquire(timeout=timeout if left is None else min(left, timeout or left))
+
+    async def release(self, connection: Any, *, timeout: float | None = None) -> None:
+        within_s = RELEASE_S if left_s() is None else RELEASE_BOUNDED_S
+        try:
+            await super().release(connection, timeout=within_s if timeout is None else timeout)
+        except TimeoutError:
+            _log.warning("database.connection_given_up", waited_s=within_s)
 
 
 async def _keep_session(_connection: Connection) -> None:

@@ -1,0 +1,66 @@
+"""How long a piece of work may have the database, all its statements together.
+
+Whoever answers a request says it once, for the task and what it calls: every statement on a connection of
+:func:`tickwright.store.pool.open_pool` then has what is left of that time, and one that takes longer is cancelled on
+the server too. What the work leaves behind (a task of its own that outlives it) is not bound any more.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tickwright.ports.ids import monotonic
+
+LEAST_S = 0.25
+"""For what has to be said at the end, such as ROLLBACK, when the time is over."""
+
+
+class TookTooLong(Exception):
+    """The time of :func:`within` is over, and the statement is cancelled.
+
+    No ``TimeoutError``: that one says, where it is caught, that the database is away.
+    """
+
+
+class _Bound:
+    __slots__ = ("over", "until_s")
+
+    def __init__(self, seconds: float) -> None:
+        self.until_s, self.over = monotonic() + seconds, False
+
+
+_bound: ContextVar[_Bound | None] = ContextVar("tickwright.bound", default=None)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Bound every statement of what is done inside; together they have ``seconds``."""
+    bound = _Bound(seconds)
+    token = _bound.set(bound)
+    try:
+        yield
+    finally:
+        bound.over = True
+        _bound.reset(token)
+
+
+def left_s() -> float | None:
+    """Return what is left, a quarter of a second at least; ``None`` where nothing is bound."""
+    bound = _bound.get()
+    return None if bound is None or bound.over else max(LEAST_S, bound.until_s - monotonic())
+
+
+async def bounded(call: Callable[..., Awaitable[Any]], *args: Any, timeout: float | None, **more: Any) -> Any:
+    """Run a statement of the driver in what is left.
+
+    Raises:
+        TookTooLong: It took longer. Nothing that it did stays, unless its transaction was committed before.
+    """
+    left = left_s()
+    if left is None or (timeout is not None and timeout < left):
+        return await call(*args, timeout=timeout, **more)
+    try:
+        return await call(*args, timeout=left, **more)
+    except TimeoutError as error:
+        raise TookTooLong("the time for this is over") from error
