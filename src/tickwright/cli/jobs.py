@@ -13,6 +13,12 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 
 app = typer.Typer(help="One-shot jobs.", no_args_is_help=True, rich_markup_mode=None)
+One = Annotated[int | None, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The job's id.")]
+Status = Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")]
+OfType = Annotated[str | None, typer.Option("--type", help="Of one task type.")]
+KeyOf = Annotated[str | None, typer.Option("--key", help="The job of an idempotency key.")]
+Text = Annotated[str | None, typer.Option(help="With this text in the key, the last error or the payload.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change none.")]
 COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
 
 
@@ -74,11 +80,13 @@ def import_(
 
 @app.command("list")
 def list_(
-    status: Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")] = None,
-    task_type: Annotated[str | None, typer.Option("--type", help="Of one task type.")] = None,
+    status: Status = None,
+    task_type: OfType = None,
     since: Since = None,
     until: Until = None,
-    key: Annotated[str | None, typer.Option(help="The job of an idempotency key.")] = None,
+    key: KeyOf = None,
+    text: Text = None,
+    worker: Annotated[int | None, typer.Option(min=1, help="Held by this worker session now.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
@@ -90,6 +98,8 @@ def list_(
         "execute_from": since,
         "execute_to": until,
         "idempotency_key": key,
+        "text": text,
+        "worker": worker,
         "cursor": cursor,
         "limit": limit,
     }
@@ -113,66 +123,145 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
 
 @app.command()
 def cancel(
-    job_id: Annotated[int | None, typer.Argument(min=1, metavar="ID", help="The job's id.")] = None,
-    task_type: Annotated[str | None, typer.Option("--type", help="All of one task type; needs --yes.")] = None,
+    job_id: One = None,
+    ids: JobIds = None,
+    status: Status = None,
+    task_type: OfType = None,
+    since: Since = None,
+    until: Until = None,
+    key: KeyOf = None,
+    text: Text = None,
+    dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Cancel more than one.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel a job, or with --type --yes all jobs of a type."""
-    if (job_id is None) == (task_type is None):
-        raise typer.BadParameter("give ID or --type, one of them")
-    if job_id is not None:
+    """Cancel a job, or with --yes all jobs that the options name."""
+    which = _which(ids, status, task_type, since, until, key, text)
+    if _is_one(job_id, which):
         _act(job_id, "cancel", as_json=as_json)
         return
-    if not yes:
-        raise typer.BadParameter("--type cancels every job of that type; add --yes")
-    _act_on_all("cancel", {"task_type": task_type}, as_json=as_json)
-
-
-def _act_on_all(action: str, which: dict[str, Any], *, as_json: bool) -> None:
-    total = 0
-    more = True
-    while more:
-        answer = ask("POST", f"/jobs:{action}", body=which)
-        total += len(answer["ids"])
-        more = answer["more"]
-        if more:
-            say(f"{total} so far")
-    show_answer({"jobs": total}, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs")
+    if not yes and not dry_run:
+        raise typer.BadParameter("this may cancel many jobs; look with --dry-run, then add --yes")
+    _act_on_all("cancel", which, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def retry(
-    job_id: Annotated[int | None, typer.Argument(min=1, metavar="ID", help="The job's id.")] = None,
+    job_id: One = None,
     ids: JobIds = None,
-    task_type: Annotated[str | None, typer.Option("--type", help="All failed jobs of one task type.")] = None,
+    task_type: OfType = None,
+    since: Since = None,
+    until: Until = None,
+    key: KeyOf = None,
+    text: Text = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Put failed jobs back to work, with all their attempts, due now."""
-    if job_id is not None and not ids and task_type is None:
+    which = _which(ids, None, task_type, since, until, key, text)
+    if _is_one(job_id, which):
         _act(job_id, "retry", as_json=as_json)
-    elif job_id is None and (ids or task_type):
-        which = {"ids": ids or None, "task_type": task_type}
-        _act_on_all("retry", {name: value for name, value in which.items() if value}, as_json=as_json)
-    else:
-        raise typer.BadParameter("give ID, or --id/--type, one of them")
+        return
+    _act_on_all("retry", which, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
-def reschedule(job_id: JobId, at: At = None, delay: In = None, as_json: Json = False) -> None:
-    """Give a pending job another time."""
-    if (at is None) == (delay is None):
-        raise typer.BadParameter("give --at or --in, one of them")
-    _act(job_id, "reschedule", body={"execute_at": at} if at else {"delay": delay}, as_json=as_json)
+def reschedule(
+    job_id: One = None,
+    at: At = None,
+    delay: In = None,
+    shift: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='Later than each is due, such as "1h"; "-1h" is earlier.')
+    ] = None,
+    ids: JobIds = None,
+    task_type: OfType = None,
+    since: Since = None,
+    until: Until = None,
+    key: KeyOf = None,
+    text: Text = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Give a pending job another time, or all that the options name."""
+    to = {"execute_at": at, "delay": delay, "shift": shift}
+    to = {name: value for name, value in to.items() if value is not None}
+    which = _which(ids, None, task_type, since, until, key, text)
+    if _is_one(job_id, which):
+        if len(to) != 1 or shift is not None:
+            raise typer.BadParameter("give --at or --in, one of them")
+        _act(job_id, "reschedule", body=to, as_json=as_json)
+        return
+    if len(to) != 1:
+        raise typer.BadParameter("give --at, --in or --shift, one of them")
+    _act_on_all("reschedule", {**which, **to}, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("run-now")
-def run_now(job_id: JobId, as_json: Json = False) -> None:
-    """Make a pending job due now."""
-    _act(job_id, "run-now", as_json=as_json)
+def run_now(
+    job_id: One = None,
+    ids: JobIds = None,
+    task_type: OfType = None,
+    since: Since = None,
+    until: Until = None,
+    key: KeyOf = None,
+    text: Text = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make a pending job due now, or all that the options name."""
+    which = _which(ids, None, task_type, since, until, key, text)
+    if _is_one(job_id, which):
+        _act(job_id, "run-now", as_json=as_json)
+        return
+    _act_on_all("run-now", which, dry_run=dry_run, as_json=as_json)
 
 
-def _act(job_id: int, action: str, *, as_json: bool, body: Any = None) -> None:
+def _which(
+    ids: list[int] | None,
+    status: list[JobStatus] | None,
+    task_type: str | None,
+    since: str | None,
+    until: str | None,
+    key: str | None,
+    text: str | None,
+) -> dict[str, Any]:
+    given = {
+        "ids": ids, "status": [str(one) for one in status or ()], "task_type": task_type, "execute_from": since,
+        "execute_to": until, "idempotency_key": key, "text": text,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value}
+
+
+def _is_one(job_id: int | None, which: dict[str, Any]) -> bool:
+    """Say whether one job is meant; refuse both and neither."""
+    if (job_id is None) == (not which):
+        raise typer.BadParameter("give ID or --type (or --id, --status, --text, --since, --until, --key), one of them")
+    return job_id is not None
+
+
+def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        told = ask("POST", f"/jobs:{action}", body={**which, "dry_run": True})
+        would = {
+            "jobs": told.get("requeued", 0) + told.get("changed", 0) + told.get("requested", 0),
+            "more": told["more"],
+        }
+        show_answer(
+            would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
+        )
+        return
+    total, cursor = 0, {}
+    while True:
+        answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
+        total += len(answer["ids"])
+        if not answer["more"]:
+            break
+        cursor = {"cursor": answer["next"]}
+        say(f"{total} so far")
+    show_answer({"jobs": total}, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs")
+
+
+def _act(job_id: int | None, action: str, *, as_json: bool, body: Any = None) -> None:
     def sentence(done: Any) -> str:
         when = f", due at {done['execute_at']}" if done.get("execute_at") else ""
         return f"job {done['id']} is {done['status']}: {done['outcome']}{when}"

@@ -86,4 +86,4 @@ class ListQuery(JobFilter):
     @classmethod
     def of(cls, which: JobFilter, cursor: str | None, limit: int) -> "ListQuery":
         """Return the query of one page of what ``which`` names."""
-        return cls(*which.listing(), cursor=cursor, limit=limit)
+        return cls(**{one.name: getattr(which, one.name) for one in fields(JobFilter)}, cursor=cursor, limit=limit)

@@ -177,8 +177,8 @@ class ManyJobs:
     async def _begin(self, call: Call, wanted: Wanted) -> tuple[datetime, int]:
         if call.cursor is None:
             return await self._looking.now(), 0
-        kind = tuple[datetime, int]
-        as_of, position = await self._cursors.read(call.cursor, kind, "many", wanted.action, *call.which.listing())
+        listing = ("many", wanted.action, *call.which.listing())
+        as_of, position = await self._cursors.read(call.cursor, tuple[datetime, int], *listing)
         return as_of, position
 
     async def _next(self, call: Call, chosen: _Chosen) -> str | None:

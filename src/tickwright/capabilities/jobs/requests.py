@@ -5,12 +5,13 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 ``unknown_field``, not a silent loss.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from tickwright.capabilities.jobs.enqueue import (
     ATTEMPTS_MAX,
@@ -236,6 +237,33 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     rate_per_s: Annotated[float, Meta(ge=0.0001, le=100_000)] | None = None
     keep_history: bool = True
+
+
+class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is to be different about a task type; what is left out stays.
+
+    ``version`` is that of the type as it was read: when it has another one by now, nothing is changed.
+    """
+
+    version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])] | UnsetType = (
+        UNSET
+    )
+    timeout: DurationText | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | UnsetType = UNSET
+    retry_base: DurationText | UnsetType = UNSET
+    retry_factor: Annotated[float, Meta(ge=1, le=10)] | UnsetType = UNSET
+    retry_cap: DurationText | UnsetType = UNSET
+    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType | None = UNSET
+    rate_per_s: Annotated[float, Meta(ge=0.0001, le=100_000)] | UnsetType | None = UNSET
+    keep_history: bool | UnsetType = UNSET
+
+    def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
+        """Return the whole type: what ``present`` says, and what is different."""
+        names = TaskTypeRequest.__struct_fields__
+        changes = {name: value for name in names if (value := getattr(self, name)) is not UNSET}
+        return TaskTypeRequest(**{name: present[name] for name in names} | changes)
 
 
 class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -20,6 +20,7 @@ from tickwright.capabilities.jobs.requests import (
     RescheduleRequest,
     RotateRequest,
     ScheduleBounds,
+    TaskTypeChange,
     TaskTypeRequest,
 )
 from tickwright.capabilities.jobs.service import JobService
@@ -50,7 +51,7 @@ TypeName = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
     BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
     JobRequest, MoveRequest, Page[DeadLetter], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest,
-    RotateRequest, SecretView, StoredTaskType, TaskTypeRequest, TaskTypeView,
+    RotateRequest, SecretView, StoredTaskType, TaskTypeChange, TaskTypeRequest, TaskTypeView,
 )  # fmt: skip
 
 
@@ -204,6 +205,11 @@ def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
         """
         stored = await service.types.put(name, await gate.read(request, TaskTypeRequest), caller=caller)
         return answer(stored, 201 if stored.created else 200)
+
+    @router.patch("/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType), **takes(TaskTypeChange))
+    async def change_task_type(request: Request, name: TypeName, caller: admin) -> Response:
+        """Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent."""
+        return answer(await service.types.change(name, await gate.read(request, TaskTypeChange), caller=caller))
 
     @router.post("/v1/task-types/{name}/pause", tags=["task types"], **answers(TaskTypeView))
     async def pause_task_type(name: TypeName, caller: admin) -> Response:

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from tickwright.capabilities.jobs.access import OVERLAP_DEFAULT, check_overlap
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TaskTypeChange, TaskTypeRequest
 from tickwright.capabilities.jobs.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
@@ -50,19 +53,48 @@ class TaskTypes:
             Rejected: ``invalid_task_type``, ``invalid_target``, ``invalid_duration``, ``invalid_timeout``,
                 ``invalid_retry``, or what the broker says of the target (``ssrf_blocked``). Permanent.
         """
-        columns = _columns(name, settings)
-        target = parse_target(settings.target)
-        self._allow_target(settings.target)
+        self._check(name, settings)
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._find(connection, name)
-            await connection.execute(_SQL["put"], *columns)
-            after = await self._view(connection, name)
-            secret = None
-            if isinstance(target, WebTarget) and not after.signing_secrets:
-                secret = await self._add_secret(connection, name)
-                after = await self._view(connection, name)
+            after, secret = await self._store(connection, name, settings)
             await write_audit(connection, caller, "task_types.put", _subject(name), before=before, after=after)
         return StoredTaskType(after, before is None, secret)
+
+    async def change(self, name: str, change: TaskTypeChange, *, caller: Caller) -> StoredTaskType:
+        """Change what is given of a type, and nothing else of it: edits of two people do not undo one another.
+
+        Raises:
+            Rejected: ``task_type_not_found`` (404); ``version_conflict`` (409) with the present ``version``: read it
+                again; and what :meth:`put` refuses. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            if change.version is not UNSET and change.version != before.version:
+                message = f"{name} was changed since version {change.version}; it has version {before.version} now"
+                raise Rejected("version_conflict", message, status=409, version=before.version)
+            settings = change.on(msgspec.structs.asdict(before))
+            if settings.target != before.target:
+                self._allow_target(settings.target)
+            after, secret = await self._store(connection, name, settings)
+            await write_audit(connection, caller, "task_types.change", _subject(name), before=before, after=after)
+        return StoredTaskType(after, created=False, secret=secret)
+
+    def _check(self, name: str, settings: TaskTypeRequest) -> None:
+        _columns(name, settings)
+        parse_target(settings.target)
+        self._allow_target(settings.target)
+
+    async def _store(
+        self, connection: Connection, name: str, settings: TaskTypeRequest
+    ) -> tuple[TaskTypeView, str | None]:
+        """Write a type; return it, and its first secret where it is signed from now on."""
+        target = parse_target(settings.target)
+        await connection.execute(_SQL["put"], *_columns(name, settings))
+        after = await self._view(connection, name)
+        if not isinstance(target, WebTarget) or after.signing_secrets:
+            return after, None
+        secret = await self._add_secret(connection, name)
+        return await self._view(connection, name), secret
 
     async def pause(self, name: str, *, caller: Caller) -> TaskTypeView:
         """Let a type's jobs wait; what runs goes on. Twice is harmless.
