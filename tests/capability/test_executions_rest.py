@@ -69,8 +69,16 @@ async def test_progress_pace_and_whom_it_could_not_judge(campaigns: CampaignApi)
     shown = await campaigns.get(f"/executions/{execution_id}")
     assert (shown["seen"], shown["members"], shown["seen_per_s"]) == (200, 400, 100.0)
     assert datetime.fromisoformat(shown["eta_at"]) - now < timedelta(seconds=60)
+    assert (shown["progress"], shown["working"]) == (0.5, [])
     assert shown["problems"] == [{"chunk": 1, "problem": "it divides by zero", "client_id": "7"}]
     assert (shown["definition"], shown["name"], shown["kind"]) == ({"chunk_rows": 100}, "loans", "campaign")
+    worker = (
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) VALUES (7, 'host:7', '{}', '0', now())"
+    )
+    await campaigns.api.pool.execute(worker)
+    await campaigns.chunk(execution_id, 2, "working", owner=7, began_at=now)
+    [working] = (await campaigns.get(f"/executions/{execution_id}"))["working"]
+    assert (working["worker"], working["chunks"], datetime.fromisoformat(working["since"])) == ("host:7", 1, now)
     await campaigns.act(f"/executions/{execution_id}/pause")
     paused = await campaigns.get(f"/executions/{execution_id}")
     assert (paused["seen_per_s"], paused["eta_at"]) == (None, None)

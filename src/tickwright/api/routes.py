@@ -12,7 +12,6 @@ from tickwright.capabilities.jobs.views import (
     AlertView,
     AuditView,
     KeyView,
-    LeaseView,
     NewKeyView,
     OutboxView,
     WorkerView,
@@ -48,7 +47,7 @@ class DrainView(msgspec.Struct):
 
 STRUCTS = (
     DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
-    Page[LeaseView], Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
+    Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
     ReconcileRequest, ReconcileView,
 )  # fmt: skip
 
@@ -93,11 +92,6 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
         """Ask a worker to finish what it runs and stop."""
         await operations.drain(worker, caller=caller)
         return answer(DrainView(worker, "requested"), 202)
-
-    @router.get("/v1/leases", dependencies=viewer, **answers(Page[LeaseView]))
-    async def list_leases() -> Response:
-        """List the leases of the control loops."""
-        return answer(Page(await operations.leases()))
 
     _listings(router, context, gate)
     return router

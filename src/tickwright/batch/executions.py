@@ -18,7 +18,14 @@ from tickwright.batch.states import (
     Refused,
     execution_effect,
 )
-from tickwright.batch.views import ActionView, ExecutionChange, ExecutionDetail, ExecutionView, SkippedClient
+from tickwright.batch.views import (
+    ActionView,
+    ChunkWorker,
+    ExecutionChange,
+    ExecutionDetail,
+    ExecutionView,
+    SkippedClient,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page, view
@@ -91,9 +98,12 @@ class Executions:
             row = await _row(connection, execution_id)
             pace = await connection.fetchval(SQL["pace"], execution_id, row["chunks_done"]) if _at_work(row) else None
             problems = await connection.fetch(SQL["problems"], execution_id)
+            working = await connection.fetch(SQL["explain_working"], execution_id)
         return view(
             ExecutionDetail,
             row,
+            progress=_progress(row),
+            working=[view(ChunkWorker, one) for one in working],
             seen_per_s=None if pace is None else round(pace, 1),
             eta_at=_eta(row, pace),
             problems=_examples(problems),
@@ -222,6 +232,14 @@ def _eta(row: Any, pace: float | None) -> datetime | None:
         return None
     left_s = max(0, row["members"] - row["seen"]) / pace
     return None if left_s > ETA_MAX_S else row["now"] + timedelta(seconds=left_s)
+
+
+def _progress(row: Any) -> float | None:
+    """Return how far it is, 0 to 1."""
+    if row["planned_at"] is None:
+        return None
+    done, whole = (row["seen"], row["members"]) if row["members"] else (row["chunks_done"], row["chunks"])
+    return min(1.0, done / whole) if whole else 1.0
 
 
 def _examples(rows: Sequence[Any]) -> list[SkippedClient]:

@@ -158,10 +158,21 @@ class SkippedClient(msgspec.Struct, kw_only=True):
     client_id: str | None = None
 
 
+class ChunkWorker(msgspec.Struct, kw_only=True):
+    """Who works on chunks of an execution now: how many, and since when on the oldest."""
+
+    worker: str
+    chunks: int
+    since: datetime | None
+
+
 class ExecutionDetail(ExecutionView, kw_only=True):
     """One execution.
 
     Attributes:
+        progress: The share of its members that was read; of its chunks, where members are not counted. None before
+            it has been cut into chunks.
+        working: Up to twenty processes.
         seen_per_s: How fast the last chunks went; none while nothing is at work.
         eta_at: When the last member is read, at that pace.
         error_trace: Where it failed.
@@ -169,6 +180,8 @@ class ExecutionDetail(ExecutionView, kw_only=True):
         definition: What it was begun with.
     """
 
+    progress: float | None
+    working: list[ChunkWorker]
     seen_per_s: float | None
     eta_at: datetime | None
     error_trace: str | None

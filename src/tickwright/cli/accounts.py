@@ -7,7 +7,7 @@ import typer
 
 from tickwright.cli.gateway import ask, put_changes, through
 from tickwright.cli.options import Cursor, Json, Limit
-from tickwright.cli.output import show_answer, show_fields, show_json, show_page
+from tickwright.cli.output import show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Accounts: how often they are polled.", no_args_is_help=True, rich_markup_mode=None)
@@ -24,9 +24,15 @@ SETTABLE = ("polling_interval_minutes", "max_age_days", "polls_per_slice_max", "
 
 
 @app.command("list")
-def list_(cursor: Cursor = None, limit: Limit = 50, as_json: Json = False) -> None:
-    """List accounts by their ids."""
-    page = ask("GET", "/accounts", query={"cursor": cursor, "limit": limit})
+def list_(
+    sort: Annotated[str, typer.Option(help="id, or lag: the worst first.")] = "id",
+    text: Annotated[str | None, typer.Option(help="That their ids hold, in any case.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List accounts by their ids, or the worst lag first."""
+    page = ask("GET", "/accounts", query={"sort": sort, "text": text, "cursor": cursor, "limit": limit})
     show_page(page, COLUMNS, as_json=as_json, empty="no accounts")
 
 
@@ -65,6 +71,38 @@ def put(
         as_json=as_json,
         sentence=_stored,
     )
+
+
+@app.command()
+def preview(
+    account: Account,
+    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Between two polls.")] = None,
+    cap: Annotated[int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 for no cap.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what another interval or cap would do to the load; nothing is changed."""
+    body: dict[str, Any] = {} if interval is None else {"polling_interval_minutes": interval}
+    if cap is not None:
+        body["polls_per_slice_max"] = cap or None
+    said = ask("POST", f"{path(account)}/preview", body=body)
+    if as_json:
+        show_json(said)
+        return
+    rows = [_load_row("this account", said["now"], said["then"])]
+    rows += [_load_row("all accounts", said["all_now"], said["all_then"])]
+    show_rows(rows, ("of", "polls_per_s", "then", "slice_peak", "peak_then", "deferred"))
+    show_rows(said["partners"], ("partner", "trackers", "all_now", "all_then", "rate_per_s", "used_then", "over"))
+
+
+def _load_row(of: str, now: Any, then: Any) -> dict[str, Any]:
+    return {
+        "of": of,
+        "polls_per_s": round(now["polls_per_s"], 3),
+        "then": round(then["polls_per_s"], 3),
+        "slice_peak": now.get("slice_peak"),
+        "peak_then": then.get("slice_peak"),
+        "deferred": then.get("deferred_share"),
+    }
 
 
 def _stored(stored: Any) -> str:

@@ -29,8 +29,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(workers, name="workers")
     app.add_typer(keys, name="keys")
     app.add_typer(outbox, name="outbox")
-    for command in (leases, audit):
-        app.command()(command)
+    app.command()(audit)
 
 
 @dead_letters.command("list")
@@ -173,12 +172,6 @@ def drain(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: 
     """Ask a worker to finish what it runs and stop."""
     answer = ask("POST", f"/workers/{worker}/drain")
     show_answer(answer, as_json=as_json, sentence=lambda a: f"worker {a['id']} was asked to stop")
-
-
-def leases(as_json: Json = False) -> None:
-    """List the leases of the control loops."""
-    columns = ("job_name", "owner", "version", "lease_until", "running", "last_started_at", "last_completed_at")
-    show_page(ask("GET", "/leases"), columns, as_json=as_json, empty="no leases")
 
 
 @keys.command("create")

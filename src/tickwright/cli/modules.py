@@ -36,6 +36,25 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 @app.command()
+def windows(
+    module: Annotated[str | None, typer.Option(help="One only.")] = None,
+    hours: Annotated[int, typer.Option(min=1, max=168, help="Back from now.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Show what became of each window of the last hours, the newest first."""
+    said = ask("GET", "/fanout/windows", query={"module": module, "hours": hours})
+    if as_json:
+        show_json(said)
+        return
+    rows = [
+        {"module": one["name"], "expected": one["expected"], **window}
+        for one in said["modules"]
+        for window in one["windows"]
+    ]
+    show_rows(rows, ("module", "window_at", "state", "expected", "published", *WINDOWS[1:]), empty="no windows")
+
+
+@app.command()
 def put(
     name: Name,
     every: Annotated[str | None, typer.Option(metavar="DURATION", help='Length of a window, such as "15m".')] = None,

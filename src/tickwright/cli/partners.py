@@ -30,6 +30,13 @@ def show(name: Name, as_json: Json = False) -> None:
 
 
 @app.command()
+def figures(name: Name, as_json: Json = False) -> None:
+    """Say how a partner is called now: quota, outcomes, breaker, quiet hours, and what waits for it."""
+    found = ask("GET", f"{path(name)}/figures")
+    show_json(found) if as_json else show_fields(found)
+
+
+@app.command()
 def put(
     name: Name,
     settings: Annotated[

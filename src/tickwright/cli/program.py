@@ -16,6 +16,7 @@ from tickwright.cli import (
     alerts,
     batches,
     campaigns,
+    desk,
     entities,
     executions,
     jobs,
@@ -85,6 +86,7 @@ app.add_typer(executions.app, name="executions")
 app.add_typer(slices.app, name="slices")
 app.add_typer(alerts.app, name="alerts")
 admin.add_to(app)
+desk.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import typer
 
 from tickwright.cli.gateway import ask
 from tickwright.cli.options import Cursor, Json, Limit, Since, Until
-from tickwright.cli.output import show_answer, show_page
+from tickwright.cli.output import show_answer, show_json, show_page, show_rows
 
 app = typer.Typer(help="The slice ledger: what became of each minute.", no_args_is_help=True, rich_markup_mode=None)
 COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
@@ -46,6 +46,23 @@ def _rows(item: Any, *, by_partner: bool) -> list[dict[str, Any]]:
     if by_partner:
         rows += [{"due_at": "", "partner": name, **counts} for name, counts in item["partners"].items()]
     return rows
+
+
+@app.command()
+def heat(
+    since: Since = None,
+    until: Until = None,
+    step: Annotated[int, typer.Option(help="Minutes of a cell: 1, 5, 15 or 60.")] = 60,
+    partner: Partner = None,
+    as_json: Json = False,
+) -> None:
+    """Show what became of each cell of a range, the last day by default, and how level it was (flatness 1)."""
+    said = ask("GET", "/slices:heat", query={"from": since, "to": until, "step": step, "partner": partner})
+    if as_json:
+        show_json(said)
+        return
+    columns = ("from_at", "expected", "selected", "published", "polled", "late", "unanswered", "flatness", "last_turns")
+    show_rows(said["cells"], columns, empty="no turn was selected")
 
 
 @app.command()

@@ -61,12 +61,16 @@ def list_(
     partner: Annotated[str | None, typer.Option(help="Of one partner.")] = None,
     status: Annotated[str | None, typer.Option(help="As the partner writes it.")] = None,
     ended: Annotated[bool | None, typer.Option("--ended/--live", help="Both by default.")] = None,
+    state: Annotated[str | None, typer.Option(help="waiting, placed or ended.")] = None,
+    external_id: Annotated[str | None, typer.Option(metavar="TEXT", help="How it begins; then in that order.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List trackers, newest first."""
+    """List trackers, newest first; with --external-id in the order of these."""
     query = {
+        "state": state,
+        "external_id": external_id,
         "account_id": account,
         "partner": partner,
         "status": status,

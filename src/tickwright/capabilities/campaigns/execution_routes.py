@@ -6,7 +6,14 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
 from tickwright.batch.executions import ExecutionQuery, Executions
-from tickwright.batch.views import ActionView, ExecutionChange, ExecutionDetail, ExecutionView, SkippedClient
+from tickwright.batch.views import (
+    ActionView,
+    ChunkWorker,
+    ExecutionChange,
+    ExecutionDetail,
+    ExecutionView,
+    SkippedClient,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
@@ -17,8 +24,8 @@ Status = Literal["NEW", "IN_PROGRESS", "FINISHED", "EXCEPTION_OCCURRED", "STOPPE
 BatchName = Annotated[str | None, Query(min_length=1, max_length=100)]
 LongCursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
 STRUCTS: tuple[Any, ...] = (
-    ActionView, ExecutionChange, ExecutionDetail, ExecutionView, Explanation, Page[ActionView], Page[ExecutionView],
-    SkippedClient,
+    ActionView, ChunkWorker, ExecutionChange, ExecutionDetail, ExecutionView, Explanation,
+    Page[ActionView], Page[ExecutionView], SkippedClient,
 )  # fmt: skip
 _TAGS: Any = ["executions"]
 

@@ -1,8 +1,8 @@
-"""What an operator looks at besides jobs: workers, leases, alerts, the outbox, the audit trail."""
+"""What an operator looks at besides jobs: workers, alerts, the outbox, the audit trail."""
 
 from typing import Any, TypeVar
 
-from tickwright.capabilities.jobs.views import AlertView, AuditView, LeaseView, OutboxView, WorkerView
+from tickwright.capabilities.jobs.views import AlertView, AuditView, OutboxView, WorkerView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
@@ -36,10 +36,6 @@ class Operations:
             if await connection.fetchval(_WORKERS["request_drain"], worker) is None:
                 raise Rejected("worker_not_found", f"there is no live worker session {worker}", status=404)
             await write_audit(connection, caller, "workers.drain", f"worker:{worker}", after={"drain": True})
-
-    async def leases(self) -> list[LeaseView]:
-        """Return every lease of a control loop."""
-        return [view(LeaseView, row) for row in await self._pool.fetch(_SQL["list_leases"])]
 
     async def alerts(
         self, *, state: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT

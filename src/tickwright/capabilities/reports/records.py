@@ -16,7 +16,8 @@ from tickwright.capabilities.reports.part_places import PartPlaces
 from tickwright.capabilities.reports.records_store import RecordsStore
 from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.capabilities.reports.requests import ReportRequestBody
-from tickwright.capabilities.reports.views import PartView, ReportDetail, ReportView, RequestedReport
+from tickwright.capabilities.reports.timeline import timeline
+from tickwright.capabilities.reports.views import ReportDetail, ReportView, RequestedReport
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.domain.strict_json import shown
@@ -131,7 +132,7 @@ class Records:
         async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
             row = await _row(connection, report_id)
             parts = await connection.fetch(LISTING["get_parts"], report_id)
-        return view(ReportDetail, row, parts=[view(PartView, part) for part in parts])
+        return view(ReportDetail, row, parts=timeline(parts))
 
     async def explain(self, report_id: int) -> Explanation:
         """Return why a report is where it is: whom it waits for, since when, and what happens next.

@@ -53,6 +53,12 @@ class PartView(msgspec.Struct, kw_only=True):
         rows: So far, while it runs.
         attempts: That were begun.
         error: Of the last attempt that failed.
+        asked_at: When its stage began; none while it waits for that.
+        began_at: The last attempt.
+        waited_s: From when it was asked for until that attempt began, or until now.
+        took_s: That attempt, so far while it runs.
+        slowest: Its stage was over, or goes on, because of it: the last one of its stage.
+        worker: Who brings it now.
     """
 
     listener: str
@@ -64,8 +70,13 @@ class PartView(msgspec.Struct, kw_only=True):
     bytes: int
     attempts: int
     error: str | None
+    asked_at: datetime | None
     began_at: datetime | None
     done_at: datetime | None
+    waited_s: float | None
+    took_s: float | None
+    slowest: bool
+    worker: str | None
 
 
 class ReportView(msgspec.Struct, UserData, kw_only=True):

@@ -101,3 +101,50 @@ SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at)
               WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
               ORDER BY o.next_at, o.id LIMIT 1)) AS r
      ORDER BY r.created_at LIMIT 1) AS head;
+
+-- name: lanes
+-- The lanes in which something waits, $1 at most, and whether a relay works. Index: outbox_lane, a probe a lane; job_config_pkey.
+WITH RECURSIVE walk AS (
+  (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
+  UNION ALL
+  SELECT n.h FROM walk w CROSS JOIN LATERAL (
+    SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
+     WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
+)
+SELECT ARRAY (SELECT h FROM walk LIMIT $1) AS lanes,
+       EXISTS (SELECT FROM tickwright.job_config WHERE job_name = $2 AND running AND lease_until > clock_timestamp()) AS relayed;
+
+-- name: lane_standings
+-- What waits in each of the lanes $1, new and tried before, of the first $2 rows of either kind. Index: outbox_lane.
+SELECT coalesce(tried.destination, new.destination) AS destination, new.n AS new, tried.n AS tried,
+       date_part('epoch', clock_timestamp() - least(new.since, tried.since)) AS oldest_s, coalesce(tried.attempts, 0) AS attempts,
+       tried.next_at, coalesce(tried.error, new.error) AS error
+  FROM unnest($1::bigint[]) AS lane (h)
+ CROSS JOIN LATERAL (
+   SELECT min(r.destination) AS destination, count(*) AS n, min(r.created_at) AS since, max(r.attempts) AS attempts,
+          min(r.next_at) FILTER (WHERE isfinite(r.next_at)) AS next_at, (array_agg(r.error_message ORDER BY r.created_at, r.id))[1] AS error
+     FROM (SELECT * FROM tickwright.outbox o
+            WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1 ORDER BY o.next_at LIMIT $2) AS r) AS tried
+ CROSS JOIN LATERAL (
+   SELECT min(r.destination) AS destination, count(*) AS n, min(r.created_at) AS since, max(r.error_message) AS error
+     FROM (SELECT * FROM tickwright.outbox o
+            WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0 ORDER BY o.next_at, o.id LIMIT $2) AS r) AS new
+ WHERE coalesce(tried.destination, new.destination) IS NOT NULL;
+
+-- name: retry_now
+-- Rows of a destination that wait for their next try are due at once, $2 at most. Index: outbox_lane.
+UPDATE tickwright.outbox SET next_at = clock_timestamp()
+ WHERE id = ANY (ARRAY (
+   SELECT o.id FROM tickwright.outbox o
+    WHERE hashtextextended(o.destination, 0) = hashtextextended($1, 0) AND least(o.attempts, 1) = 1 AND o.next_at > clock_timestamp()
+      AND o.destination = $1 ORDER BY o.next_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: discard
+-- An operator gives a message up: a dead letter, from where it can be requeued. One that a relay is sending now is sent. Index: outbox_pkey.
+WITH gone AS (
+  DELETE FROM tickwright.outbox WHERE id = $1 RETURNING *
+)
+INSERT INTO tickwright.outbox_dead (id, destination, key, payload, headers, created_at, attempts, error_message)
+SELECT id, destination, key, payload, headers, created_at, attempts, $2::text FROM gone
+RETURNING id, destination, key, created_at, attempts;

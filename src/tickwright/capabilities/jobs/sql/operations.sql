@@ -4,14 +4,10 @@ SELECT id, at, actor, action, subject, before, after FROM tickwright.audit
  WHERE id < $1 AND ($2::text IS NULL OR action = $2) AND ($3::text IS NULL OR subject = $3)
  ORDER BY id DESC LIMIT $4;
 
--- name: list_leases
--- Every lease of a control loop. Small: a row per loop.
-SELECT job_name, slice_start, slice_end, last_started_at, last_completed_at, running, version, owner, lease_until
-  FROM tickwright.job_config ORDER BY job_name LIMIT 1000;
-
 -- name: list_alerts
 -- A page of alerts, newest first. Index: alerts_pkey.
-SELECT id, rule, subject, severity, summary, state, fired_at, seen_at, resolved_at, facts FROM tickwright.alerts
+SELECT id, rule, subject, severity, summary, state, fired_at, seen_at, resolved_at, facts, acknowledged_at, acknowledged_by, acknowledged_note
+  FROM tickwright.alerts
  WHERE id < $1 AND ($2::text IS NULL OR state = $2) ORDER BY id DESC LIMIT $3;
 
 -- name: list_outbox

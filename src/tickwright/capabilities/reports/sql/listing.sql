@@ -12,9 +12,16 @@ SELECT r.id, r.source, r.type, r.query_key, r.conditions::text AS conditions, r.
  WHERE r.id = $1;
 
 -- name: get_parts
--- What became of each part of a report. Index: report_parts_pkey.
-SELECT listener, stage, kind, required, state, rows, bytes, attempts, error, began_at, done_at
-  FROM tickwright.report_parts WHERE report_id = $1 ORDER BY stage, listener;
+-- What became of each part of a report, who brings it, and when its stage began: with the report, or when the stage before was over.
+-- Index: reports_pkey, report_parts_pkey, workers_pkey.
+SELECT p.listener, p.stage, p.kind, p.required, p.state, p.rows, p.bytes, p.attempts, p.error, p.began_at, p.done_at, w.name AS worker,
+       CASE WHEN p.state <> 'waiting' THEN
+         coalesce((SELECT max(q.done_at) FROM tickwright.report_parts q WHERE q.report_id = p.report_id AND q.stage = p.stage - 1), r.created_at)
+       END AS asked_at, clock_timestamp() AS now
+  FROM tickwright.reports r
+  JOIN tickwright.report_parts p ON p.report_id = r.id
+  LEFT JOIN tickwright.workers w ON w.id = p.owner
+ WHERE r.id = $1 ORDER BY p.stage, p.listener;
 
 -- name: list_reports
 -- A page of records before the id $1, newest first; $2, $3, $4, $7: only of this department, this type, one of these states, this

@@ -6,3 +6,7 @@ ALTER TABLE tickwright.scheduled_tasks ADD COLUMN attempt_errors jsonb, ADD COLU
 COMMENT ON COLUMN tickwright.scheduled_tasks.attempt_errors IS
   'The last ten attempts that failed, timed out, lost their worker or were interrupted: an array, written by what ends the attempt.';
 COMMENT ON COLUMN tickwright.scheduled_tasks.traceparent IS 'W3C Trace Context of whoever scheduled the job; empty without one.';
+
+------------------------------------------------------------------------------------------------ alerts
+ALTER TABLE tickwright.alerts ADD COLUMN acknowledged_at timestamptz, ADD COLUMN acknowledged_by text, ADD COLUMN acknowledged_note text;
+COMMENT ON COLUMN tickwright.alerts.acknowledged_at IS 'Since when somebody looks after it; one that fires again is a new alert, which nobody has seen.';

@@ -1,0 +1,149 @@
+"""What operators see of the machinery: what a worker holds, who has a lease, where the outbox is stuck."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+NOTE_CHARS_MAX = 1_000
+
+
+class Holding(msgspec.Struct, kw_only=True):
+    """Something that a session holds.
+
+    Attributes:
+        kind: ``job``, ``lease``, ``execution`` (that it cuts into chunks), ``chunk``, ``report`` (of which it takes a
+            step), ``part``, ``task`` (of fan-out), ``polls`` (in hand), or ``partition`` (of the polls' topic).
+        id: Of the job, execution or report.
+        name: Task type, lease, batch, report type, listener, entity and module, partner, or topic.
+        number: Of the chunk or partition.
+        since_at: Since when it holds it.
+        fence: Under which it writes.
+        count: Attempts of a job, members of a chunk, rows of a part so far, polls in hand.
+    """
+
+    kind: str
+    id: int | None
+    name: str | None
+    number: int | None
+    since_at: datetime | None
+    fence: int | None
+    count: int | None
+
+
+class WorkerDetail(msgspec.Struct, kw_only=True):
+    """One worker session and what it holds.
+
+    Attributes:
+        seen_ago_s: How old its last word is; one that lives renews every second or two.
+        facts: What it says of itself, with its ``counters`` since it began.
+        holds: At most 100 of each kind.
+        more: Kinds of which it holds more than are shown.
+    """
+
+    id: int
+    name: str
+    roles: list[str]
+    version: str
+    alive: bool
+    started_at: datetime
+    seen_at: datetime
+    seen_ago_s: float
+    lease_until: datetime
+    drain_requested_at: datetime | None
+    lost_at: datetime | None
+    facts: Any
+    holds: list[Holding]
+    more: list[str]
+
+
+class LeaseView(msgspec.Struct, kw_only=True):
+    """One control loop's lease.
+
+    Attributes:
+        version: Its fence.
+        held: Somebody has it now.
+        owner: Name of the process.
+        session: Its worker session, where one of that name lives.
+        age_s: Since it was taken.
+        guards: What only its holder does.
+    """
+
+    job_name: str
+    slice_start: datetime | None
+    slice_end: datetime | None
+    last_started_at: datetime | None
+    last_completed_at: datetime | None
+    running: bool
+    held: bool
+    version: int
+    owner: str | None
+    session: int | None
+    age_s: float | None
+    lease_until: datetime | None
+    guards: str
+
+
+class ReleasedLease(msgspec.Struct):
+    """A lease that was taken away: whoever had it, and the fence that is valid now."""
+
+    job_name: str
+    owner: str | None
+    version: int
+
+
+class DestinationView(msgspec.Struct, kw_only=True):
+    """What waits for one destination.
+
+    Attributes:
+        waiting: Messages; from ``capped_at`` on that many or more.
+        tried: Of these, tried before.
+        oldest_s: How long the oldest one waits.
+        attempts: The most that one of them had.
+        next_try_at: When the first of the tried ones is due.
+        state: ``flowing``; ``waiting`` for another try; ``stuck``, with ``why``.
+        why: ``no_relay``, ``unknown_scheme``, ``too_old`` (more than two minutes) or ``failing``.
+        error: What the oldest one ended with.
+    """
+
+    destination: str
+    waiting: int
+    tried: int
+    capped_at: int
+    oldest_s: float
+    attempts: int
+    next_try_at: datetime | None
+    state: Literal["flowing", "waiting", "stuck"]
+    why: Literal["no_relay", "unknown_scheme", "too_old", "failing"] | None
+    error: str | None
+
+
+class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which destination is tried again now."""
+
+    destination: Annotated[str, Meta(min_length=1, max_length=2048)]
+
+
+class RetriedOutbox(msgspec.Struct):
+    """How many messages are due at once; ``more`` when some were left over: ask again."""
+
+    destination: str
+    retried: int
+    more: bool
+
+
+class DiscardedMessage(msgspec.Struct, kw_only=True):
+    """A message that was given up: a dead letter of the kind ``outbox``."""
+
+    id: int
+    destination: str
+    key: str | None
+    created_at: datetime
+    attempts: int
+
+
+class AcknowledgeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What whoever looks after an alert says of it."""
+
+    note: Annotated[str, Meta(max_length=NOTE_CHARS_MAX)] | None = None
