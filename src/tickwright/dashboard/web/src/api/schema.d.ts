@@ -415,7 +415,11 @@ export interface paths {
         delete: operations["delete_task_type_v1_task_types__name__delete"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change Task Type
+         * @description Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent.
+         */
+        patch: operations["change_task_type_v1_task_types__name__patch"];
         trace?: never;
     };
     "/v1/task-types/{name}/pause": {
@@ -2158,26 +2162,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/leases": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Leases
-         * @description List the leases of the control loops.
-         */
-        get: operations["list_leases_v1_leases_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/alerts": {
         parameters: {
             query?: never;
@@ -2332,6 +2316,166 @@ export interface paths {
         get: operations["stream_v1_stream_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/task-types:figures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Task Type Figures
+         * @description Say of each task type what waits and runs, how fast, how late and how often it fails.
+         */
+        get: operations["task_type_figures_v1_task_types_figures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/{worker}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Worker
+         * @description Return one worker session of the last day, and what it holds: at most 100 of each kind.
+         */
+        get: operations["get_worker_v1_workers__worker__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Leases
+         * @description List the leases of the control loops: who has each, since when, under which fence, and what it guards.
+         */
+        get: operations["list_leases_v1_leases_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/leases/{job_name}/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release Lease
+         * @description Take a lease away from its holder: the fence rises, and the next process that looks gets it.
+         */
+        post: operations["release_lease_v1_leases__job_name__release_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox:destinations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Destinations
+         * @description List what waits for each destination, the stuck and the oldest first; at most 1,000 destinations.
+         */
+        get: operations["list_destinations_v1_outbox_destinations_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox:retry": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Destination
+         * @description Try a destination's messages now that wait for another try, 1,000 a call; it rests for 30 s at most.
+         */
+        post: operations["retry_destination_v1_outbox_retry_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/outbox/{message}/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Discard Message
+         * @description Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent.
+         */
+        post: operations["discard_message_v1_outbox__message__discard_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/alerts/{alert}/acknowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Acknowledge Alert
+         * @description Say that somebody looks after an alert that fires, with a note; one that fires again is a new one.
+         */
+        post: operations["acknowledge_alert_v1_alerts__alert__acknowledge_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2581,6 +2725,14 @@ export interface components {
             updated_at: string;
         };
         /**
+         * AcknowledgeRequest
+         * @description What whoever looks after an alert says of it.
+         */
+        AcknowledgeRequest: {
+            /** @default null */
+            note?: string | null;
+        };
+        /**
          * ActionView
          * @description What was decided about one client.
          *
@@ -2599,7 +2751,7 @@ export interface components {
         };
         /**
          * AlertView
-         * @description One alert.
+         * @description One alert; ``acknowledged_by`` says who looks after it, while it fires.
          */
         AlertView: {
             id: string;
@@ -2612,6 +2764,9 @@ export interface components {
             seen_at: string;
             resolved_at: string | null;
             facts: unknown;
+            acknowledged_at: string | null;
+            acknowledged_by: string | null;
+            acknowledged_note: string | null;
         };
         /**
          * AlertsNow
@@ -2695,7 +2850,7 @@ export interface components {
             set_by: string;
             created_at: string;
             updated_at: string;
-            definition: Record<string, never>;
+            definition: Record<string, unknown>;
             next_slots: string[];
         };
         /**
@@ -2826,6 +2981,15 @@ export interface components {
         CheckedCampaign: {
             valid: boolean;
             problems: components["schemas"]["Mistake"][];
+        };
+        /**
+         * ChunkWorker
+         * @description Who works on chunks of an execution now: how many, and since when on the oldest.
+         */
+        ChunkWorker: {
+            worker: string;
+            chunks: number;
+            since: string | null;
         };
         /**
          * CreatedJob
@@ -2976,6 +3140,44 @@ export interface components {
             already: boolean;
         };
         /**
+         * DestinationView
+         * @description What waits for one destination.
+         *
+         *         Attributes:
+         *             waiting: Messages; from ``capped_at`` on that many or more.
+         *             tried: Of these, tried before.
+         *             oldest_s: How long the oldest one waits.
+         *             attempts: The most that one of them had.
+         *             next_try_at: When the first of the tried ones is due.
+         *             state: ``flowing``; ``waiting`` for another try; ``stuck``, with ``why``.
+         *             why: ``no_relay``, ``unknown_scheme``, ``too_old`` (more than two minutes) or ``failing``.
+         *             error: What the oldest one ended with.
+         */
+        DestinationView: {
+            destination: string;
+            waiting: number;
+            tried: number;
+            capped_at: number;
+            oldest_s: number;
+            attempts: number;
+            next_try_at: string | null;
+            /** @enum {unknown} */
+            state: "flowing" | "stuck" | "waiting";
+            why: ("failing" | "no_relay" | "too_old" | "unknown_scheme") | null;
+            error: string | null;
+        };
+        /**
+         * DiscardedMessage
+         * @description A message that was given up: a dead letter of the kind ``outbox``.
+         */
+        DiscardedMessage: {
+            id: string;
+            destination: string;
+            key: string | null;
+            created_at: string;
+            attempts: number;
+        };
+        /**
          * DrainView
          * @description A worker that was asked to stop.
          */
@@ -3052,7 +3254,7 @@ export interface components {
          */
         EntityLine: {
             /** @default {} */
-            party?: Record<string, never>;
+            party?: Record<string, unknown>;
             /** @default true */
             is_polling_enabled?: boolean;
             /** @default  */
@@ -3101,7 +3303,7 @@ export interface components {
          */
         EntityRequest: {
             /** @default {} */
-            party?: Record<string, never>;
+            party?: Record<string, unknown>;
             /** @default true */
             is_polling_enabled?: boolean;
             /** @default  */
@@ -3189,6 +3391,9 @@ export interface components {
          * @description One execution.
          *
          *         Attributes:
+         *             progress: The share of its members that was read; of its chunks, where members are not counted. None before
+         *                 it has been cut into chunks.
+         *             working: Up to twenty processes.
          *             seen_per_s: How fast the last chunks went; none while nothing is at work.
          *             eta_at: When the last member is read, at that pace.
          *             error_trace: Where it failed.
@@ -3221,6 +3426,8 @@ export interface components {
             error_code: string | null;
             error_message: string | null;
             ended_why: string | null;
+            progress: number | null;
+            working: components["schemas"]["ChunkWorker"][];
             seen_per_s: number | null;
             eta_at: string | null;
             error_trace: string | null;
@@ -3480,6 +3687,29 @@ export interface components {
             last_turns: number;
         };
         /**
+         * Holding
+         * @description Something that a session holds.
+         *
+         *         Attributes:
+         *             kind: ``job``, ``lease``, ``execution`` (that it cuts into chunks), ``chunk``, ``report`` (of which it takes a
+         *                 step), ``part``, ``task`` (of fan-out), ``polls`` (in hand), or ``partition`` (of the polls' topic).
+         *             id: Of the job, execution or report.
+         *             name: Task type, lease, batch, report type, listener, entity and module, partner, or topic.
+         *             number: Of the chunk or partition.
+         *             since_at: Since when it holds it.
+         *             fence: Under which it writes.
+         *             count: Attempts of a job, members of a chunk, rows of a part so far, polls in hand.
+         */
+        Holding: {
+            kind: string;
+            id: string | null;
+            name: string | null;
+            number: number | null;
+            since_at: string | null;
+            fence: string | null;
+            count: number | null;
+        };
+        /**
          * ImportResult
          * @description What an import did.
          *
@@ -3728,7 +3958,15 @@ export interface components {
         };
         /**
          * LeaseView
-         * @description One control loop's lease; ``version`` is its fence.
+         * @description One control loop's lease.
+         *
+         *         Attributes:
+         *             version: Its fence.
+         *             held: Somebody has it now.
+         *             owner: Name of the process.
+         *             session: Its worker session, where one of that name lives.
+         *             age_s: Since it was taken.
+         *             guards: What only its holder does.
          */
         LeaseView: {
             job_name: string;
@@ -3737,9 +3975,13 @@ export interface components {
             last_started_at: string | null;
             last_completed_at: string | null;
             running: boolean;
+            held: boolean;
             version: number;
             owner: string | null;
+            session: number | null;
+            age_s: number | null;
             lease_until: string | null;
+            guards: string;
         };
         /**
          * LeasesNow
@@ -4084,6 +4326,15 @@ export interface components {
             next: string | null;
         };
         /**
+         * Page[DestinationView]
+         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         */
+        Page_DestinationView_: {
+            items: components["schemas"]["DestinationView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
          * Page[EntityStanding]
          * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
          */
@@ -4268,6 +4519,12 @@ export interface components {
          *             rows: So far, while it runs.
          *             attempts: That were begun.
          *             error: Of the last attempt that failed.
+         *             asked_at: When its stage began; none while it waits for that.
+         *             began_at: The last attempt.
+         *             waited_s: From when it was asked for until that attempt began, or until now.
+         *             took_s: That attempt, so far while it runs.
+         *             slowest: Its stage was over, or goes on, because of it: the last one of its stage.
+         *             worker: Who brings it now.
          */
         PartView: {
             listener: string;
@@ -4279,8 +4536,13 @@ export interface components {
             bytes: number;
             attempts: number;
             error: string | null;
+            asked_at: string | null;
             began_at: string | null;
             done_at: string | null;
+            waited_s: number | null;
+            took_s: number | null;
+            slowest: boolean;
+            worker: string | null;
         };
         /**
          * PartnerFigures
@@ -4601,6 +4863,15 @@ export interface components {
             created: boolean;
         };
         /**
+         * ReleasedLease
+         * @description A lease that was taken away: whoever had it, and the fence that is valid now.
+         */
+        ReleasedLease: {
+            job_name: string;
+            owner: string | null;
+            version: number;
+        };
+        /**
          * Replay
          * @description What a replay did, or would do.
          *
@@ -4730,7 +5001,7 @@ export interface components {
         ReportRequestBody: {
             type: string;
             /** @default {} */
-            conditions?: Record<string, never>;
+            conditions?: Record<string, unknown>;
             /** @default null */
             format?: ("csv" | "parquet") | null;
             /** @default null */
@@ -4759,7 +5030,7 @@ export interface components {
             set_by: string;
             created_at: string;
             updated_at: string;
-            definition: Record<string, never>;
+            definition: Record<string, unknown>;
         };
         /**
          * ReportTypeView
@@ -4925,6 +5196,22 @@ export interface components {
             execute_at?: string | null;
             /** @default null */
             delay?: string | null;
+        };
+        /**
+         * RetriedOutbox
+         * @description How many messages are due at once; ``more`` when some were left over: ask again.
+         */
+        RetriedOutbox: {
+            destination: string;
+            retried: number;
+            more: boolean;
+        };
+        /**
+         * RetryRequest
+         * @description Which destination is tried again now.
+         */
+        RetryRequest: {
+            destination: string;
         };
         /**
          * RotateRequest
@@ -5158,6 +5445,38 @@ export interface components {
             secret: string | null;
         };
         /**
+         * TaskTypeChange
+         * @description What is to be different about a task type; what is left out stays.
+         *
+         *         ``version`` is that of the type as it was read: when it has another one by now, nothing is changed.
+         */
+        TaskTypeChange: {
+            version?: number;
+            /** @example https://example.org/jobs */
+            target?: string;
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            timeout?: string;
+            max_attempts?: number;
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            retry_base?: string;
+            retry_factor?: number;
+            /**
+             * @description A number with its unit: d h m s ms
+             * @example 30s
+             */
+            retry_cap?: string;
+            final_statuses?: number[];
+            concurrency?: number | null;
+            rate_per_s?: number | null;
+            keep_history?: boolean;
+        };
+        /**
          * TaskTypeRequest
          * @description A task type, whole: what is left out gets its default.
          */
@@ -5296,6 +5615,31 @@ export interface components {
             ended_at: string | null;
         };
         /**
+         * TypeFigures
+         * @description One task type now. Counts stop at ``capped_at``; what nobody can tell yet is null.
+         *
+         *         ``failure_share`` is the share of attempts that failed of those that failed or succeeded, over about ten seconds.
+         */
+        TypeFigures: {
+            name: string;
+            due: number;
+            processing: number;
+            upcoming: number;
+            oldest_due_s: number;
+            started_per_s: number | null;
+            finished_per_s: components["schemas"]["FinishedRates"] | null;
+            failure_share: number | null;
+            lateness: components["schemas"]["LatenessNow"] | null;
+        };
+        /**
+         * TypeFiguresView
+         * @description Every type that has live jobs, or of which a living worker has something to say.
+         */
+        TypeFiguresView: {
+            items: components["schemas"]["TypeFigures"][];
+            capped_at: number;
+        };
+        /**
          * VersionDetail
          * @description One version, in the words that it was set with.
          */
@@ -5303,7 +5647,7 @@ export interface components {
             version: number;
             made_by: string;
             made_at: string;
-            definition: Record<string, never>;
+            definition: Record<string, unknown>;
         };
         /**
          * VersionView
@@ -5346,6 +5690,32 @@ export interface components {
             at: string;
             since: string;
             modules: components["schemas"]["ModuleWindows"][];
+        };
+        /**
+         * WorkerDetail
+         * @description One worker session and what it holds.
+         *
+         *         Attributes:
+         *             seen_ago_s: How old its last word is; one that lives renews every second or two.
+         *             facts: What it says of itself, with its ``counters`` since it began.
+         *             holds: At most 100 of each kind.
+         *             more: Kinds of which it holds more than are shown.
+         */
+        WorkerDetail: {
+            id: string;
+            name: string;
+            roles: string[];
+            version: string;
+            alive: boolean;
+            started_at: string;
+            seen_at: string;
+            seen_ago_s: number;
+            lease_until: string;
+            drain_requested_at: string | null;
+            lost_at: string | null;
+            facts: unknown;
+            holds: components["schemas"]["Holding"][];
+            more: string[];
         };
         /**
          * WorkerView
@@ -7046,6 +7416,86 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_task_type_v1_task_types__name__patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TaskTypeChange"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredTaskType"];
+                };
             };
             /** @description No key, or one that is unknown, expired or revoked */
             401: {
@@ -8851,7 +9301,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -8940,7 +9390,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -11060,7 +11510,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -12235,7 +12685,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -12391,7 +12841,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -12552,7 +13002,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -12632,7 +13082,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": Record<string, never>;
+                "application/json": Record<string, unknown>;
             };
         };
         responses: {
@@ -14708,80 +15158,6 @@ export interface operations {
             };
         };
     };
-    list_leases_v1_leases_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_LeaseView_"];
-                };
-            };
-            /** @description No key, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A value is not allowed */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Too many requests; see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The database is away; see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Any other error */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     list_alerts_v1_alerts_get: {
         parameters: {
             query?: {
@@ -15337,6 +15713,614 @@ export interface operations {
                 content: {
                     "application/json": unknown;
                     "text/event-stream": components["schemas"]["OverviewView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    task_type_figures_v1_task_types_figures_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TypeFiguresView"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_worker_v1_workers__worker__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                worker: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerDetail"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_leases_v1_leases_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_LeaseView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    release_lease_v1_leases__job_name__release_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                job_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReleasedLease"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_destinations_v1_outbox_destinations_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_DestinationView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    retry_destination_v1_outbox_retry_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RetryRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetriedOutbox"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    discard_message_v1_outbox__message__discard_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                message: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiscardedMessage"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    acknowledge_alert_v1_alerts__alert__acknowledge_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alert: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["AcknowledgeRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertView"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

@@ -15,6 +15,7 @@ export const theme = createTheme({
   fontSizes: { xs: "12px", sm: "13px", md: "14px", lg: "16px", xl: "19px" },
   headings: { fontWeight: "600", sizes: { h1: { fontSize: "20px" }, h2: { fontSize: "16px" }, h3: { fontSize: "14px" } } },
   focusRing: "auto",
+  // nothing is locked behind a dialogue: the page itself never scrolls, and the lock would write a style without the nonce
   components: {
     Button: { defaultProps: { size: "xs" } },
     TextInput: { defaultProps: { size: "xs" } },
@@ -28,7 +29,7 @@ export const theme = createTheme({
     Switch: { defaultProps: { size: "xs" } },
     ActionIcon: { defaultProps: { variant: "subtle", color: "gray" } },
     Tooltip: { defaultProps: { openDelay: 300, withArrow: true } },
-    Modal: { defaultProps: { centered: true, transitionProps: { duration: 80 } } },
-    Drawer: { defaultProps: { transitionProps: { duration: 100 } } },
+    Modal: { defaultProps: { lockScroll: false, centered: true, transitionProps: { duration: 80 } } },
+    Drawer: { defaultProps: { lockScroll: false, transitionProps: { duration: 100 } } },
   },
 });

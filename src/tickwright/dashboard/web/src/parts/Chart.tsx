@@ -86,7 +86,7 @@ function options({ lines, format, width, height, utc, setPointed }: Shape): uPlo
     scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [
       { ...axis, space: 70, size: 26, values: (_plot, splits) => splits.map((at) => clock(at, utc)) },
-      { ...axis, size: 54, space: 32, values: (_plot, splits) => splits.map(format) },
+      { ...axis, size: 54, space: 32, values: (_plot, splits) => splits.map((value) => format(value)) },
     ],
     series: [
       {},

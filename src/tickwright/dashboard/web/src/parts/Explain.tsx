@@ -18,13 +18,16 @@ export function Explain({ queryKey, load }: Props) {
   const found = useQuery({ queryKey, queryFn: ({ signal }) => load(signal) });
   if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
   if (found.data === undefined) return <Waiting lines={3} />;
+  const { summary, reasons } = found.data;
+  const first = reasons[0]?.text === summary ? reasons[0] : undefined;
+  const rest = first === undefined ? reasons : reasons.slice(1);
   return (
     <div className={classes.explain}>
       <Text size="sm" fw={600}>
-        {found.data.summary}
+        {summary} {first !== undefined && <Code>{first.code}</Code>}
       </Text>
       <ol>
-        {found.data.reasons.map((reason) => (
+        {rest.map((reason) => (
           <li key={reason.code + reason.text}>
             {reason.text} <Code>{reason.code}</Code>
           </li>

@@ -27,9 +27,11 @@ export function Json({ label, value, hidden = false }: Props) {
       </pre>
       <CopyButton value={text}>
         {({ copied, copy }) => (
-          <ActionIcon className={classes.copy} aria-label={copied ? "Copied" : `Copy ${label}`} onClick={copy}>
-            <Glyph name={copied ? "check" : "copy"} />
-          </ActionIcon>
+          <div className={classes.copy}>
+            <ActionIcon aria-label={copied ? "Copied" : `Copy ${label}`} onClick={copy}>
+              <Glyph name={copied ? "check" : "copy"} />
+            </ActionIcon>
+          </div>
         )}
       </CopyButton>
       {cut && (

@@ -10,9 +10,11 @@ interface Options<A, R> {
   told: (result: R, argument: A) => string | null;
   /** First parts of the query keys that are asked again. */
   touches: readonly string[];
+  /** The error is shown where the action is, by whoever started it. */
+  quiet?: boolean;
 }
 
-export function useAction<A, R>({ run, told, touches }: Options<A, R>) {
+export function useAction<A, R>({ run, told, touches, quiet = false }: Options<A, R>) {
   const queries = useQueryClient();
   return useMutation({
     mutationFn: run,
@@ -21,6 +23,7 @@ export function useAction<A, R>({ run, told, touches }: Options<A, R>) {
       if (message !== null) notifications.show({ message, autoClose: 5000 });
     },
     onError: (error) => {
+      if (quiet) return;
       const code = error instanceof Problem ? ` (${error.code})` : "";
       notifications.show({ title: "That did not work", message: `${error.message}${code}`, color: "red", autoClose: 10000 });
     },

@@ -8,7 +8,9 @@ import classes from "./overview.module.css";
 
 export function Alerts({ alerts }: { alerts: Overview["alerts"] }) {
   const all = alerts.critical + alerts.warning + alerts.info;
-  const side = <Link href="/alerts">{all === 0 ? "all alerts" : `${alerts.critical} critical, ${alerts.warning} warning, ${alerts.info} info`}</Link>;
+  const numbers = (["critical", "warning", "info"] as const).filter((severity) => alerts[severity] > 0);
+  const said = numbers.map((severity) => `${alerts[severity]} ${severity}`).join(", ");
+  const side = <Link href="/alerts">{said || "all alerts"}</Link>;
   return (
     <Panel title="Alerts" side={side}>
       {all === 0 && <p className={classes.calm}>Nothing fires.</p>}

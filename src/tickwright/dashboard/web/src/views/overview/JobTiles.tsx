@@ -32,14 +32,14 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         below={late === null ? "no start in the last minute" : `p50 ${bucket(late.p50_s)}, ${count(late.starts)} starts`}
         tone={late !== null && (late.p99_s === null || late.p99_s > LATE_S) ? "warn" : undefined}
       />
-      <Tile title="Started per second" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} run now`} />
+      <Tile title="Started per s" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} run now`} />
       <Tile
-        title="Completed per second"
+        title="Completed per s"
         value={perSecond(ended?.completed ?? null)}
         below={ended === null ? "" : `${rate(ended.retried ?? 0)} retried, ${rate(ended.cancelled ?? 0)} cancelled`}
       />
       <Tile
-        title="Failed per second"
+        title="Failed per s"
         value={perSecond(ended?.failed ?? null)}
         below={ended === null ? "" : `${rate(ended.given_back ?? 0)} given back`}
         tone={(ended?.failed ?? 0) > 0 ? "bad" : undefined}

@@ -1,0 +1,139 @@
+/** One task type: its figures, its settings, and what an admin may do. */
+import { Alert, Button, Group, Stack } from "@mantine/core";
+import { useState } from "react";
+import { Link } from "wouter";
+import { post } from "../../api/client";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
+import { Duration } from "../../parts/Duration";
+import { EmptyState } from "../../parts/EmptyState";
+import { Facts } from "../../parts/Facts";
+import { count, Figure } from "../../parts/Figure";
+import { Instant } from "../../parts/Instant";
+import { Side } from "../../parts/Side";
+import { StateBadge } from "../../parts/StateBadge";
+import { useAction } from "../../parts/useAction";
+import { Section } from "../../parts/View";
+import { Waiting } from "../../parts/Waiting";
+import { stateOf, type Row, type TaskType } from "./rows";
+import { TypeForm } from "./TypeForm";
+
+interface Props {
+  name: string;
+  row: Row | undefined;
+  known: boolean;
+  onSecret: (secret: string) => void;
+  onClose: () => void;
+}
+
+export function TypeDrawer({ name, row, known, onSecret, onClose }: Props) {
+  return (
+    <Side open={name !== ""} title={name} onClose={onClose}>
+      {row === undefined && !known && <Waiting />}
+      {row === undefined && known && <EmptyState title="There is no such task type">It may have been deleted.</EmptyState>}
+      {row !== undefined && <Shown row={row} onSecret={onSecret} />}
+    </Side>
+  );
+}
+
+function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void }) {
+  const isAdmin = useMay("admin");
+  const { type, now, cap } = row;
+  return (
+    <Stack gap="lg">
+      {isAdmin && type !== null && <Actions type={type} onSecret={onSecret} />}
+      {type === null && (
+        <Alert color="red" variant="light" title="Nobody has registered this type">
+          Its jobs wait until it is: start the worker whose handlers have it, or create it here with a target.
+        </Alert>
+      )}
+      {type !== null && type.gone_at !== null && (
+        <Alert color="red" variant="light" title="Its endpoint answered 410">
+          Its jobs wait since <Instant at={type.gone_at} />. Enable it when the endpoint is there again, or give it another target.
+        </Alert>
+      )}
+      <Section title="Now">
+        <Facts
+          of={[
+            ["State", <StateBadge key="state" {...stateOf(row)} />],
+            ["Due", <Link key="due" href={`/jobs?state=pending&type=${encodeURIComponent(row.name)}`}>{count(now?.due ?? 0, cap)}</Link>],
+            ["Oldest due", <Duration key="oldest" seconds={now?.due ? now.oldest_due_s : null} />],
+            ["Running", count(now?.processing ?? 0, cap)],
+            ["Upcoming", count(now?.upcoming ?? 0, cap)],
+            ["Started per s", <Figure key="started" value={now?.started_per_s} as="rate" />],
+            ["Completed per s", <Figure key="completed" value={now?.finished_per_s?.completed} as="rate" />],
+            ["Failure share", <Figure key="failed" value={now?.failure_share} as="percent" />],
+            ["Failed jobs", <Link key="jobs" href={`/jobs?state=failed&type=${encodeURIComponent(row.name)}`}>show</Link>],
+          ]}
+        />
+      </Section>
+      {type !== null && <Settings type={type} />}
+    </Stack>
+  );
+}
+
+function Settings({ type }: { type: TaskType }) {
+  return (
+    <Section title="Settings">
+      <Facts
+        of={[
+          ["Target", type.target],
+          ["Timeout", type.timeout],
+          ["Attempts at most", String(type.max_attempts)],
+          ["Back-off", `${type.retry_base} × ${type.retry_factor}, up to ${type.retry_cap}`],
+          ["Final statuses", type.final_statuses.join(", ") || "none"],
+          ["Concurrency", type.concurrency === null ? "no limit" : count(type.concurrency)],
+          ["Rate", type.rate_per_s === null ? "no limit" : `${type.rate_per_s}/s`],
+          ["History", type.keep_history ? "kept" : "not kept"],
+          ["Signing secrets", String(type.signing_secrets)],
+          ["Version", String(type.version)],
+          ["Changed", <Instant key="changed" at={type.updated_at} />],
+        ]}
+      />
+    </Section>
+  );
+}
+
+function Actions({ type, onSecret }: { type: TaskType; onSecret: (secret: string) => void }) {
+  const confirm = useConfirm();
+  const [editing, setEditing] = useState(false);
+  const path = { name: type.name };
+  const waits = type.paused_at !== null || type.gone_at !== null;
+  const flip = useAction({
+    run: () => (waits ? post("/v1/task-types/{name}/enable", { path }) : post("/v1/task-types/{name}/pause", { path })),
+    told: () => `${type.name} ${waits ? "is enabled" : "is paused"}`,
+    touches: ["task-types", "jobs"],
+  });
+  const rotate = useAction({
+    run: () => post("/v1/task-types/{name}/rotate-secret", { path, body: {} }),
+    told: ({ secret }) => {
+      onSecret(secret);
+      return null;
+    },
+    touches: ["task-types"],
+  });
+  async function ask(): Promise<void> {
+    const question = waits
+      ? { title: "Enable 1 task type?", text: `Jobs of ${type.name} that are due start at once, within its limits.`, does: "Enable" }
+      : { title: "Pause 1 task type?", text: `Jobs of ${type.name} wait until it is enabled; what runs goes on.`, does: "Pause", danger: true };
+    if (await confirm(question)) flip.mutate();
+  }
+  async function askRotate(): Promise<void> {
+    const text = `A new secret signs the callbacks of ${type.name} from now on; the old ones sign beside it for 24 hours. It is shown once.`;
+    if (await confirm({ title: "Rotate 1 signing secret?", text, does: "Rotate" })) rotate.mutate();
+  }
+  return (
+    <Group gap="xs">
+      <Button onClick={() => setEditing(true)}>Edit</Button>
+      <Button variant="default" loading={flip.isPending} onClick={() => void ask()}>
+        {waits ? "Enable" : "Pause"}
+      </Button>
+      {/^(https?|wss?):/.test(type.target) && (
+        <Button variant="default" loading={rotate.isPending} onClick={() => void askRotate()}>
+          Rotate secret
+        </Button>
+      )}
+      {editing && <TypeForm type={type} onClose={() => setEditing(false)} onSecret={onSecret} />}
+    </Group>
+  );
+}
