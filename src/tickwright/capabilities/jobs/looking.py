@@ -6,7 +6,7 @@ goes on from there with a cursor. Three shortcuts spare the walk: ids, a type wi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -96,7 +96,7 @@ class _Place:
 
     source: str
     ids: list[int] | None = None
-    rows_max: int = LOOK_MAX
+    rows_max: int = field(default_factory=lambda: LOOK_MAX)
 
 
 class Looking:
