@@ -146,6 +146,22 @@ async def test_burn_rates_are_those_of_the_slices_and_days(api: RunningApi) -> N
     (await api.viewer.get("/v1/accounts/nobody/freshness")).says(404, "account_not_found")
 
 
+async def test_the_list_says_what_the_freshness_of_each_account_comes_to(api: RunningApi) -> None:
+    """Budget and burn rate are those of the detail; an account that nobody judged has none."""
+    for name in ("acme", "fresh"):
+        await api.admin.send("PUT", f"/v1/accounts/{name}", {"freshness_objective": 0.9})
+    await api.pool.execute(JUDGED, "acme", 1.0)
+    for minutes, ago, polls, fresh in ((5, 10, 100, 50), (5, 120, 100, 100), (1440, 2880, 800, 800)):
+        await api.pool.execute(SLICE, "acme", minutes, ago, polls, fresh)
+    detail = (await api.viewer.get("/v1/accounts/acme")).json["freshness"]
+    for sort in ("id", "lag"):
+        acme, unjudged = (await api.viewer.get(f"/v1/accounts?sort={sort}")).json["items"]
+        assert acme["error_budget_left"] == pytest.approx(detail["error_budget_left"]) == pytest.approx(0.5)
+        assert acme["burn_rate"] == pytest.approx(detail["burn"][0]["rate"]) == pytest.approx(5.0)
+        assert acme["recent_share"] == detail["recent"]["share"]
+        assert [unjudged[name] for name in ("recent_share", "error_budget_left", "burn_rate")] == [None] * 3
+
+
 async def filled(ground: Ground) -> int:
     """Place 1,200 trackers of ``acme`` on a wheel of two hours, two thirds of them at dhl, with a turn of each slot."""
     slot = await ground.wheel(120)

@@ -121,6 +121,7 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
     }
     assert max(pages.values()) < 1_500, pages
     heavy = {
+        "budgets": await ask(freshness._SQL["budgets"], [f"a{n:04}" for n in range(1, 51)]),
         "heat": await ask(heat._SQL["heat"], day, now, None, 5),
         "coming": await ask(preview._SQL["coming"]),
         "counted": await ask(preview._SQL["counted"], 1, 1_000),

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.polling.courier_terms import read_http
-from tickwright.capabilities.polling.freshness import read_freshness, read_series
+from tickwright.capabilities.polling.freshness import BudgetLine, read_budgets, read_freshness, read_series
 from tickwright.capabilities.polling.requests import AccountChange, AccountRequest, check_account, check_partner
 from tickwright.capabilities.polling.views import (
     AccountDetail,
+    AccountLine,
     AccountView,
     FreshSeries,
     PartnerView,
@@ -48,8 +49,8 @@ class Accounts:
 
     async def list(
         self, *, sort: str = "id", text: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
-    ) -> Page[AccountView]:
-        """Return one page of accounts.
+    ) -> Page[AccountLine]:
+        """Return one page of accounts, each with what its freshness comes to.
 
         Args:
             sort: ``id``, or ``lag``: the worst first, of the first 10,000 accounts by their ids.
@@ -67,7 +68,9 @@ class Accounts:
         else:
             after = "" if cursor is None else await self._cursors.read(cursor, str, *listing)
             rows = await fetch_page(self._pool, _SQL["list_accounts"], after, limit + 1, text, LOOKED_MAX)
-        items = [view(AccountView, row) for row in rows[:limit] if row["account_id"] is not None]
+        found = [row for row in rows[:limit] if row["account_id"] is not None]
+        budgets = await read_budgets(self._pool, [row["account_id"] for row in found])
+        items = [view(AccountLine, row, **_budget(budgets, row)) for row in found]
         position = _position(rows, items, limit, sort)
         return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
@@ -174,6 +177,11 @@ async def _write(connection: Connection, account_id: str, settings: AccountReque
         _SQL["put_account"], account_id, settings.polling_interval_minutes, settings.max_age_days,
         settings.polls_per_slice_max, settings.freshness_objective,
     )  # fmt: skip
+
+
+def _budget(budgets: Mapping[str, BudgetLine], row: Any) -> dict[str, float | None]:
+    """Return what was found for a row; an account that is deleted in between has nothing."""
+    return budgets.get(row["account_id"], BudgetLine(None, None, None))._asdict()
 
 
 def _position(rows: Sequence[Any], items: Sequence[AccountView], limit: int, sort: str) -> Any:

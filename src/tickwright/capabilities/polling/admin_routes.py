@@ -17,6 +17,7 @@ from tickwright.capabilities.polling.requests import (
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.views import (
     AccountDetail,
+    AccountLine,
     AccountView,
     FreshSeries,
     PartnerView,
@@ -41,7 +42,7 @@ def account_routes(router: APIRouter, service: PollingService, gate: Gate) -> No
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     accounts = service.accounts
 
-    @router.get("/v1/accounts", tags=["accounts"], dependencies=viewer, **answers(Page[AccountView]))
+    @router.get("/v1/accounts", tags=["accounts"], dependencies=viewer, **answers(Page[AccountLine]))
     async def list_accounts(
         sort: Annotated[Literal["id", "lag"], Query(description="`lag`: the worst first")] = "id",
         text: Annotated[str | None, Query(min_length=1, max_length=200, description="That the id holds")] = None,

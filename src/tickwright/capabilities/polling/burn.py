@@ -67,7 +67,7 @@ def burn_rates(judged_until: datetime, objective: float, counts: Sequence[Counte
 
 
 def _rate(window: BurnWindow, from_at: datetime, objective: float, long: Counted, short: Counted) -> BurnRate:
-    rate, short_rate = (_burnt(one, objective) for one in (long, short))
+    rate, short_rate = (burnt(one, objective) for one in (long, short))
     return BurnRate(
         window=window.name,
         from_at=from_at,
@@ -82,7 +82,8 @@ def _rate(window: BurnWindow, from_at: datetime, objective: float, long: Counted
     )
 
 
-def _burnt(counted: Counted, objective: float) -> float | None:
+def burnt(counted: Counted, objective: float) -> float | None:
+    """Return the rate at which a window used up the budget; nothing where nothing was judged."""
     if not counted.polls:
         return None
     return (counted.polls - counted.fresh) / counted.polls / (1 - objective)

@@ -9,10 +9,11 @@ and, later, in days.
 The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from tickwright.capabilities.polling.burn import Counted, begins, burn_rates
+from tickwright.capabilities.polling.burn import Counted, begins, burn_rates, burnt
 from tickwright.capabilities.polling.views import BurnRate, FreshCounts, Freshness, FreshSlice
 from tickwright.capabilities.polling.wheels_store import WANTED
 from tickwright.ports.lease import HeldLease
@@ -29,6 +30,14 @@ _SQL = {
     name: sql.replace("{wanted}", WANTED)
     for name, sql in load("tickwright.capabilities.polling.sql", "freshness.sql").items()
 }
+
+
+class BudgetLine(NamedTuple):
+    """What the freshness of one account comes to; see :class:`~tickwright.capabilities.polling.views.AccountLine`."""
+
+    recent_share: float | None
+    error_budget_left: float | None
+    burn_rate: float | None
 
 
 class Judge:
@@ -65,6 +74,19 @@ async def read_freshness(pool: Pool, account_no: int) -> Freshness:
     return freshness_of(row, burn)
 
 
+async def read_budgets(pool: Pool, account_ids: Sequence[str]) -> dict[str, BudgetLine]:
+    """Return what the freshness of some accounts comes to, in one statement."""
+    return {row["account_id"]: _budget_of(row) for row in await pool.fetch(_SQL["budgets"], list(account_ids))}
+
+
+def _budget_of(row: Any) -> BudgetLine:
+    return BudgetLine(
+        recent_share=_counts(row["recent_polls"], row["recent_fresh"]).share,
+        error_budget_left=_budget_left(_counts(row["polls"], row["fresh"]), row["objective"]),
+        burn_rate=burnt(Counted(row["hour_polls"], row["hour_fresh"]), row["objective"]),
+    )
+
+
 async def read_series(pool: Pool, account_no: int, since: datetime) -> list[FreshSlice]:
     """Return how fresh one account was since an instant."""
     return [view(FreshSlice, row) for row in await pool.fetch(_SQL["series"], account_no, since, SLICES_MAX)]
@@ -73,7 +95,6 @@ async def read_series(pool: Pool, account_no: int, since: datetime) -> list[Fres
 def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
     """Return what a row of the query ``show`` says; ``burn`` is empty where nothing was judged lately."""
     month = _counts(row["polls"], row["fresh"])
-    budget = None if month.share is None else 1 - (1 - month.share) / (1 - row["objective"])
     return Freshness(
         objective=row["objective"],
         lag_ratio=row["lag_ratio"],
@@ -81,9 +102,13 @@ def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
         stale_since=row["stale_since"],
         recent=_counts(row["recent_polls"], row["recent_fresh"]),
         month=month,
-        error_budget_left=budget,
+        error_budget_left=_budget_left(month, row["objective"]),
         burn=burn,
     )
+
+
+def _budget_left(month: FreshCounts, objective: float) -> float | None:
+    return None if month.share is None else 1 - (1 - month.share) / (1 - objective)
 
 
 def _counts(polls: int, fresh: int) -> FreshCounts:

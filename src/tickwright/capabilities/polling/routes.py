@@ -42,6 +42,7 @@ from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.tracker_list import TrackerQuery, states_of
 from tickwright.capabilities.polling.views import (
     AccountDetail,
+    AccountLine,
     AccountView,
     EndedTracker,
     EventOutcome,
@@ -65,9 +66,9 @@ from tickwright.ports.views import Explanation, Page
 
 CSV = "text/csv"
 STRUCTS: tuple[Any, ...] = (
-    AccountChange, AccountDetail, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget, CallCounts,
+    AccountChange, AccountDetail, AccountLine, AccountLoad, AccountRequest, AccountView, BreakerNow, Budget, CallCounts,
     EndedTracker, EventOutcome, EventRequest, Explanation, FreshSeries, HeatCell, ImportResult, LoadPreview,
-    Page[AccountView], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerFigures, PartnerLoad,
+    Page[AccountLine], Page[PartnerView], Page[SliceView], Page[TrackerView], PartnerFigures, PartnerLoad,
     PartnerView, PreviewRequest, QuietNow, Quota, RegisteredTracker, Replay, ReplayRequest, Share, SliceHeat,
     SliceView, StoredAccount, StoredPartner, TrackerDetail, TrackerRequest, TrackerView, WaitingPolls, WholeLoad,
 )  # fmt: skip

@@ -36,6 +36,20 @@ class AccountView(msgspec.Struct, kw_only=True):
     updated_at: datetime
 
 
+class AccountLine(AccountView, kw_only=True):
+    """An account in a listing, with what its freshness comes to; :class:`AccountDetail` has all of it.
+
+    Attributes:
+        recent_share: The share of the last interval's polls that was fresh.
+        error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
+        burn_rate: How fast it was used up within the last hour that was judged: at 1 it lasts for a month exactly.
+    """
+
+    recent_share: float | None
+    error_budget_left: float | None
+    burn_rate: float | None
+
+
 class FreshCounts(msgspec.Struct, kw_only=True):
     """Turns that were judged; ``share`` is that of the fresh ones, nothing when there are none."""
 

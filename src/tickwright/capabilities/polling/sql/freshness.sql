@@ -116,6 +116,20 @@ SELECT c.freshness_objective AS objective, l.due_at AS judged_until, l.lag AS la
      FROM tickwright.account_freshness f WHERE f.account_no = c.account_no) AS f
  WHERE c.account_no = $1;
 
+-- name: budgets
+-- How fresh each of the accounts $1 is: its last interval, what was judged within a month, and within the last hour that was judged.
+-- Index: polling_schedule_config_pkey, account_lags_pkey, account_freshness_pkey.
+SELECT c.account_id, c.freshness_objective AS objective, coalesce(l.polls, 0) AS recent_polls, coalesce(l.fresh, 0) AS recent_fresh, f.*
+  FROM tickwright.polling_schedule_config c
+  LEFT JOIN tickwright.judged_accounts l ON l.account_no = c.account_no
+ CROSS JOIN LATERAL (
+   SELECT coalesce(sum(f.polls), 0)::bigint AS polls, coalesce(sum(f.fresh), 0)::bigint AS fresh,
+          coalesce(sum(f.polls) FILTER (WHERE f.minutes = 5 AND f.from_at >= hour.begins), 0)::bigint AS hour_polls,
+          coalesce(sum(f.fresh) FILTER (WHERE f.minutes = 5 AND f.from_at >= hour.begins), 0)::bigint AS hour_fresh
+     FROM (SELECT date_bin('5 minutes', l.due_at - interval '1 hour', 'epoch') AS begins) AS hour
+     JOIN tickwright.account_freshness f ON f.account_no = c.account_no) AS f
+ WHERE c.account_id = ANY ($1::text[]);
+
 -- name: burn
 -- What was judged of an account since each of the instants $2, in their order; whole slices, and whole days where they are folded.
 -- Index: account_freshness_pkey.
