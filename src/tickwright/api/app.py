@@ -25,6 +25,8 @@ from tickwright.api.context import ApiContext
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
 from tickwright.api.desk_routes import STRUCTS as DESK_STRUCTS
 from tickwright.api.desk_routes import desk_routes
+from tickwright.api.figure_routes import STRUCTS as FIGURE_STRUCTS
+from tickwright.api.figure_routes import figure_routes
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
 from tickwright.api.openapi import document, is_open, is_open_ended
@@ -47,6 +49,7 @@ from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.rest import answer
 from tickwright.ports.user_data import let_see
+from tickwright.runtime.type_figures import TypesNow
 from tickwright.store.bounds import within
 
 _log = structlog.get_logger("tickwright.api")
@@ -175,6 +178,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     app.include_router(campaign_routes(context.campaigns, gate))
     app.include_router(operation_routes(context, gate))
     app.include_router(overview_routes(context.overview, gate))
+    app.include_router(figure_routes(TypesNow(context.pool), gate))
     app.include_router(desk_routes(context, gate))
     app.include_router(receiver_routes(context.receivers, gate))
     app.include_router(key_routes(context, gate))
@@ -183,7 +187,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     async def openapi() -> Response:
         """Return this document."""
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
-        ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
+        ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *FIGURE_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
         return answer(document(app, ours))
 
     return app
