@@ -30,7 +30,7 @@ from tickwright.ports.fanout import DeadTasks
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_desk import PollDesk
-from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots
+from tickwright.runtime.snapshot import Snapshots
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
 from tickwright.wiring.front import Front
@@ -154,11 +154,12 @@ async def running_api(
     path_prefix: str = "",
     payloads_from: Role = Role.VIEWER,
     page: Any = None,
-    streams_max: int = STREAMS_MAX,
+    looks: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[RunningApi]:
     """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
 
-    Campaigns have the sources of ``audiences``, none by default; ``page`` stands beside the API as in a process.
+    Campaigns have the sources of ``audiences``, none by default; ``page`` stands beside the API as in a process;
+    ``looks`` are arguments of the overview.
     """
     if keeping is None:
         with in_a_folder() as place:
@@ -173,7 +174,7 @@ async def running_api(
                 path_prefix=path_prefix,
                 payloads_from=payloads_from,
                 page=page,
-                streams_max=streams_max,
+                looks=looks,
             ) as api:
                 yield api
         return
@@ -185,7 +186,7 @@ async def running_api(
     async def readiness() -> Readiness:
         return ready()
 
-    overview = Snapshots(pool, version="0.0.0", streams_max=streams_max)
+    overview = Snapshots(pool, version="0.0.0", **(looks or {}))
     context = ApiContext(
         pool=pool,
         jobs=service,

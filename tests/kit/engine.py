@@ -22,6 +22,7 @@ from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.broker import Broker
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.runtime.counters import Counters
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
 
@@ -100,6 +101,7 @@ async def running_engine(
     worker = JobWorker(
         pool, session, registry, brokers or {}, direct_url=url if direct else None, limits=limits, probe=probe
     )
+    session.facts["counters"] = Counters(worker).say
     await session.open()
     engine = Engine(url, pool, session, worker)
     engine.tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]

@@ -14,6 +14,7 @@ from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.types_store import register_handler
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
+from tickwright.runtime.counters import Counters
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import open_pool
 
@@ -53,8 +54,9 @@ async def main() -> None:
     terms = LeaseTerms(timedelta(seconds=ttl_s), timedelta(seconds=ttl_s / 5))
     session = WorkerSession(pool, name=f"test:{os.getpid()}", roles=["worker"], version="0", terms=terms)
     limits = WorkerLimits(concurrency=int(os.environ["ENGINE_CONCURRENCY"]), threads=2)
-    await session.open()
     worker = JobWorker(pool, session, registry, {}, direct_url=url, limits=limits)
+    session.facts["counters"] = Counters(worker).say
+    await session.open()
     tasks = [asyncio.create_task(session.run()), asyncio.create_task(worker.run())]
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

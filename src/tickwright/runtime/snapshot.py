@@ -1,7 +1,8 @@
 """One snapshot a second for everybody who looks, and none while nobody does.
 
 However many pages are open, a process asks the database once: a statement for what changes from second to second and
-two of those that may be some seconds old, in turn. Each may take a second. A look costs at most a tenth of the time:
+two of those that may be some seconds old, in turn; a count that stopped at its bound is made anew with every fifth
+look. Each may take a second. A look costs at most a tenth of the time:
 when the database is slow, looks become rare instead of making it slower. While it does not answer, the last snapshot
 goes on, and says since when it is stale and why.
 
@@ -33,6 +34,7 @@ LOOKED_AT_S = 5.0
 FRESH_S = 1.5
 SHARE_OF_TIME = 0.1
 SLOW_PER_LOOK = 2
+RECOUNT_EVERY = 5
 STREAMS_MAX = 200
 REREAD = timedelta(seconds=1)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,6 +108,8 @@ class Snapshots:
         self._rates, self._changes, self._series = Rates(), Changes(), Series()
         self._parts: dict[str, Any] = {}
         self._turn = cycle(READINGS)
+        self._recount = cycle(range(RECOUNT_EVERY))
+        self._moment: Moment | None = None
         self._seen_at = LONG_AGO
         self._view: OverviewView | None = None
         self._reading: asyncio.Task[tuple[Moment, dict[str, Any]]] | None = None
@@ -163,6 +167,11 @@ class Snapshots:
     def streams(self) -> int:
         """How many streams are open."""
         return len(self._subscribers)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nobody looks, so that nothing is asked."""
+        return not self._is_wanted()
 
     def _is_wanted(self) -> bool:
         return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
@@ -244,7 +253,8 @@ class Snapshots:
         async with self._pool.acquire(timeout=ANSWER_S) as connection:
             await self._probe.reached("overview.before_reading")
             self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
-            moment = await read_moment(connection, after=self._seen_at, keys=self._asked_keys)
+            before = self._moment if next(self._recount) else None
+            moment = await read_moment(connection, after=self._seen_at, keys=self._asked_keys, before=before)
             return moment, await self._read_some(connection)
 
     async def _read_some(self, connection: Connection) -> dict[str, Any]:
@@ -256,6 +266,7 @@ class Snapshots:
 
     def _take(self, moment: Moment, parts: dict[str, Any]) -> None:
         self._parts |= parts
+        self._moment = moment
         self._seen_at = moment.at - REREAD
         self._rates.take(moment.at.timestamp(), {one.id: (one.seen_s, one.said()) for one in moment.sessions})
         self._rates.take_due(moment.due, cap=COUNT_MAX)

@@ -1,7 +1,7 @@
 -- name: now
--- What changes from second to second, each count up to $1: jobs, whom we live with (what sessions seen after $2 say of themselves; $3 at
--- most), which of the API keys $4 are good, and the $5 youngest jobs. Index: scheduled_tasks_due, one bounded range a lane; workers_pkey,
--- api_keys_pkey, and the primary keys of the live table and of each day.
+-- What changes from second to second: jobs that are due, up to $1, and that wait, up to $6 (0 counts none); whom we live with (what sessions
+-- seen after $2 say of themselves; $3 at most), which of the API keys $4 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
+-- one bounded range a lane; workers_pkey, api_keys_pkey, and the primary keys of the live table and of each day.
 WITH RECURSIVE lane AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
   UNION ALL
@@ -23,8 +23,8 @@ SELECT clock_timestamp() AS at,
           SELECT FROM lanes CROSS JOIN LATERAL (
             SELECT FROM ONLY tickwright.scheduled_tasks t
              WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
-               AND coalesce(t.retry_at, t.execute_at) > now() LIMIT $1) AS bounded
-           LIMIT $1) AS waiting) AS waiting,
+               AND coalesce(t.retry_at, t.execute_at) > now() LIMIT $6::integer) AS bounded
+           LIMIT $6) AS waiting) AS waiting,
        (SELECT coalesce(date_part('epoch', clock_timestamp() - min(head.due_at)), 0)
           FROM lanes CROSS JOIN LATERAL (
             SELECT coalesce(t.retry_at, t.execute_at) AS due_at FROM ONLY tickwright.scheduled_tasks t

@@ -1,0 +1,139 @@
+"""The overview says what is: compared with real work, real alerts and a worker that is killed."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from kit.api import running_api
+from kit.engine import SHORT, WorkerProcess, running_engine
+from kit.streams import open_stream
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.model import Job
+
+STARTS = 60
+
+
+async def test_its_figures_are_those_of_real_work(database_url: str) -> None:
+    """Due, waiting and running as the table and the worker have them; each start is counted once, by its lateness."""
+    gate = asyncio.Event()
+
+    async def work(_: Job) -> None:
+        await gate.wait()
+
+    async with running_api(database_url) as api, running_engine(database_url, {"work": work}, terms=SHORT) as engine:
+        async with open_stream(api.viewer) as stream:
+            await stream.until(lambda one: one["jobs"]["started_per_s"] is not None and one["workers"]["alive"] == 1)
+            for _ in range(STARTS):
+                await engine.insert("work")
+            for _ in range(7):
+                await engine.insert("nobodys", at="now() - interval '90 seconds'")
+            await engine.insert("work", at="now() + interval '1 hour'")
+            found = await stream.until(lambda one: one["jobs"]["running"] == STARTS)
+            jobs = found["jobs"]
+            assert (jobs["due"], jobs["waiting"], jobs["capped_at"]) == (7, 1, 10_000)
+            assert 90 <= jobs["oldest_due_s"] < 150
+            assert jobs["lateness"]["starts"] == STARTS
+            assert 0 < jobs["lateness"]["p50_s"] <= jobs["lateness"]["p99_s"]
+            assert jobs["not_caught_up"] in {"not_catching_up", "measuring"}
+            assert jobs["latest"][0]["task_type"] == "work"
+            gate.set()
+            ended = await stream.until(lambda one: one["jobs"]["running"] == 0)
+            assert ended["jobs"]["finished_per_s"]["completed"] > 0
+            assert ended["jobs"]["finished_per_s"]["failed"] == 0
+            assert ended["jobs"]["started_per_s"] > 0
+            assert ended["changes"]["jobs"] > found["changes"]["jobs"]
+            assert ended["series"] is None
+        asked = (await api.viewer.get("/v1/overview")).json
+        assert asked["stale_since"] is None
+        assert len(asked["series"]["due"]) == len(asked["series"]["at"]) >= 1
+        assert asked["workers"]["by_role"] == {"worker": 1}
+
+
+async def test_a_killed_worker_is_no_longer_counted(database_url: str, tmp_path: Path) -> None:
+    """What it said counts until its lease is over; then its jobs are the other's, and it is among the lost."""
+    async with running_api(database_url) as api, running_engine(database_url, terms=SHORT) as engine:
+        process = WorkerProcess(database_url, tmp_path / "log", lease_s=1.5, concurrency=20, work_s=120)
+        try:
+            async with open_stream(api.viewer) as stream:
+                await stream.until(lambda one: one["workers"]["alive"] == 2)
+                for _ in range(5):
+                    await engine.insert("work")
+                await stream.until(lambda one: one["jobs"]["running"] == 5)
+                process.kill9()
+                found = await stream.until(lambda one: one["workers"]["alive"] == 1)
+                assert found["jobs"]["running"] == 0
+                lost = await stream.until(lambda one: one["workers"]["lost_lately"] == 1)
+                assert lost["stale_since"] is None
+                await stream.until(lambda one: one["jobs"]["due"] == 5)
+        finally:
+            process.process.kill()
+            process.process.wait()
+
+
+async def test_everything_beside_jobs_is_read_too(database_url: str) -> None:
+    """Alerts by severity and the newest, leases that are overdue, the outbox by destination, dead letters."""
+    async with running_api(database_url) as api:
+        await api.pool.execute(
+            """INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
+               VALUES ('r', 'a', 'critical', 'it burns', 'firing'), ('r', 'b', 'warning', 'it smokes', 'firing'),
+                      ('r', 'c', 'critical', 'it burnt', 'resolved')"""
+        )
+        await api.pool.execute(
+            """INSERT INTO tickwright.job_config (job_name, running, owner, lease_until, version)
+               VALUES ('upkeep', true, 'x', now() - interval '1 minute', 3),
+                      ('relay', true, 'x', now() + interval '1 hour', 1),
+                      ('alerting', false, NULL, NULL, 1)"""
+        )
+        await api.pool.execute(
+            """INSERT INTO tickwright.outbox (destination, payload, error_message, attempts)
+               VALUES ('amqp:a', '1', 'refused', 1), ('amqp:a', '2', NULL, 0), ('kafka:b', '3', NULL, 0)"""
+        )
+        await api.pool.execute(
+            """INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)
+               VALUES (99, 'amqp:a', '1', '{}', now(), 5)"""
+        )
+        found = (await api.viewer.get("/v1/overview")).json
+        alerts = found["alerts"]
+        assert (alerts["critical"], alerts["warning"], alerts["info"]) == (1, 1, 0)
+        assert [one["summary"] for one in alerts["newest"]] == ["it smokes", "it burns"]
+        assert found["leases"] == {"held": 1, "free": 1, "overdue": ["upkeep"]}
+        outbox = found["outbox"]
+        assert (outbox["waiting"], outbox["destinations"], outbox["failing"]) == (3, 2, 1)
+        assert found["dead_letters"] == {"jobs": 0, "outbox": 1, "fanout": None}
+        assert found["jobs"]["not_caught_up"] == "nothing_due"
+        assert found["jobs"]["started_per_s"] == 0
+
+
+async def test_a_change_moves_the_number_of_its_list_and_of_no_other(database_url: str) -> None:
+    """So that a view fetches its list again when there is something new, and only then."""
+    async with running_api(database_url, looks={"every_s": 0.05}) as api, open_stream(api.viewer) as stream:
+        before = (await stream.next())["changes"]
+        await api.pool.execute(
+            "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
+            "VALUES ('r', 'a', 'info', 'news', 'firing')"
+        )
+        after = (await stream.until(lambda one: one["changes"]["alerts"] != before["alerts"]))["changes"]
+        assert {name for name in after if after[name] != before[name]} == {"alerts"}
+
+
+async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
+    """A page that was closed costs nothing; a question alone is answered anew, and again for some seconds."""
+    asked: list[str] = []
+
+    class Counting:
+        """A probe that counts."""
+
+        async def reached(self, name: str, **_: Any) -> None:
+            """Count."""
+            asked.append(name)
+
+    async with running_api(database_url, looks={"every_s": 0.05, "probe": Counting()}) as api:
+        async with open_stream(api.viewer) as stream:
+            await stream.next()
+            await stream.next()
+        await eventually_async(lambda: api.overview.streams == 0, what="the stream's place is free")
+        assert asked
+        await eventually_async(lambda: api.overview.is_resting, 10, what="nobody looks")
+        seen = len(asked)
+        assert (await api.viewer.get("/v1/workers")).status == 200
+        assert len(asked) == seen

@@ -1,0 +1,143 @@
+"""The stream: one message for all, bounded, gone with its key, and honest while the database is away."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from kit.api import running_api
+from kit.streams import open_stream
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+from tickwright.api import event_stream
+from tickwright.domain.errors import Unavailable
+from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots
+from tickwright.store.pool import Pool, open_pool
+
+
+async def test_it_is_what_browsers_expect(database_url: str) -> None:
+    """An event stream that nobody keeps, packs or collects, with a time to come back after."""
+    async with running_api(database_url) as api, open_stream(api.viewer) as stream:
+        headers = stream.answer.headers
+        assert headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert headers["cache-control"] == "no-store, no-transform"
+        assert "content-encoding" not in headers
+        assert "content-length" not in headers
+        assert await stream.answer.content.readline() == b"retry: 2000\n"
+        first, second = await stream.next(), await stream.next()
+        assert first["at"] < second["at"]
+
+
+async def test_it_ends_with_its_key(database_url: str) -> None:
+    """Within a second; others go on."""
+    async with running_api(database_url) as api, open_stream(api.viewer) as gone, open_stream(api.operator) as stays:
+        await gone.next()
+        keys = (await api.admin.get("/v1/keys")).json["items"]
+        key_id = next(one["id"] for one in keys if one["role"] == "viewer")
+        assert (await api.admin.post(f"/v1/keys/{key_id}/revoke")).status == 200
+        await gone.ended(3.0)
+        await stays.next()
+        assert api.overview.streams == 1
+
+
+async def test_it_ends_when_the_process_is_to_end(database_url: str) -> None:
+    """At once, so that the server can; whoever comes then is sent to another process."""
+    async with running_api(database_url) as api, open_stream(api.viewer) as stream:
+        await stream.next()
+        await api.overview.quiesce()
+        await stream.ended(3.0)
+        (await api.viewer.get("/v1/stream")).says(503, "draining")
+
+
+async def test_there_is_a_bound_and_a_place_that_is_left_is_free(database_url: str) -> None:
+    """Too many are told to ask for the overview instead; it is there for them."""
+    async with running_api(database_url, looks={"streams_max": 2}) as api:
+        async with open_stream(api.viewer), open_stream(api.admin):
+            refused = (await api.viewer.get("/v1/stream")).says(503, "too_many_streams")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert (await api.viewer.get("/v1/overview")).status == 200
+        await eventually_async(lambda: api.overview.streams == 0, what="both places are free")
+        async with open_stream(api.viewer) as stream:
+            await stream.next()
+
+
+async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> None:
+    """One message, made once, for all of them; the next one who comes is refused."""
+    asked = 0
+
+    class Counting:
+        """A probe that counts."""
+
+        async def reached(self, _: str, **__: Any) -> None:
+            """Count."""
+            nonlocal asked
+            asked += 1
+
+    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=Counting())
+    opened = [snapshots.subscribe() for _ in range(STREAMS_MAX)]
+    subscribers = [one.__enter__() for one in opened]
+    with pytest.raises(Unavailable, match="200 streams"), snapshots.subscribe():
+        pass
+    running = asyncio.create_task(snapshots.run())
+    messages = await asyncio.gather(*(one.next(20) for one in subscribers))
+    assert len({id(message) for message in messages}) == 1
+    assert asked == 1
+    await snapshots.stop()
+    await running
+    assert [await one.next(1) for one in subscribers] == [None] * STREAMS_MAX
+    for one in opened:
+        one.__exit__(None, None, None)
+    assert snapshots.streams == 0
+
+
+async def test_who_does_not_read_is_let_go(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """His connection is cut when its buffers are full; nothing is kept for him, and others do not notice."""
+    monkeypatch.setattr(event_stream, "UNREAD_S", 0.3)
+    monkeypatch.setattr(event_stream, "BUFFER_BYTES", 4096)
+    async with running_api(database_url, looks={"every_s": 0.02}) as api, open_stream(api.operator) as reads:
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(deaf, ("127.0.0.1", api.port))
+        head = f"GET /v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.viewer.key}\r\n\r\n"
+        await loop.sock_sendall(deaf, head.encode())
+        await eventually_async(lambda: api.overview.streams == 2, what="it is open")
+
+        async def one_is_left() -> bool:
+            await reads.next()
+            return api.overview.streams == 1
+
+        await eventually_async(one_is_left, 60, what="the deaf one is gone")
+        deaf.close()
+        await reads.next()
+
+
+@pytest.mark.parametrize("broken", ["refused", "silent"])
+async def test_while_the_database_is_away_the_last_snapshot_says_so(database_url: str, broken: str) -> None:
+    """Since when, and why; the stream stays open, and what comes back is fresh."""
+    url = database_url.removeprefix("postgresql://").partition("@")[2]
+    host, _, port = url.partition("/")[0].partition(":")
+    async with TcpProxy(host, int(port)) as proxy:
+        pool = await open_pool(proxy.rewrite(database_url), max_size=2)
+        snapshots = Snapshots(pool, version="0", every_s=0.05)
+        running = asyncio.create_task(snapshots.run())
+        with snapshots.subscribe() as subscriber:
+            assert b'"stale_since":null' in (await subscriber.next(20) or b"")
+            if broken == "refused":
+                proxy.refuse()
+                proxy.reset()
+            else:
+                proxy.blackhole()
+            await eventually_async(lambda: _says(subscriber, b'"stale_why":"'), 20, what="a stale message")
+            assert (await snapshots.latest()).stale_since is not None
+            proxy.heal()
+            await eventually_async(lambda: _says(subscriber, b'"stale_since":null'), 30, what="a fresh message")
+        await snapshots.stop()
+        await running
+        pool.terminate()
+
+
+async def _says(subscriber: Any, words: bytes) -> bool:
+    return words in (await subscriber.next(20) or b"")

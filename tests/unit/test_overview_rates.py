@@ -1,0 +1,164 @@
+"""Rates from what processes say of themselves: differences of numbers that rise, and nothing made up."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S, Entry
+from tickwright.capabilities.jobs.model import TaskType
+from tickwright.observe.metrics import Sample
+from tickwright.runtime.counters import Counters
+from tickwright.runtime.overview_rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
+
+CAP = 10_000
+
+
+def said(started: int, *, completed: int = 0, late: list[int] | None = None, running: int = 0) -> CountersSaid:
+    """Return what a worker says."""
+    return CountersSaid(JobsSaid(started, late or [], {"completed": completed}, running))
+
+
+def test_a_rate_is_the_difference_of_two_heartbeats_and_the_sum_of_all_who_live() -> None:
+    """Ten a second here, twenty there; who comes new is not counted until it was heard twice."""
+    rates = Rates()
+    rates.take(100.0, {1: (100.0, said(50)), 2: (99.0, said(0))})
+    assert rates.per_s("started") is None
+    rates.take(103.0, {1: (103.0, said(80)), 2: (102.0, said(60)), 3: (103.0, said(5_000))})
+    assert rates.per_s("started") == 30.0
+
+
+def test_nobody_who_lives_means_nothing_happens() -> None:
+    """Zero, not unknown: there is nobody whose second heartbeat would tell."""
+    rates = Rates()
+    assert rates.per_s("started") == 0
+    assert rates.finished() is not None
+    assert rates.lateness() is None
+
+
+def test_who_is_gone_counts_no_more_and_who_is_silent_less_and_less() -> None:
+    """A killed process's rate falls before it is declared lost, and is gone then."""
+    rates = Rates()
+    rates.take(100.0, {1: (100.0, said(0))})
+    rates.take(103.0, {1: (103.0, said(30))})
+    assert rates.per_s("started") == 10.0
+    rates.take(110.0, {1: (103.0, None)})
+    assert rates.per_s("started") == 5.0
+    rates.take(111.0, {})
+    assert rates.per_s("started") == 0
+
+
+def test_a_gap_in_which_nobody_looked_is_measured_anew() -> None:
+    """An average over the night is not how fast it goes now."""
+    rates = Rates()
+    rates.take(100.0, {1: (100.0, said(0))})
+    rates.take(150.0, {1: (150.0, said(5_000))})
+    assert rates.per_s("started") is None
+
+
+def test_outcomes_have_the_words_of_the_overview() -> None:
+    """What was cancelled or expired is cancelled; what was given back in any way costs no attempt."""
+    rates = Rates()
+    rates.take(100.0, {1: (100.0, CountersSaid(JobsSaid()))})
+    ended = {"completed": 20, "cancel": 10, "expired": 10, "released": 5, "shutdown": 5}
+    rates.take(110.0, {1: (110.0, CountersSaid(JobsSaid(ended=ended)))})
+    found = rates.finished()
+    assert found is not None
+    assert (found.completed, found.failed, found.cancelled, found.given_back) == (2.0, 0, 2.0, 1.0)
+
+
+def test_lateness_is_of_the_last_minute_and_outlives_who_counted_it() -> None:
+    """What was counted before is not lateness now; a killed worker's starts are still starts."""
+    rates = Rates()
+    rates.take(100.0, {1: (100.0, said(1000, late=[0, 0, 0, 0, 1000]))})
+    rates.take(103.0, {1: (103.0, said(1100, late=[99, 0, 0, 0, 1000, 1]))})
+    rates.take(104.0, {})
+    found = rates.lateness()
+    assert found is not None
+    assert (found.p50_s, found.p99_s, found.starts) == (LATENESS_BUCKETS_S[0], LATENESS_BUCKETS_S[0], 100)
+    rates.take(164.0, {})
+    assert rates.lateness() is None
+
+
+def test_a_quantile_beyond_the_last_bucket_is_not_a_number() -> None:
+    """More than an hour late is all that is known."""
+    assert quantile([0] * len(LATENESS_BUCKETS_S) + [1], 0.5) is None
+    assert quantile([1, 1], 0.99) == LATENESS_BUCKETS_S[1]
+
+
+def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
+    """Each reason has its word: nothing due, a count that stopped, too early, and not falling."""
+    rates = Rates()
+    rates.take(100.0, {})
+    rates.take_due(1_000, cap=CAP)
+    assert rates.due_changes_per_s() is None
+    rates.take(105.0, {})
+    rates.take_due(500, cap=CAP)
+    assert rates.due_changes_per_s() == -100.0
+    assert caught_up(500, -100.0, cap=CAP) == (5.0, None)
+    assert caught_up(0, -100.0, cap=CAP) == (None, "nothing_due")
+    assert caught_up(CAP, -100.0, cap=CAP) == (None, "capped")
+    assert caught_up(500, None, cap=CAP) == (None, "measuring")
+    assert caught_up(500, 0.0, cap=CAP) == (None, "not_catching_up")
+    rates.take(106.0, {})
+    rates.take_due(CAP, cap=CAP)
+    assert rates.due_changes_per_s() is None
+
+
+def worker_of(entries: dict[str, Entry]) -> Any:
+    """Return a worker, as far as its counters go."""
+    return SimpleNamespace(entries=lambda: entries, runner=SimpleNamespace(busy=3, queued=0))
+
+
+def entry(name: str, starts: int = 0) -> Entry:
+    """Return what a worker knows of a type that started so often."""
+    made = Entry(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)  # type: ignore[arg-type,return-value]
+    for _ in range(starts):
+        made.note_start(0.02)
+    return made
+
+
+def test_a_type_that_is_deleted_takes_nothing_from_the_totals() -> None:
+    """Totals rise as long as the process lives; a type that comes again begins at zero and adds to them."""
+    entries = {"a": entry("a", 5), "b": entry("b", 2)}
+    counters = Counters(worker_of(entries))
+    assert counters.say()["jobs"]["starts"] == 7
+    del entries["a"]
+    assert counters.say()["jobs"]["starts"] == 7
+    entries["a"] = entry("a", 3)
+    said_now = counters.say()
+    assert said_now["jobs"]["starts"] == 10
+    assert said_now["types"]["a"]["starts"] == 3
+
+
+def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
+    """A thousand types and partners with the longest names: below 32 kB, a hundred of each at most."""
+    entries = {f"{n:050}": entry(f"{n:050}", n % 7) for n in range(1000)}
+    entries["busy"] = entry("busy", 50)
+    counters = Counters(worker_of(entries))
+    counters.add(lambda: [Sample("tickwright_partner_calls_total", n, (f"{n:050}", "answered")) for n in range(1000)])
+    found = counters.say()
+    assert len(json.dumps(found)) < 32_000
+    assert next(iter(found["types"])) == "busy"
+    assert 50 < len(found["types"]) <= 100
+    assert f"{999:050}" in found["partners"]
+    assert found["jobs"]["starts"] == sum(n % 7 for n in range(1000)) + 50
+
+
+def test_numbers_come_from_the_metrics_that_count_them() -> None:
+    """Polls of every shard together, calls by partner, the relay's outcomes; what has no part is not there."""
+    counters = Counters()
+    counters.add(
+        lambda: [
+            Sample("tickwright_polls_published_total", 2, ("0",)),
+            Sample("tickwright_polls_published_total", 3, ("1",)),
+            Sample("tickwright_polls_late_total", 1),
+            Sample("tickwright_partner_calls_total", 4, ("dhl", "throttled")),
+            Sample("tickwright_relay_messages_total", 6, ("published",)),
+            Sample("tickwright_relay_busy_destinations", 9),
+        ]
+    )
+    assert counters.say() == {
+        "polls": {"published": 5, "answered": 0, "late": 1, "superseded": 0},
+        "relay": {"published": 6},
+        "partners": {"dhl": {"answered": 0, "throttled": 4, "failed": 0}},
+    }
