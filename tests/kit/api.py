@@ -83,7 +83,8 @@ class Client:
             method, self.base + path, data=body, headers=headers, allow_redirects=False, **more
         ) as answer:
             found = {name.lower(): value for name, value in answer.headers.items()}
-            return Answer(answer.status, found, await answer.read())
+            endless = found.get("content-type", "").startswith("text/event-stream")
+            return Answer(answer.status, found, b"" if endless else await answer.read())
 
     async def get(self, path: str, **more: Any) -> Answer:
         """GET."""

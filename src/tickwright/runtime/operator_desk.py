@@ -30,7 +30,8 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.store.sql", "holdings.sql")
 SHOWN_MAX = 100
 """Of each kind that a session holds."""
-JOBS_LOOKED_MAX = 2_000
+JOBS_LOOKED_MAX = 5_000
+"""Due jobs of each lane, the oldest first, among which the held ones are looked for; four times as many in all."""
 LANES_MAX = 1_000
 COUNT_MAX = 10_000
 ROWS_LOOKED_MAX = 50_000

@@ -40,14 +40,13 @@ def _end(part: Row) -> datetime | None:
 
 
 def _waited_s(part: Row) -> float | None:
-    if part["asked_at"] is None:
-        return None
     until = part["began_at"] or (part["now"] if part["state"] in OPEN else None)
-    return None if until is None else max(0.0, (until - part["asked_at"]).total_seconds())
+    return _between(part["asked_at"], until)
 
 
 def _took_s(part: Row) -> float | None:
-    until = part["now"] if part["state"] == "running" else part["done_at"]
-    if part["began_at"] is None or until is None:
-        return None
-    return max(0.0, (until - part["began_at"]).total_seconds())
+    return _between(part["began_at"], part["now"] if part["state"] == "running" else part["done_at"])
+
+
+def _between(begin: datetime | None, end: datetime | None) -> float | None:
+    return None if begin is None or end is None else max(0.0, (end - begin).total_seconds())

@@ -20,7 +20,7 @@ WITH RECURSIVE lane AS (
    FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
            SELECT t.id, t.task_type, t.started_at, t.fence, t.attempts, t.owner FROM ONLY tickwright.scheduled_tasks t
             WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
-            ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $4) AS due LIMIT 10 * $4) AS f
+            ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $4) AS due LIMIT 4 * $4) AS f
   WHERE f.owner = $1 LIMIT $3)
 UNION ALL
 (SELECT 'lease', NULL, job_name, NULL, last_started_at, version, NULL FROM tickwright.job_config
