@@ -79,7 +79,7 @@ async def test_every_read_ends_in_time_while_nothing_can_be_read(api: RunningApi
     assert bounded >= 35
 
     async def quiet() -> bool:
-        return await other.fetchval(WORKING) == 0
+        return bool(await other.fetchval(WORKING) == 0)
 
     await eventually_async(quiet)
     await locking.rollback()

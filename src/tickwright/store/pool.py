@@ -69,7 +69,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
         raise Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {error}") from error
 
 
-class _BoundedConnection(asyncpg.Connection):
+class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class _BoundedConnection(asyncpg.Connection):
         return await bounded(super().fetchval, *args, timeout=timeout, **more)
 
 
-class _BoundedPool(asyncpg.Pool):
+class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
     """A pool that lends within the same bound, and waits for no server when a connection comes back.
 
     The driver waits for the server's word that a statement is cancelled. A server process that is stopped never
