@@ -11,6 +11,7 @@ import { Instant } from "../../parts/Instant";
 import { Meter } from "../../parts/Meter";
 import { Waiting } from "../../parts/Waiting";
 import classes from "./accounts.module.css";
+import { budgetTone, exact } from "./figures";
 
 type Detail = Schemas["AccountDetail"];
 type Freshness = Schemas["Freshness"];
@@ -37,8 +38,6 @@ export function AccountFreshness({ account }: { account: Detail }) {
   );
 }
 
-const exact = (share: number) => `${+(share * 100).toFixed(2)}%`;
-
 function shareOf(counts: Counts): string | null {
   return counts.share === null ? null : `${percent(counts.share)} of ${count(counts.polls)}`;
 }
@@ -46,7 +45,6 @@ function shareOf(counts: Counts): string | null {
 function Budget({ fresh }: { fresh: Freshness }) {
   const left = fresh.error_budget_left;
   if (left === null) return <div className={classes.none}>No poll of this account is judged yet; that takes an interval and a tenth.</div>;
-  const tone = left <= 0 ? "bad" : left < 0.25 ? "warn" : "good";
   const allowed = Math.floor(fresh.month.polls * (1 - fresh.objective));
   return (
     <div className={classes.budget}>
@@ -58,7 +56,7 @@ function Budget({ fresh }: { fresh: Freshness }) {
           {count(fresh.month.polls - fresh.month.fresh)} stale of {count(allowed)} allowed
         </span>
       </div>
-      <Meter label="Error budget left" ratio={left} tone={tone} />
+      <Meter label="Error budget left" ratio={left < 0 ? 1 : left} tone={budgetTone(left)} />
     </div>
   );
 }
@@ -112,13 +110,13 @@ function Series({ id, objective }: { id: string; objective: number }) {
   const at = useMemo(() => slices.map((slice) => Date.parse(slice.from_at) / 1000), [slices]);
   const lines = useMemo(
     () => [
-      { name: "fresh", color: "good", values: slices.map((slice) => (slice.polls === 0 ? null : slice.fresh / slice.polls)), fill: true },
-      { name: "objective", color: "idle", values: slices.map(() => objective) },
+      { name: "stale", color: "bad", values: slices.map((slice) => (slice.polls === 0 ? null : 1 - slice.fresh / slice.polls)), fill: true },
+      { name: "allowed", color: "idle", values: slices.map(() => 1 - objective) },
     ],
     [slices, objective],
   );
   if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
   if (found.data === undefined) return <Waiting lines={5} />;
   if (at.length < 2) return null;
-  return <Chart label={`Share of fresh polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />;
+  return <Chart label={`Share of stale polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />;
 }

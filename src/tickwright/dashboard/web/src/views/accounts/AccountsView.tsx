@@ -2,6 +2,7 @@
 import { get, type Schemas } from "../../api/client";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
+import { count, percent } from "../../parts/Figure";
 import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
 import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
@@ -9,19 +10,27 @@ import { usePages } from "../../parts/usePages";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { AccountDrawer } from "./AccountDrawer";
-import { Interval, Lag, stateOf } from "./figures";
+import { Budget, BurnRate, exact, Interval, Lag, stateOf } from "./figures";
 
-type Account = Schemas["AccountView"];
+type Account = Schemas["AccountLine"];
 
 const COLUMNS: Column<Account>[] = [
   { id: "account", header: "Account", cell: (one) => <span title={one.account_id}>{one.account_id}</span> },
-  { id: "state", header: "State", width: 120, cell: (one) => <StateBadge {...stateOf(one)} /> },
-  { id: "lag", header: "Lag, in intervals", width: 190, cell: (one) => <Lag account={one} /> },
-  { id: "stale", header: "Stale since", width: 130, hide: "sm", cell: (one) => <Instant at={one.stale_since} ago /> },
-  { id: "interval", header: "Interval", width: 150, align: "right", hide: "sm", cell: (one) => <Interval account={one} /> },
-  { id: "objective", header: "Objective", width: 100, align: "right", hide: "md", cell: (one) => `${+(one.freshness_objective * 100).toFixed(2)}%` },
-  { id: "cap", header: "Cap per 5 min", width: 120, align: "right", hide: "md", cell: (one) => one.polls_per_slice_max ?? "none" },
+  { id: "state", header: "State", width: 106, cell: (one) => <StateBadge {...stateOf(one)} /> },
+  { id: "lag", header: "Lag, in intervals", width: 150, hide: "sm", cell: (one) => <Lag account={one} /> },
+  { id: "fresh", header: "Fresh of its objective", width: 160, align: "right", hide: "md", cell: (one) => <Share account={one} /> },
+  { id: "budget", header: "Budget left", width: 150, cell: (one) => <Budget account={one} /> },
+  { id: "burn", header: "Burn, 1 h", width: 84, align: "right", hide: "sm", cell: (one) => <BurnRate rate={one.burn_rate} /> },
+  { id: "stale", header: "Stale since", width: 130, hide: "md", cell: (one) => <Instant at={one.stale_since} ago /> },
+  { id: "interval", header: "Interval", width: 120, align: "right", hide: "sm", cell: (one) => <Interval account={one} /> },
+  { id: "cap", header: "Cap per 5 min", width: 110, align: "right", hide: "md", cell: (one) => (one.polls_per_slice_max === null ? "none" : count(one.polls_per_slice_max)) },
 ];
+
+/** The share of the last interval, against what was promised. */
+function Share({ account }: { account: Account }) {
+  const share = account.recent_share === null ? "–" : percent(account.recent_share);
+  return `${share} of ${exact(account.freshness_objective)}`;
+}
 
 export default function AccountsView() {
   const url = useUrl();

@@ -1,6 +1,7 @@
 /** How an account's few figures are shown, in the list and in its drawer. */
 import type { Schemas } from "../../api/client";
 import { spoken } from "../../parts/Duration";
+import { percent, rate } from "../../parts/Figure";
 import { Meter } from "../../parts/Meter";
 import type { Tone } from "../../parts/StateBadge";
 import classes from "./accounts.module.css";
@@ -29,6 +30,33 @@ export function Lag({ account }: { account: Account }) {
       <Meter label={`Lag of ${account.account_id}`} ratio={lag / 2} tone={tone} />
     </span>
   );
+}
+
+/** What is left of the error budget of a month; the bar empties as it is used up, and is full and red when it is overdrawn. */
+export function Budget({ account }: { account: Pick<Schemas["AccountLine"], "account_id" | "error_budget_left"> }) {
+  const left = account.error_budget_left;
+  if (left === null) return <span className={classes.none}>–</span>;
+  return (
+    <span className={classes.left} title={left < 0 ? `overdrawn by ${percent(-left)}` : undefined}>
+      <span>{left < 0 ? "overdrawn" : percent(left)}</span>
+      <Meter label={`Budget left of ${account.account_id}`} ratio={left < 0 ? 1 : left} tone={budgetTone(left)} />
+    </span>
+  );
+}
+
+export function budgetTone(left: number): Tone {
+  return left <= 0 ? "bad" : left < 0.25 ? "warn" : "good";
+}
+
+/** At a rate of 1 the budget lasts exactly for its month; above 14.4 it is gone in two days. */
+export function BurnRate({ rate: value }: { rate: number | null }) {
+  if (value === null) return <span className={classes.none}>–</span>;
+  return <span data-tone={value > 14.4 ? "bad" : undefined} className={classes.rate}>{rate(value)}</span>;
+}
+
+/** Return a share with the digits that an objective has. */
+export function exact(share: number): string {
+  return `${+(share * 100).toFixed(2)}%`;
 }
 
 /** The interval that was asked for, and the one by which the trackers still stand where that differs. */

@@ -2,6 +2,7 @@
 import { Button, Group, Stack, Text } from "@mantine/core";
 import { Link } from "wouter";
 import type { Schemas } from "../../api/client";
+import { useMay } from "../../app/session";
 import { EmptyState } from "../../parts/EmptyState";
 import { Facts } from "../../parts/Facts";
 import { Instant } from "../../parts/Instant";
@@ -10,6 +11,7 @@ import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { Acknowledge } from "./Acknowledge";
 import { placeOf } from "./places";
 
 type Alert = Schemas["AlertView"];
@@ -31,6 +33,7 @@ export function AlertDrawer({ id, alert, asked, onClose }: Props) {
 
 function One({ alert }: { alert: Alert }) {
   const place = placeOf(alert);
+  const may = useMay("operator");
   return (
     <Stack>
       <Text size="sm" fw={600} style={{ overflowWrap: "anywhere" }}>
@@ -46,12 +49,23 @@ function One({ alert }: { alert: Alert }) {
           ["Resolved", <Instant key="resolved" at={alert.resolved_at} />],
         ]}
       />
-      {place !== null && (
-        <Group>
+      <Group gap="xs">
+        {place !== null && (
           <Button component={Link} href={place.to} variant="default">
             {place.label}
           </Button>
-        </Group>
+        )}
+        {may && alert.state === "firing" && <Acknowledge alert={alert} />}
+      </Group>
+      {alert.acknowledged_by !== null && (
+        <Section title="Looked after">
+          <Facts of={[["By", alert.acknowledged_by], ["Since", <Instant key="since" at={alert.acknowledged_at} />]]} />
+          {alert.acknowledged_note !== null && (
+            <Text size="sm" mt="xs" style={{ overflowWrap: "anywhere", whiteSpace: "pre-wrap" }}>
+              {alert.acknowledged_note}
+            </Text>
+          )}
+        </Section>
       )}
       <Section title="Facts">
         <Json label="facts" value={alert.facts} />

@@ -22,6 +22,7 @@ const COLUMNS: Column<Alert>[] = [
   { id: "subject", header: "Subject", width: 150, hide: "md", cell: (one) => <span title={one.subject}>{one.subject}</span> },
   { id: "summary", header: "Summary", hide: "sm", cell: (one) => <span title={one.summary}>{one.summary}</span> },
   { id: "fired", header: "Fired", width: 130, cell: (one) => <Instant at={one.fired_at} ago /> },
+  { id: "who", header: "Looked after by", width: 130, hide: "sm", cell: (one) => <span title={one.acknowledged_note ?? ""}>{one.acknowledged_by}</span> },
   { id: "resolved", header: "Resolved", width: 130, hide: "md", cell: (one) => <Instant at={one.resolved_at} ago /> },
 ];
 

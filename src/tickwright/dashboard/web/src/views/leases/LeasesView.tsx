@@ -1,21 +1,25 @@
 /** Leases of the control loops: who owns each, its fence, its age, and what it guards. */
+import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
-import { get, type Schemas } from "../../api/client";
+import { get, post, type Schemas } from "../../api/client";
 import { now, useSecond } from "../../app/clock";
 import { updating } from "../../app/prefs";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
 import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
 import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
+import { useAction } from "../../parts/useAction";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 
 type Lease = Schemas["LeaseView"];
 
 function stateOf(lease: Lease, nowMs: number): "held" | "overdue" | "free" {
-  if (!lease.running) return "free";
+  if (!lease.running || lease.owner === null) return "free";
   return lease.lease_until !== null && Date.parse(lease.lease_until) < nowMs ? "overdue" : "held";
 }
 
@@ -24,35 +28,56 @@ function State({ lease }: { lease: Lease }) {
   return <StateBadge state={stateOf(lease, now())} />;
 }
 
-/** An owner is the name of its process and a word that no other start has. */
-function Owner({ owner }: { owner: string | null }) {
-  if (owner === null) return "nobody";
-  const name = owner.split(":").slice(0, -1).join(":") || owner;
+function Owner({ lease }: { lease: Lease }) {
+  if (!lease.running || lease.owner === null) return "nobody";
+  if (lease.session === null) return <span title="No live session has this name">{lease.owner}</span>;
+  return <Link href={`/workers?worker=${lease.session}`}>{lease.owner}</Link>;
+}
+
+function columns(may: boolean): Column<Lease>[] {
+  return [
+    { id: "name", header: "Lease", width: 160, cell: (one) => <span title={one.job_name}>{one.job_name}</span> },
+    { id: "state", header: "State", width: 96, cell: (one) => <State lease={one} /> },
+    { id: "owner", header: "Owner", width: 170, cell: (one) => <Owner lease={one} /> },
+    { id: "fence", header: "Fence", width: 64, align: "right", cell: (one) => one.version },
+    { id: "since", header: "Held since", width: 130, hide: "sm", cell: (one) => (one.held ? <Instant at={one.last_started_at} ago /> : "–") },
+    { id: "until", header: "Deadline", width: 110, hide: "sm", cell: (one) => (one.running ? <Instant at={one.lease_until} ago /> : "–") },
+    { id: "guards", header: "What only its holder does", hide: "md", cell: (one) => <span title={one.guards}>{one.guards}</span> },
+    { id: "does", header: "", width: 84, hide: "sm", cell: (one) => may && one.held && <ReleaseButton lease={one} /> },
+  ];
+}
+
+function ReleaseButton({ lease }: { lease: Lease }) {
+  const confirm = useConfirm();
+  const action = useAction({
+    run: () => post("/v1/leases/{job_name}/release", { path: { job_name: lease.job_name } }),
+    told: (done) => `${done.job_name} is free; its fence is ${done.version} now.`,
+    touches: ["leases", "workers"],
+  });
+  async function ask(): Promise<void> {
+    const yes = await confirm({
+      title: `Take ${lease.job_name} away?`,
+      text: `${lease.owner ?? "Its holder"} loses it at once: the fence rises, so nothing that it still writes counts. The next process that looks gets it, maybe the same one.`,
+      does: "Release 1 lease",
+      danger: true,
+    });
+    if (yes) action.mutate(undefined);
+  }
   return (
-    <Link href={`/workers?text=${encodeURIComponent(name)}`} title={owner}>
-      {owner}
-    </Link>
+    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Release ${lease.job_name}`}>
+      Release
+    </Button>
   );
 }
 
-const COLUMNS: Column<Lease>[] = [
-  { id: "name", header: "Lease", width: 190, cell: (one) => <span title={one.job_name}>{one.job_name}</span> },
-  { id: "state", header: "State", width: 110, cell: (one) => <State lease={one} /> },
-  { id: "owner", header: "Owner", cell: (one) => <Owner owner={one.running ? one.owner : null} /> },
-  { id: "fence", header: "Fence", width: 80, align: "right", cell: (one) => one.version },
-  { id: "since", header: "Held since", width: 140, hide: "sm", cell: (one) => (one.running ? <Instant at={one.last_started_at} ago /> : "–") },
-  { id: "until", header: "Deadline", width: 130, hide: "sm", cell: (one) => (one.running ? <Instant at={one.lease_until} ago /> : "–") },
-  { id: "ended", header: "Ended last", width: 140, hide: "md", cell: (one) => <Instant at={one.last_completed_at} ago /> },
-  { id: "slice", header: "Slice to", width: 170, hide: "md", cell: (one) => <Instant at={one.slice_end} /> },
-];
-
 export default function LeasesView() {
   const url = useUrl();
+  const may = useMay("admin");
   const held = updating.use() === "held";
   const found = useQuery({ queryKey: ["leases", "all"], queryFn: ({ signal }) => get("/v1/leases", { signal }), refetchInterval: held ? false : 5_000 });
   const all = found.data?.items;
   const [text, state] = [url.one("text").toLowerCase(), url.one("state")];
-  const rows = all?.filter((one) => `${one.job_name} ${one.owner ?? ""}`.toLowerCase().includes(text) && (state === "" || stateOf(one, now()) === state));
+  const rows = all?.filter((one) => `${one.job_name} ${one.owner ?? ""} ${one.guards}`.toLowerCase().includes(text) && (state === "" || stateOf(one, now()) === state));
   return (
     <View title="Leases">
       <Filters names={["text", "state"]}>
@@ -61,7 +86,7 @@ export default function LeasesView() {
       </Filters>
       <DataTable
         label="Leases of the control loops"
-        columns={COLUMNS}
+        columns={columns(may)}
         pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.job_name}
         empty={

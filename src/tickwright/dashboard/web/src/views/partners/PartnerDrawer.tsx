@@ -39,21 +39,22 @@ function One({ name }: { name: string }) {
   if (partner === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack>
-      <PartnerNow partner={partner} />
-      <Group gap="xs">
-        <Button component={Link} href={`/trackers?partner=${encodeURIComponent(name)}`} variant="default">
-          Its trackers
-        </Button>
-        <Button component={Link} href={`/slices?partner=${encodeURIComponent(name)}`} variant="default">
-          Its slices
-        </Button>
-        {mayEdit && <Actions partner={partner} />}
-        {mayEdit && !edits && (
-          <Button variant="default" onClick={() => setEdits(true)}>
-            Edit
+      <PartnerNow partner={partner}>
+        <Group gap="xs">
+          <Button component={Link} href={`/trackers?partner=${encodeURIComponent(name)}`} variant="default">
+            Its trackers
           </Button>
-        )}
-      </Group>
+          <Button component={Link} href={`/slices?partner=${encodeURIComponent(name)}`} variant="default">
+            Its slices
+          </Button>
+          {mayEdit && <Actions partner={partner} />}
+          {mayEdit && !edits && (
+            <Button variant="default" onClick={() => setEdits(true)}>
+              Edit
+            </Button>
+          )}
+        </Group>
+      </PartnerNow>
       {edits ? (
         <PartnerEdit partner={partner} onClose={() => setEdits(false)} />
       ) : (

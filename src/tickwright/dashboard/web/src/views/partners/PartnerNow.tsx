@@ -1,6 +1,7 @@
 /** How a partner is called now: quota, outcomes, breaker, quiet hours, what waits. */
 import { Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 import { get, type Schemas } from "../../api/client";
 import { spoken } from "../../parts/Duration";
 import { ErrorBox } from "../../parts/ErrorBox";
@@ -18,7 +19,7 @@ import classes from "./partners.module.css";
 type Partner = Schemas["PartnerView"];
 type Figures = Schemas["PartnerFigures"];
 
-export function PartnerNow({ partner }: { partner: Partner }) {
+export function PartnerNow({ partner, children }: { partner: Partner; children: ReactNode }) {
   const { name } = partner;
   const found = useQuery({
     queryKey: ["partners", "figures", name],
@@ -26,7 +27,14 @@ export function PartnerNow({ partner }: { partner: Partner }) {
     refetchInterval: 3_000,
   });
   const figures = found.data;
-  if (figures === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={10} />;
+  if (figures === undefined) {
+    return (
+      <Stack>
+        {children}
+        {found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={10} />}
+      </Stack>
+    );
+  }
   return (
     <Stack>
       <Facts
@@ -39,6 +47,7 @@ export function PartnerNow({ partner }: { partner: Partner }) {
           ["In hand", count(figures.waiting.in_hand)],
         ]}
       />
+      {children}
       <Section title="Quota">
         <Quota figures={figures} />
       </Section>
@@ -64,8 +73,16 @@ function Quota({ figures }: { figures: Figures }) {
   const budgets = quota.budgets.map((budget) => `${count(budget.calls)} in ${spoken(budget.window_s)}`).join(", ");
   return (
     <Stack gap="xs">
-      <QuotaBar name={figures.name} quota={quota} />
-      {quota.concurrency !== null && <Meter label="Concurrency that sessions may use" ratio={quota.granted / quota.concurrency} />}
+      <div className={classes.bars}>
+        <QuotaBar name={figures.name} quota={quota} />
+        {quota.concurrency !== null && (
+          <span className={classes.quota}>
+            <span>{percent(quota.granted / quota.concurrency)}</span>
+            <Meter label="Calls at once that are given out" ratio={quota.granted / quota.concurrency} />
+            <span className={classes.none}>of {count(quota.concurrency)} at once</span>
+          </span>
+        )}
+      </div>
       <Facts
         of={[
           ["Calls a second", quota.calls_per_s === null ? null : rate(quota.calls_per_s)],

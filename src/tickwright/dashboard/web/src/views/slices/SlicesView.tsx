@@ -61,7 +61,7 @@ export default function SlicesView() {
       </Filters>
       <SegmentedControl
         aria-label="Figure"
-        style={{ overflowX: "auto" }}
+        style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }}
         value={url.one("figure") || "expected"}
         onChange={(figure) => url.set({ figure: figure === "expected" ? null : figure })}
         data={MEASURES.map(({ value, label }) => ({ value, label }))}

@@ -1,12 +1,11 @@
 /** One worker session: what it is, what it does and holds, and its drain. */
-import { Button, Group, Stack } from "@mantine/core";
+import { Button, Group, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { get, post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
 import { useConfirm } from "../../parts/Confirm";
 import { DataTable, type Column } from "../../parts/DataTable";
-import { EmptyState } from "../../parts/EmptyState";
 import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { count } from "../../parts/Figure";
@@ -17,23 +16,27 @@ import { StateBadge } from "../../parts/StateBadge";
 import { useAction } from "../../parts/useAction";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { Holds } from "./Holds";
 import { figuresOf, jobsOf, stateOf, typesOf, type TypeFigures } from "./facts";
 
-type Worker = Schemas["WorkerView"];
+type Worker = Schemas["WorkerDetail"];
 
-interface Props {
-  id: string;
-  found: Worker | undefined;
-  asked: boolean;
-  onClose: () => void;
-}
-
-export function WorkerDrawer({ id, found, asked, onClose }: Props) {
+export function WorkerDrawer({ id, onClose }: { id: string; onClose: () => void }) {
   return (
     <Side open={id !== ""} title={`Worker session ${id}`} onClose={onClose} wide>
-      {found !== undefined ? <One worker={found} /> : asked ? <EmptyState title={`There is no session ${id}`}>Sessions are kept for a day after they end.</EmptyState> : <Waiting />}
+      {id !== "" && <Session key={id} id={id} />}
     </Side>
   );
+}
+
+function Session({ id }: { id: string }) {
+  const found = useQuery({
+    queryKey: ["workers", "one", id],
+    queryFn: ({ signal }) => get("/v1/workers/{worker}", { path: { worker: id }, signal }),
+    refetchInterval: 3_000,
+  });
+  if (found.data !== undefined) return <One worker={found.data} />;
+  return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
 }
 
 function One({ worker }: { worker: Worker }) {
@@ -57,13 +60,20 @@ function One({ worker }: { worker: Worker }) {
           ["Waits in its memory", jobs === null ? null : count(jobs.queued)],
         ]}
       />
-      <Facts of={[["Roles", worker.roles.join(", ")]]} />
+      <Text size="sm">
+        <Text span c="dimmed">
+          Roles:
+        </Text>{" "}
+        {worker.roles.join(", ")}
+      </Text>
       {may && worker.alive && worker.drain_requested_at === null && (
         <Group>
           <DrainButton worker={worker} />
         </Group>
       )}
-      {worker.alive && <Leases name={worker.name} />}
+      <Section title="What it holds">
+        <Holds worker={worker} />
+      </Section>
       {types.length > 0 && (
         <Section title="Jobs since it began">
           <DataTable label="Jobs by task type since it began" columns={TYPES} pages={{ rows: types, error: null }} rowKey={(one) => one.name} empty={null} grows />
@@ -88,25 +98,6 @@ const TYPES: Column<TypeFigures>[] = [
   { id: "completed", header: "Completed", width: 100, align: "right", hide: "sm", cell: (one) => count(one.completed) },
   { id: "failed", header: "Failed", width: 80, align: "right", cell: (one) => count(one.failed) },
 ];
-
-const LEASES: Column<Schemas["LeaseView"]>[] = [
-  { id: "name", header: "Lease", cell: (one) => one.job_name },
-  { id: "fence", header: "Fence", width: 80, align: "right", cell: (one) => one.version },
-  { id: "since", header: "Held since", width: 120, cell: (one) => <Instant at={one.last_started_at} ago /> },
-];
-
-/** An owner is the name of its process and a word that no other start has. */
-function Leases({ name }: { name: string }) {
-  const found = useQuery({ queryKey: ["leases", "all"], queryFn: ({ signal }) => get("/v1/leases", { signal }) });
-  const rows = found.data?.items.filter((lease) => lease.running && (lease.owner === name || lease.owner?.startsWith(`${name}:`)));
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (rows?.length === 0) return null;
-  return (
-    <Section title="Leases that it holds">
-      <DataTable label="Leases that it holds" columns={LEASES} pages={{ rows, error: null }} rowKey={(one) => one.job_name} empty={null} grows />
-    </Section>
-  );
-}
 
 function DrainButton({ worker }: { worker: Worker }) {
   const confirm = useConfirm();

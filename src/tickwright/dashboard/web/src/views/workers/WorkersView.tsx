@@ -65,7 +65,7 @@ export default function WorkersView() {
           )
         }
       />
-      <WorkerDrawer id={url.one("worker")} found={all?.find((one) => one.id === url.one("worker"))} asked={all !== undefined} onClose={() => url.set({ worker: null })} />
+      <WorkerDrawer id={url.one("worker")} onClose={() => url.set({ worker: null })} />
     </View>
   );
 }
