@@ -16,6 +16,7 @@ from tickwright.runtime.alerting import Alerting
 from tickwright.runtime.health import HealthServer
 from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.runtime.session import WorkerSession
+from tickwright.runtime.snapshot import Snapshots
 from tickwright.runtime.supervisor import Supervisor
 from tickwright.runtime.upkeep import Upkeep
 
@@ -70,6 +71,7 @@ MAKERS: dict[str, Callable[[RelayWorld], Service]] = {
     "alerting": lambda world: Alerting(Leases(world.pool, owner="s"), every=timedelta(milliseconds=20)),
     "upkeep": lambda world: Upkeep(Leases(world.pool, owner="s")),
     "health": health,
+    "overview": lambda world: Snapshots(world.pool, version="0"),
     "jobs": jobs,
 }
 

@@ -1,7 +1,8 @@
 -- name: now
 -- What changes from second to second: jobs that are due, up to $1, and that wait, up to $6 (0 counts none); whom we live with (what sessions
 -- seen after $2 say of themselves; $3 at most), which of the API keys $4 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
--- one bounded range a lane; workers_pkey, api_keys_pkey, and the primary keys of the live table and of each day.
+-- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, and the primary keys of the live table
+-- and of each day.
 WITH RECURSIVE lane AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
   UNION ALL
