@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the servers that the tests start themselves: PostgreSQL, RabbitMQ, Redis, PgBouncer, Kafka.
+# Install the servers that the tests start themselves: PostgreSQL, RabbitMQ, Redis, PgBouncer, Kafka, Prometheus.
 #
 # On Debian and Ubuntu, as root or with a sudo that needs no password; elsewhere it says what is
 # missing and succeeds: those tests skip on a laptop (and fail in CI). Nothing is started as a service.
@@ -42,6 +42,7 @@ has_postgresql || missing="$missing postgresql"
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
 has_program redis-server || missing="$missing redis-server"
 has_program pgbouncer || missing="$missing pgbouncer"
+has_program prometheus || missing="$missing prometheus"
 has_program cc || missing="$missing gcc libc6-dev" # a clock that jumps is a few lines of C
 has_program chromium || missing="$missing chromium"
 has_program java || missing="$missing openjdk-17-jre-headless"
