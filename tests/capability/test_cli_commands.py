@@ -117,6 +117,20 @@ def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str
     assert "\x1b" not in ok(*words, env=env).out
 
 
+def test_many_jobs_in_commands(mail: dict[str, str]) -> None:
+    """A filter, a look at the number first, then the action on each; the cursor is the command's own business."""
+    for name in ("ann", "bob", "100%"):
+        ok("jobs", "schedule", "mail", f'{{"to": "{name}"}}', "--in", "1h", env=mail)
+    assert ok("jobs", "run-now", "--type", "mail", "--dry-run", "--json", env=mail).json == {"jobs": 3, "more": False}
+    assert ok("jobs", "list", "--text", "%", "--json", env=mail).json["items"][0]["status"] == "pending"
+    moved = ok("jobs", "reschedule", "--text", "100%", "--shift", "-2h", "--json", env=mail).json
+    assert moved == {"jobs": 1}
+    assert ok("jobs", "run-now", "--type", "mail", env=mail).out == "2 jobs\n"
+    assert ok("jobs", "cancel", "--text", "BOB", "--yes", env=mail).out == "1 jobs\n"
+    refused = tickwright("jobs", "reschedule", "--type", "mail", "--in", "1h", "--shift", "1h", env=mail)
+    assert (refused.code, refused.out) == (2, "")
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -127,6 +141,8 @@ def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str
         (["jobs", "schedule", "mail", "{"], "JSON"),
         (["jobs", "cancel"], "ID or --type"),
         (["jobs", "cancel", "--type", "mail"], "--yes"),
+        (["jobs", "run-now", "5", "--type", "mail"], "ID or --type"),
+        (["jobs", "reschedule", "--type", "mail"], "--shift"),
         (
             ["run", "nope"],
             "worker, scheduler, relay, poll-consumer, fanout-consumer, report-listener, campaign-consumer, api",
