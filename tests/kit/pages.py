@@ -1,6 +1,7 @@
 """The page as its users have it: a real installation that serves it, and a real Chromium that looks at it."""
 
 import json
+import re
 import shutil
 import sys
 import urllib.request
@@ -80,6 +81,19 @@ class Site(ServerProcess):
             text = answer.read()
         return json.loads(text) if text else None
 
+    def schedule(self, task_type: str, payload: Any = None, **more: Any) -> int:
+        """Schedule a job; its id."""
+        body = {"task_type": task_type, "payload": payload or {}, **more}
+        return int(self.ask("POST", "/v1/jobs", body)["id"])
+
+    def status(self, job: int) -> str:
+        """Where a job is, as its row says."""
+        return str(self.sql("SELECT status FROM tickwright.scheduled_tasks WHERE id = %s", job)[0]["status"])
+
+    def until(self, job: int, status: str) -> None:
+        """Wait until a job is there."""
+        eventually(lambda: self.status(job) == status, 20, what=f"job {job} is {status}")
+
     def sql(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         """Run a statement in the site's database; its rows, where it has any."""
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
@@ -104,6 +118,10 @@ class Screen:
         """Go to a view."""
         self.page.goto(f"{self.site.url}{path}")
         return self
+
+    def confirm(self, does: str) -> None:
+        """Say yes to the question that is asked; ``does`` is what its button says, number included."""
+        self.page.locator("[data-confirm]").filter(has_text=re.compile(f"^{re.escape(does)}$")).click()
 
     def findings(self) -> list[str]:
         """Return what axe finds serious or critical, one line each."""

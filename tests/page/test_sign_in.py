@@ -1,6 +1,13 @@
 """Sign-in, roles and the session, in a real browser."""
 
-from kit.pages import COOKIE, Visitors
+from kit.pages import COOKIE, Screen, Visitors
+from kit.waiting import eventually
+
+
+def sign_in(screen: Screen, key: str) -> None:
+    """Give a key."""
+    screen.page.get_by_label("API key").fill(key)
+    screen.page.get_by_role("button", name="Sign in").click()
 
 
 def test_who_signs_in_sees_the_address_he_came_for(visit: Visitors) -> None:
@@ -8,13 +15,56 @@ def test_who_signs_in_sees_the_address_he_came_for(visit: Visitors) -> None:
     screen = visit(None, "/jobs?state=failed")
     screen.may_complain = True  # a browser writes every 401 to its console
     page = screen.page
-    page.get_by_label("API key").fill("tw_" + "x" * 43)
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(screen, "tw_" + "x" * 43)
     page.get_by_text("unauthenticated").wait_for()
-    page.get_by_label("API key").fill(screen.site.keys["viewer"])
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(screen, screen.site.keys["viewer"])
     page.get_by_role("heading", name="Jobs").wait_for()
     assert page.url.endswith("/jobs?state=failed")
     (cookie,) = page.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
     assert page.evaluate("document.cookie") == ""
+    assert page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)").find("tw_") == -1
+
+
+def test_who_signs_out_is_a_stranger_again(visit: Visitors) -> None:
+    """The cookie is gone, and what was seen is gone from the page."""
+    screen = visit("operator", "/jobs")
+    screen.may_complain = True
+    screen.page.get_by_role("button", name="Signed in as Olaf, operator").click()
+    screen.page.get_by_role("menuitem", name="Sign out").click()
+    screen.page.get_by_label("API key").wait_for()
+    assert screen.page.context.cookies() == []
+    assert screen.page.get_by_role("table").count() == 0
+
+
+def test_a_key_that_is_revoked_meanwhile_leads_back_to_the_sign_in(visit: Visitors) -> None:
+    """The page goes on asking; the first 401 shows the sign-in at the address where one is."""
+    screen = visit(None, "/task-types")
+    screen.may_complain = True
+    made = screen.site.ask("POST", "/v1/keys", {"name": "Gone", "role": "operator"})
+    sign_in(screen, made["key"])
+    screen.page.get_by_role("heading", name="Task types").wait_for()
+    screen.site.ask("POST", f"/v1/keys/{made['details']['id']}/revoke")
+    screen.page.get_by_label("API key").wait_for()
+    assert screen.page.url.endswith("/task-types")
+
+
+def test_a_viewer_is_shown_no_action(visit: Visitors) -> None:
+    """What a role may not do has no button; an operator's has, and an admin's settings are for admins only."""
+    site = visit("viewer", "/jobs").site
+    job = site.schedule("page.greet", delay="1h")
+    actions = {
+        "/jobs?state=pending": "Act on all that match",
+        f"/jobs?job={job}": "Cancel",
+        "/dead-letters?subject=page.greet": "Requeue all jobs of page.greet",
+    }
+    for path, name in actions.items():
+        for role, number in (("viewer", 0), ("operator", 1)):
+            page = visit(role, path).page
+            page.get_by_text("Created" if "job=" in path else "page.greet").first.wait_for()
+            eventually(lambda page=page, name=name: page.get_by_role("table").count() > 0 or "letters" in page.url)
+            assert page.get_by_role("button", name=name, exact=True).count() == number, (path, role)
+    for role, number in (("operator", 0), ("admin", 1)):
+        page = visit(role, "/task-types?type=page.greet").page
+        page.get_by_text("Settings").wait_for()
+        assert page.get_by_role("button", name="Pause").count() == number

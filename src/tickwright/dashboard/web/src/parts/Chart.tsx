@@ -24,9 +24,11 @@ interface Props {
   lines: readonly Line[];
   format: (value: number) => string;
   height?: number;
+  /** The figures are counts: no tick between two of them. */
+  whole?: boolean;
 }
 
-export function Chart({ label, at, lines, format, height = 150 }: Props) {
+export function Chart({ label, at, lines, format, height = 150, whole = false }: Props) {
   const { ref, width } = useElementSize();
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -38,7 +40,7 @@ export function Chart({ label, at, lines, format, height = 150 }: Props) {
 
   useEffect(() => {
     if (host.current === null || width === 0) return;
-    const made = new uPlot(options({ lines, format, width, height, utc: shown === "utc", setPointed }), data, host.current);
+    const made = new uPlot(options({ lines, format, width, height, whole, utc: shown === "utc", setPointed }), data, host.current);
     plot.current = made;
     return () => made.destroy();
     // what is drawn anew is the shape of the chart; the figures are set below
@@ -60,6 +62,7 @@ export function Chart({ label, at, lines, format, height = 150 }: Props) {
   );
 }
 
+const WHOLE = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000].flatMap((power) => [power, 2 * power, 5 * power]);
 const css = (color: string) => (/^[a-z]+$/.test(color) ? `var(--${color})` : color);
 const drawn = (color: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${color}`).trim() || color;
 
@@ -68,11 +71,12 @@ interface Shape {
   format: (value: number) => string;
   width: number;
   height: number;
+  whole: boolean;
   utc: boolean;
   setPointed: (index: number | null) => void;
 }
 
-function options({ lines, format, width, height, utc, setPointed }: Shape): uPlot.Options {
+function options({ lines, format, width, height, whole, utc, setPointed }: Shape): uPlot.Options {
   const quiet = drawn("quiet");
   const grid = { stroke: drawn("line-faint"), width: 1 };
   const axis = { stroke: quiet, grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
@@ -86,7 +90,7 @@ function options({ lines, format, width, height, utc, setPointed }: Shape): uPlo
     scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [
       { ...axis, space: 70, size: 26, values: (_plot, splits) => splits.map((at) => clock(at, utc)) },
-      { ...axis, size: 54, space: 32, values: (_plot, splits) => splits.map((value) => format(value)) },
+      { ...axis, size: 54, space: 32, ...(whole ? { incrs: WHOLE } : {}), values: (_plot, splits) => splits.map((value) => format(value)) },
     ],
     series: [
       {},

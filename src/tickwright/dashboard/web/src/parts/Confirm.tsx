@@ -35,7 +35,7 @@ export function ConfirmProvider({ children }: { children: ReactNode }) {
   return (
     <Asking value={ask}>
       {children}
-      <Modal opened={open !== null} onClose={() => end(false)} title={open?.title} closeButtonProps={{ "aria-label": "Close" }}>
+      <Modal opened={open !== null} onClose={() => end(false)} title={open?.title} zIndex={350} closeButtonProps={{ "aria-label": "Close" }}>
         <Stack>
           <Text size="sm" component="div">
             {open?.text}
@@ -44,7 +44,7 @@ export function ConfirmProvider({ children }: { children: ReactNode }) {
             <Button variant="default" onClick={() => end(false)} data-autofocus>
               Leave it
             </Button>
-            <Button color={open?.danger ? "red.9" : "accent"} onClick={() => end(true)}>
+            <Button data-confirm color={open?.danger ? "red.9" : "accent"} onClick={() => end(true)}>
               {open?.does}
             </Button>
           </Group>

@@ -1,5 +1,6 @@
 /** The drawer beside a list: details of what is chosen. Escape closes it; the URL says what is open. */
 import { Drawer } from "@mantine/core";
+import { useWindowEvent } from "@mantine/hooks";
 import type { ReactNode } from "react";
 
 interface Props {
@@ -11,11 +12,15 @@ interface Props {
 }
 
 export function Side({ open, title, onClose, children, wide = false }: Props) {
+  useWindowEvent("keydown", (event) => {
+    if (open && event.key === "Escape" && !event.defaultPrevented && isOnTop()) onClose();
+  });
   return (
     <Drawer
       opened={open}
       onClose={onClose}
       position="right"
+      closeOnEscape={false}
       size={wide ? 880 : 620}
       title={title}
       overlayProps={{ backgroundOpacity: 0.15 }}
@@ -24,4 +29,9 @@ export function Side({ open, title, onClose, children, wide = false }: Props) {
       {children}
     </Drawer>
   );
+}
+
+/** Escape closes one thing: a question or a form above the drawer first. */
+function isOnTop(): boolean {
+  return document.querySelectorAll('[role="dialog"]').length === 1;
 }

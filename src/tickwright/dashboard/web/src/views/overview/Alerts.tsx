@@ -24,7 +24,7 @@ export function Alerts({ alerts }: { alerts: Overview["alerts"] }) {
                 <Instant at={alert.fired_at} ago />
               </span>
             </div>
-            <div className={classes.text}>{alert.summary}</div>
+            <div className={classes.text} title={alert.summary}>{alert.summary}</div>
           </li>
         ))}
       </ul>

@@ -15,7 +15,7 @@ export default function Charts() {
     <Panels>
       <Throughput at={at} series={series} />
       <Panel title="Backlog">
-        <Chart label="Jobs that are due, over time" at={at} lines={[{ name: "due", color: "busy", values: series.due, fill: true }]} format={count} />
+        <Chart label="Jobs that are due, over time" at={at} lines={[{ name: "due", color: "busy", values: series.due, fill: true }]} format={count} whole />
       </Panel>
       <Panel title="Lateness">
         <Chart label="Lateness p99, over time" at={at} lines={[{ name: "p99", color: "warn", values: series.p99_s }]} format={spoken} />

@@ -1,0 +1,141 @@
+"""How the page behaves whatever the view: fresh or stale, dark or light, by keyboard, on a phone, without the API."""
+
+import re
+
+import pytest
+from playwright.sync_api import Route
+
+from kit.pages import Site, Visitors
+
+VIEWS = ("/overview", "/jobs", "/task-types", "/dead-letters")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def some_work(site: Site) -> None:
+    """Something to look at: a job that failed, one that waits."""
+    site.until(site.schedule("page.broken"), "failed")
+    site.schedule("page.greet", delay="1d")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", VIEWS)
+def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> None:
+    """Labels, roles, contrast: in both schemes."""
+    screen = visit("admin", path, scheme=scheme)
+    screen.page.get_by_role("table").first.wait_for()
+    assert screen.findings() == []
+
+
+def test_axe_finds_nothing_serious_in_the_drawer_of_a_job(visit: Visitors, site: Site) -> None:
+    """With the question above it."""
+    job = site.schedule("page.greet", delay="1h")
+    screen = visit("operator", f"/jobs?job={job}")
+    screen.page.get_by_role("button", name="Cancel", exact=True).click()
+    screen.page.get_by_role("button", name="Cancel 1 job").wait_for()
+    assert screen.findings() == []
+
+
+def test_axe_finds_nothing_serious_at_the_sign_in(visit: Visitors) -> None:
+    """A stranger's page, too."""
+    screen = visit(None, "/jobs")
+    screen.may_complain = True  # the 401 that says that he is one
+    screen.page.get_by_label("API key").wait_for()
+    assert screen.findings() == []
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+    """At 390 px nothing is wider than the window, and the views are behind a button."""
+    page = visit("viewer", path, width=390).page
+    page.get_by_role("table").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("heading", name="Jobs").wait_for()
+
+
+def test_the_scheme_is_kept(visit: Visitors) -> None:
+    """It begins as the system says; a switch holds beyond a reload."""
+    page = visit("viewer", "/jobs", scheme="dark").page
+    scheme = "document.documentElement.dataset.mantineColorScheme"
+    page.get_by_role("button", name="To the light scheme").click()
+    assert page.evaluate(scheme) == "light"
+    page.reload()
+    page.get_by_role("button", name="To the dark scheme").wait_for()
+    assert page.evaluate(scheme) == "light"
+
+
+def test_times_are_local_or_utc(visit: Visitors, site: Site) -> None:
+    """Berlin's clock is ahead of UTC; the tooltip is always ISO 8601 in UTC."""
+    job = site.schedule("page.greet", execute_at="2031-01-05T11:00:00Z")
+    page = visit("viewer", "/jobs?from=2031-01-01T00:00:00Z").page
+    page.get_by_role("row", name=re.compile(rf"{job}.*2031-01-05 12:00:00")).wait_for()
+    page.get_by_text("UTC", exact=True).click()
+    page.get_by_role("row", name=re.compile(rf"{job}.*2031-01-05 11:00:00 Z")).wait_for()
+    assert page.get_by_text("2031-01-05 11:00:00 Z").first.get_attribute("title") == "2031-01-05T11:00:00.000Z"
+
+
+def test_keys_lead_everywhere(visit: Visitors) -> None:
+    """``g`` and a letter, / to the filter, ? to the list, arrows and Enter in a table, Escape out."""
+    page = visit("viewer", "/overview").page
+    page.get_by_role("table").first.wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.get_by_role("heading", name="Jobs").wait_for()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.labels[0].textContent") == "Text"
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    page.locator("tr[data-row='0']").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Timeline").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+
+
+def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors) -> None:
+    """Live while it comes; without stream and API the banner says since when, and with them back it goes."""
+    screen = visit("viewer", "/overview")
+    screen.may_complain = True  # what does not load is in the console
+    page = screen.page
+    page.get_by_test_id("live").get_by_text("Live").wait_for()
+    page.context.set_offline(True)
+    page.get_by_test_id("stale").wait_for(timeout=20_000)
+    assert "Stale since" in page.get_by_test_id("stale").inner_text()
+    page.context.set_offline(False)
+    page.get_by_test_id("stale").wait_for(state="detached", timeout=30_000)
+
+
+def test_without_the_stream_the_page_polls(visit: Visitors) -> None:
+    """A proxy that lets no stream through costs freshness, not the overview."""
+    screen = visit(None, "/overview")
+    screen.may_complain = True
+    screen.page.route("**/v1/stream", lambda route: route.fulfill(status=502, body="bad gateway"))
+    screen.page.get_by_label("API key").fill(screen.site.keys["viewer"])
+    screen.page.get_by_role("button", name="Sign in").click()
+    screen.page.get_by_test_id("live").get_by_text("Polling").wait_for()
+    screen.page.get_by_role("region", name="Due").wait_for()
+
+
+def test_a_view_says_what_the_api_says_and_tries_again(visit: Visitors) -> None:
+    """The code of the problem is shown with its detail; a second try that works shows the list."""
+    slow = '{"title":"x","status":503,"code":"query_too_slow","detail":"this took too long; narrow the filter"}'
+
+    def too_slow(route: Route) -> None:
+        route.fulfill(status=503, content_type="application/problem+json", body=slow)
+
+    screen = visit("viewer", "/overview")
+    screen.may_complain = True
+    page = screen.page
+    page.route(re.compile(r"/v1/jobs\?"), too_slow)
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_text("query_too_slow").wait_for(timeout=20_000)
+    page.get_by_text("this took too long; narrow the filter").wait_for()
+    page.unroute(re.compile(r"/v1/jobs\?"))
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("table").wait_for()

@@ -1,0 +1,174 @@
+"""Jobs: what the list and the drawer show, and every action to its effect in the database."""
+
+import json
+
+from kit.pages import Screen, Site, Visitors
+from kit.waiting import eventually
+
+CANARY = '<img src=x onerror="window.ran=1"><script>window.ran=1</script>'
+
+
+def opened(screen: Screen, job: int) -> Screen:
+    """The drawer of a job."""
+    screen.open(f"/jobs?job={job}")
+    screen.page.get_by_role("heading", name="Timeline").wait_for()
+    return screen
+
+
+def audited(site: Site, action: str) -> list[str]:
+    """Who did it, newest first."""
+    rows = site.sql("SELECT actor FROM tickwright.audit WHERE action = %s ORDER BY id DESC", action)
+    return [row["actor"] for row in rows]
+
+
+def test_a_pending_job_is_cancelled_after_a_question(visit: Visitors, site: Site) -> None:
+    """One click asks and changes nothing; the answer cancels, under the name of who is signed in."""
+    job = site.schedule("page.greet", delay="1h")
+    screen = opened(visit("operator"), job)
+    screen.page.get_by_role("button", name="Cancel", exact=True).click()
+    screen.page.get_by_text("It will never start.").wait_for()
+    assert site.status(job) == "pending"
+    screen.confirm("Cancel 1 job")
+    site.until(job, "cancelled")
+    screen.page.get_by_text(f"Job {job} is cancelled").wait_for()
+    assert audited(site, "jobs.cancel")[0] == "Olaf"
+
+
+def test_a_running_job_is_asked_to_stop(visit: Visitors, site: Site) -> None:
+    """Its worker hears of it, and the page shows how it ended."""
+    job = site.schedule("page.slow")
+    site.until(job, "processing")
+    screen = opened(visit("operator"), job)
+    screen.page.get_by_text("runs for").wait_for()
+    screen.page.get_by_role("button", name="Cancel", exact=True).click()
+    screen.confirm("Cancel 1 job")
+    site.until(job, "cancelled")
+    screen.page.get_by_text("Attempt 1: cancelled").wait_for()
+
+
+def test_a_failed_job_shows_its_attempts_and_goes_back_to_work(visit: Visitors, site: Site) -> None:
+    """Each attempt is there with its error; a retry gives it all attempts again."""
+    job = site.schedule("page.broken")
+    site.until(job, "failed")
+    screen = opened(visit("operator"), job)
+    for attempt in (1, 2):
+        screen.page.get_by_text(f"Attempt {attempt}: failed").wait_for()
+    assert screen.page.get_by_label("Error of Attempt 1: failed").inner_text() == "ValueError: this one never works"
+    screen.page.get_by_role("button", name="Retry").click()
+    screen.confirm("Retry 1 job")
+    screen.page.get_by_text(f"Job {job} is back at work").wait_for()
+    assert audited(site, "jobs.retry")[0] == "Olaf"
+
+
+def test_a_job_is_run_now_and_another_one_moved(visit: Visitors, site: Site) -> None:
+    """Run now makes it due; a reschedule gives it another time."""
+    first, second = site.schedule("page.greet", delay="1h"), site.schedule("page.greet", delay="1h")
+    screen = opened(visit("operator"), first)
+    screen.page.get_by_role("button", name="Run now").click()
+    screen.confirm("Run 1 job now")
+    site.until(first, "completed")
+    opened(screen, second).page.get_by_role("button", name="Reschedule").click()
+    screen.page.get_by_label("So long from now").fill("3h")
+    screen.page.get_by_role("dialog", name="Reschedule job").get_by_role("button", name="Reschedule").click()
+    screen.page.get_by_text(f"Job {second} is rescheduled").wait_for()
+    (row,) = site.sql(
+        "SELECT execute_at > now() + interval '170 minutes' AS moved FROM tickwright.scheduled_tasks WHERE id = %s",
+        second,
+    )
+    assert row["moved"]
+
+
+def test_the_chosen_jobs_are_cancelled_and_no_other(visit: Visitors, site: Site) -> None:
+    """The question has the number of what is chosen."""
+    jobs = [site.schedule("page.greet", {"batch": "chosen"}, delay="2h") for _ in range(4)]
+    screen = visit("operator", "/jobs?state=pending")
+    for job in jobs[:3]:
+        screen.page.get_by_label(f"Choose job {job}").check()
+    screen.page.get_by_role("button", name="Act on 3 chosen").click()
+    screen.page.get_by_role("menuitem", name="Cancel …").click()
+    screen.confirm("Cancel: 3 jobs")
+    screen.page.get_by_text("3 jobs cancelled").wait_for()
+    assert [site.status(job) for job in jobs] == ["cancelled"] * 3 + ["pending"]
+
+
+def test_all_that_match_are_acted_on_beyond_what_is_loaded(visit: Visitors, site: Site) -> None:
+    """2,300 jobs are three calls of the API: the number is said first, and every one of them is done."""
+    site.sql(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
+        "SELECT now() + interval '1 day', 'page.greet', '{\"batch\": \"zebra-many\"}' FROM generate_series(1, 2300)"
+    )
+    screen = visit("operator", "/jobs?state=pending&text=zebra-many")
+    screen.page.get_by_role("row").nth(5).wait_for()
+    assert screen.page.get_by_role("row").count() < 100  # only what is seen is drawn
+    screen.page.get_by_role("button", name="Act on all that match").click()
+    screen.page.get_by_role("menuitem", name="Cancel …").click()
+    screen.page.get_by_text("pending, with the text “zebra-many”").wait_for()
+    screen.confirm("Cancel: 2,300 jobs")
+    screen.page.get_by_text("2,300 jobs cancelled").wait_for()
+    counted = site.sql(
+        "SELECT status, count(*) FROM tickwright.scheduled_tasks WHERE payload->>'batch' = 'zebra-many' GROUP BY 1"
+    )
+    assert [(row["status"], row["count"]) for row in counted] == [("cancelled", 2300)]
+
+
+def test_a_script_in_users_data_never_runs(visit: Visitors, site: Site) -> None:
+    """Payload, key and error are text wherever they are shown."""
+    job = site.schedule("page.greet", {CANARY: CANARY}, delay="4h", idempotency_key="<b>key</b>")
+    site.sql("UPDATE tickwright.scheduled_tasks SET error_message = %s WHERE id = %s", CANARY, job)
+    screen = visit("operator", "/jobs?state=pending")
+    screen.page.get_by_text(CANARY).first.wait_for()
+    opened(screen, job)
+    shown = json.loads(screen.page.get_by_label("payload", exact=True).inner_text())
+    assert shown == {CANARY: CANARY}
+    for path in ("/task-types", "/overview", "/dead-letters"):
+        screen.open(path)
+        screen.page.get_by_role("heading", level=1).wait_for()
+    assert screen.page.evaluate("window.ran") is None
+    assert screen.page.locator("img, b").count() == 0
+
+
+def test_ids_and_numbers_beyond_a_double_stay_as_they_are(visit: Visitors, site: Site) -> None:
+    """A browser's numbers end at 2^53; a job above that is shown, found, opened and cancelled under its own id."""
+    job = 2**53 + 1
+    payload = '{"big": 9223372036854775807, "exact": 0.1000000000000000000001, "id": 42}'
+    insert = (
+        "INSERT INTO tickwright.scheduled_tasks (id, execute_at, task_type, payload) "
+        "OVERRIDING SYSTEM VALUE VALUES (%s, now() + interval '5 hours', 'page.greet', %s)"
+    )
+    for one in (job, job - 1):
+        site.sql(insert, one, payload)
+    screen = visit("operator", "/jobs?state=pending")
+    screen.page.get_by_role("cell", name=str(job), exact=True).click()
+    shown = screen.page.get_by_label("payload", exact=True).inner_text()
+    assert '"big": 9223372036854775807' in shown
+    assert '"exact": 0.1000000000000000000001' in shown
+    assert '"id": 42' in shown
+    assert f"job={job}" in screen.page.url
+    screen.page.keyboard.press("Escape")
+    screen.page.get_by_label(f"Choose job {job}", exact=True).check()
+    screen.page.get_by_role("button", name="Act on 1 chosen").click()
+    screen.page.get_by_role("menuitem", name="Cancel …").click()
+    screen.confirm("Cancel: 1 job")
+    site.until(job, "cancelled")
+    assert site.status(job - 1) == "pending"
+
+
+def test_filters_are_in_the_address_and_the_back_button_closes_what_was_opened(visit: Visitors, site: Site) -> None:
+    """A filter is shared by its address; what is opened is a step of the history."""
+    job = site.schedule("page.greet", delay="6h", idempotency_key="find-me")
+    screen = visit("viewer", "/jobs")
+    screen.page.get_by_label("Idempotency key").fill("find-me")
+    screen.page.wait_for_url("**/jobs?key=find-me")
+    screen.page.get_by_role("row", name=str(job)).click()
+    screen.page.get_by_role("heading", name="Timeline").wait_for()
+    screen.page.go_back()
+    screen.page.get_by_role("dialog").wait_for(state="detached")
+    assert screen.page.url.endswith("/jobs?key=find-me")
+
+
+def test_the_counts_of_the_states_are_those_of_the_database(visit: Visitors, site: Site) -> None:
+    """Each state has its number beside it, under the other filters."""
+    for _ in range(3):
+        site.schedule("page.slow", delay="7h")
+    screen = visit("viewer", "/jobs?type=page.slow")
+    eventually(lambda: screen.page.get_by_role("button", name="pending 3").count() == 1, 10)

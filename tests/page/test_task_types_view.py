@@ -1,0 +1,84 @@
+"""Task types: settings, pause, secrets, and an edit that never undoes somebody else's; and dead letters."""
+
+from typing import Any
+
+from kit.pages import Site, Visitors
+from kit.waiting import eventually
+
+
+def column(site: Site, name: str, field: str) -> Any:
+    """A column of a type's row."""
+    return site.sql(f"SELECT {field} FROM tickwright.task_types WHERE name = %s", name)[0][field]
+
+
+def test_an_edit_changes_what_differs_and_nothing_else(visit: Visitors, site: Site) -> None:
+    """Only the changed field is sent, so a change of another field in between stays."""
+    site.ask("PUT", "/v1/task-types/shop.remind", {"target": "python:shop.remind", "max_attempts": 5})
+    page = visit("admin", "/task-types?type=shop.remind").page
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Concurrency").fill("7")
+    page.get_by_role("button", name="Change 1 setting").click()
+    page.get_by_text("shop.remind: 1 changed").wait_for()
+    assert (column(site, "shop.remind", "concurrency"), column(site, "shop.remind", "max_attempts")) == (7, 5)
+
+
+def test_an_edit_of_what_somebody_else_changed_is_refused(visit: Visitors, site: Site) -> None:
+    """The form was opened on an older version: it says so, and the other one's change stays."""
+    site.ask("PUT", "/v1/task-types/shop.conflict", {"target": "python:shop.conflict"})
+    screen = visit("admin", "/task-types?type=shop.conflict")
+    screen.may_complain = True  # a browser writes the 409 to its console
+    screen.page.get_by_role("button", name="Edit").click()
+    screen.page.get_by_label("Concurrency").fill("7")
+    site.ask("PUT", "/v1/task-types/shop.conflict", {"target": "python:shop.conflict", "concurrency": 3})
+    screen.page.get_by_role("button", name="Change 1 setting").click()
+    screen.page.get_by_text("version_conflict").wait_for()
+    assert column(site, "shop.conflict", "concurrency") == 3
+
+
+def test_a_type_is_paused_and_enabled(visit: Visitors, site: Site) -> None:
+    """Each after a question; the list says which."""
+    site.ask("PUT", "/v1/task-types/shop.pause", {"target": "python:shop.pause"})
+    screen = visit("admin", "/task-types?type=shop.pause")
+    screen.page.get_by_role("button", name="Pause", exact=True).click()
+    screen.confirm("Pause")
+    screen.page.get_by_text("shop.pause is paused").wait_for()
+    assert column(site, "shop.pause", "paused_at") is not None
+    screen.page.get_by_role("button", name="Enable", exact=True).click()
+    screen.confirm("Enable")
+    screen.page.get_by_text("shop.pause is enabled").wait_for()
+    assert column(site, "shop.pause", "paused_at") is None
+
+
+def test_a_signing_secret_is_shown_once(visit: Visitors, site: Site) -> None:
+    """Making an HTTP type and rotating show a secret; closed, it is nowhere in the page."""
+    screen = visit("admin", "/task-types")
+    page = screen.page
+    page.get_by_role("button", name="Create").click()
+    page.get_by_label("Name", exact=False).last.fill("shop.callback")
+    page.get_by_label("Target").fill("https://shop.example/callback")
+    page.get_by_role("button", name="Create 1 task type").click()
+    shown = page.get_by_role("dialog").get_by_text("whsec_")
+    first = shown.inner_text()
+    page.get_by_role("button", name="I have it").click()
+    page.get_by_text("whsec_").wait_for(state="detached")
+    page.get_by_role("row", name="shop.callback").click()
+    page.get_by_role("button", name="Rotate secret").click()
+    screen.confirm("Rotate")
+    assert shown.inner_text() != first
+    eventually(lambda: len(column(site, "shop.callback", "secrets")) == 2)
+
+
+def test_dead_letters_go_back_to_work(visit: Visitors, site: Site) -> None:
+    """All of a task type, after a question; the chosen ones have their number in it."""
+    jobs = [site.schedule("page.broken") for _ in range(2)]
+    for job in jobs:
+        site.until(job, "failed")
+    screen = visit("operator", "/dead-letters")
+    screen.page.get_by_label(f"Choose job {jobs[0]}").check()
+    screen.page.get_by_role("button", name="Requeue 1 job", exact=True).click()
+    screen.confirm("Requeue 1 job")
+    screen.page.get_by_text("1 jobs went back to work").wait_for()
+    row = site.sql("SELECT actor, after FROM tickwright.audit WHERE action = 'dead_letters.requeue' ORDER BY id DESC")[
+        0
+    ]
+    assert (row["actor"], row["after"]) == ("Olaf", {"ids": [jobs[0]]})
