@@ -66,7 +66,8 @@ class EventStream(Response):
         yield b"retry: %d\n\n" % RETRY_MS
         while not gone.done() and not subscriber.is_over:
             waiting = asyncio.ensure_future(subscriber.next(QUIET_S))
-            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {waiting, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 waiting.cancel()
             elif (message := waiting.result()) is not None:

@@ -66,7 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The first bytes of a head are there; between two requests there is none, and no deadline."""
         self._head_begun = True
         super().on_message_begin()
-        self.scope[TRANSPORT] = self.transport  # type: ignore[typeddict-unknown-key]  # for answers that do not end
+        self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]  # for answers that do not end
 
     def on_headers_complete(self) -> None:
         """The head is there."""

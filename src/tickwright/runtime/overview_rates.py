@@ -151,7 +151,8 @@ class Rates:
         """Return how attempts end."""
         if not self.known:
             return None
-        return FinishedRates(**{field.name: self.per_s(field.name) for field in msgspec.structs.fields(FinishedRates)})
+        names = [one.name for one in msgspec.structs.fields(FinishedRates)]
+        return FinishedRates(**{name: self.per_s(name) or 0.0 for name in names})
 
     def due_changes_per_s(self) -> float | None:
         """Return how fast the backlog changes; ``None`` where that is not known."""

@@ -13,6 +13,7 @@ the stream. With each snapshot the keys of subscribers are looked up again, so a
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from typing import Any
@@ -227,7 +228,7 @@ class Snapshots:
     async def _look(self) -> None:
         began_s = monotonic()
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
+            self._reading = asyncio.create_task(self._read(), context=Context())  # nobody's request, nor its bounds
         await asyncio.wait({self._reading}, timeout=ANSWER_S)
         if not self._reading.done():
             self._failed(f"the database has not answered within {ANSWER_S:g} s")
