@@ -34,9 +34,9 @@ def labels_of(name: str) -> set[str]:
 
 def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
     """A title of its own within its row, a description, a unit that Grafana knows; and no two at one place."""
-    places = set()
+    places: set[tuple[int, int]] = set()
+    titles: set[tuple[str, str]] = set()
     row = ""
-    titles = set()
     for panel in BOARD["panels"]:
         if panel["type"] == "row":
             row = panel["title"]

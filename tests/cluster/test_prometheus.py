@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -210,4 +211,4 @@ def _dashboard_answers(server: Prometheus, wanted: set[str]) -> None:
         server.query(asked)
         names = {re.sub(r"_(bucket|count)$", "", name) for name in re.findall(r"\btickwright_\w+", expression)}
         if names and names <= wanted:
-            eventually(lambda asked=asked: server.query(asked), 30, what=asked)
+            eventually(partial(server.query, asked), 30, what=asked)
