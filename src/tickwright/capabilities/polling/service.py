@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tickwright.capabilities.polling import trackers_store as store
-from tickwright.capabilities.polling.accounts import Accounts, Partners
+from tickwright.capabilities.polling.accounts import Accounts
 from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, check_news, is_terminal, judge, message_of
 from tickwright.capabilities.polling.explain import explain
 from tickwright.capabilities.polling.explain_kafka import look_up
@@ -17,6 +17,7 @@ from tickwright.capabilities.polling.heat import slice_heat
 from tickwright.capabilities.polling.imports import Imports, unknown_partner
 from tickwright.capabilities.polling.load_views import LoadPreview, SliceHeat
 from tickwright.capabilities.polling.partner_figures import CallHistory, partner_figures
+from tickwright.capabilities.polling.partner_rows import Partners
 from tickwright.capabilities.polling.partner_views import PartnerFigures
 from tickwright.capabilities.polling.preview import preview_load
 from tickwright.capabilities.polling.requests import NewTracker, PreviewRequest
