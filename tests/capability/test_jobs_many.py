@@ -191,9 +191,7 @@ async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_al
         )
         assert sum(states.values()) == len(rows)
         assert states.get("completed", 0) == len(started)
-        early = (
-            "SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'completed' AND completed_at < execute_at"
-        )
+        early = "SELECT count(*) FROM tickwright.scheduled_tasks WHERE completed_at < execute_at AND status = $1"
         assert await engine.pool.fetchval(early, "completed") == 0
 
 

@@ -250,7 +250,8 @@ def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: b
             would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
         )
         return
-    total, cursor = 0, {}
+    total = 0
+    cursor: dict[str, str] = {}
     while True:
         answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
         total += len(answer["ids"])
