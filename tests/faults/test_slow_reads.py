@@ -123,6 +123,24 @@ async def test_a_server_process_that_is_stopped_holds_no_request(database_url: s
                 os.kill(pid, signal.SIGCONT)
 
 
+async def test_a_connection_that_nobody_answers_for_is_given_up(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing is bound, as in loops: who brings it back does not wait for the server's word."""
+    monkeypatch.setattr("tickwright.store.pool.RELEASE_S", READ_S)
+    pool = await open_pool(database_url, max_size=1)
+    pids = await stopped(pool)
+    try:
+        async with asyncio.timeout(SOON_S):
+            with pytest.raises(TimeoutError):
+                await pool.fetchval("SELECT 1", timeout=READ_S)
+            assert await pool.fetchval("SELECT 1") == 1
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        await pool.close()
+
+
 @pytest.mark.parametrize(("method", "path", "done"), [("GET", "/v1/jobs", 200), ("POST", "/v1/jobs", 201)])
 async def test_a_key_is_not_waited_for_without_end(
     database_url: str, monkeypatch: pytest.MonkeyPatch, method: str, path: str, done: int
