@@ -1,0 +1,87 @@
+/** The versions of a definition; two of them beside each other, word by word. */
+import { Button, Group, Select } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { ErrorBox } from "../../parts/ErrorBox";
+import { Instant } from "../../parts/Instant";
+import { usePages } from "../../parts/usePages";
+import { useUrl } from "../../parts/useUrl";
+import { Waiting } from "../../parts/Waiting";
+import { differencesOf } from "../audit/differences";
+import classes from "./campaigns.module.css";
+import { versionOf, versionsOf, type BatchDetail, type Kind } from "./kind";
+
+export function Versions({ kind, batch }: { kind: Kind; batch: BatchDetail }) {
+  const url = useUrl();
+  const pages = usePages({
+    queryKey: [kind, "versions", batch.name, batch.version],
+    load: (cursor, signal) => versionsOf(kind, batch.name, cursor, signal),
+    every: false,
+  });
+  if (pages.error != null) return <ErrorBox error={pages.error} onRetry={pages.again} />;
+  if (pages.rows === undefined) return <Waiting lines={2} />;
+  const numbers = pages.rows.map((one) => one.version);
+  const [from, to] = [Number(url.one("from") || batch.version - 1), Number(url.one("to") || batch.version)];
+  return (
+    <>
+      <ul className={classes.versions}>
+        {pages.rows.map((one) => (
+          <li key={one.version}>
+            <span>Version {one.version}</span> <span className={classes.quiet}>{one.made_by},</span> <Instant at={one.made_at} />
+          </li>
+        ))}
+      </ul>
+      {pages.hasMore && (
+        <Button variant="default" size="compact-xs" onClick={pages.more}>
+          Older versions
+        </Button>
+      )}
+      {numbers.length > 1 && (
+        <>
+          <Group gap="xs" my="xs" align="end">
+            <Choice label="From version" value={from} numbers={numbers} onChange={(value) => url.set({ from: value })} />
+            <Choice label="to version" value={to} numbers={numbers} onChange={(value) => url.set({ to: value })} />
+          </Group>
+          <Differences kind={kind} name={batch.name} from={from} to={to} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Choice({ label, value, numbers, onChange }: { label: string; value: number; numbers: number[]; onChange: (value: string | null) => void }) {
+  return <Select label={label} w={120} size="xs" data={numbers.map(String)} value={String(value)} onChange={onChange} allowDeselect={false} />;
+}
+
+function Differences({ kind, name, from, to }: { kind: Kind; name: string; from: number; to: number }) {
+  const found = useQuery({
+    queryKey: [kind, "versions", name, "differences", from, to],
+    queryFn: ({ signal }) => Promise.all([versionOf(kind, name, from, signal), versionOf(kind, name, to, signal)]),
+    staleTime: Infinity,
+  });
+  if (found.error !== null) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
+  if (found.data === undefined) return <Waiting lines={2} />;
+  const all = differencesOf(found.data[0].definition, found.data[1].definition);
+  if (all.length === 0) return <p className={classes.quiet}>Nothing differs.</p>;
+  return (
+    <div className={classes.scroll}>
+      <table className={classes.table} aria-label={`Differences of version ${from} and ${to}`}>
+        <thead>
+          <tr>
+            <th scope="col">Word</th>
+            <th scope="col">Version {from}</th>
+            <th scope="col">Version {to}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {all.map((one) => (
+            <tr key={one.place}>
+              <th scope="row">{one.place}</th>
+              <td>{one.before === null ? <span className={classes.quiet}>–</span> : <del>{one.before}</del>}</td>
+              <td>{one.after === null ? <span className={classes.quiet}>–</span> : <ins>{one.after}</ins>}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,40 @@
+/** When it runs. */
+import { NativeSelect, SegmentedControl } from "@mantine/core";
+import classes from "./editor.module.css";
+import { Choice, Text, type FormProps } from "./fields";
+
+const ZONES = Intl.supportedValuesOf("timeZone");
+const UNITS = ["MINUTES", "HOURS", "DAYS", "WEEKS", "MONTHS"].map((value) => ({ value, label: value.toLowerCase() }));
+const TYPES = [
+  { value: "MANUAL", label: "By hand" },
+  { value: "AUTOMATIC", label: "By a calendar" },
+];
+const REPEATS = [
+  { value: "once", label: "once" },
+  { value: "every", label: "every so often" },
+  { value: "cron", label: "by cron" },
+];
+
+export function Calendar(props: FormProps) {
+  const { fields, change } = props;
+  return (
+    <>
+      <SegmentedControl aria-label="Runs" style={{ alignSelf: "flex-start" }} data={TYPES} value={fields.type} onChange={(value) => change({ type: value === "AUTOMATIC" ? "AUTOMATIC" : "MANUAL" })} />
+      {fields.type === "AUTOMATIC" && (
+        <div className={classes.row}>
+          <Text {...props} field="first" word="date_time_execution" label="First run" placeholder="2026-11-01T09:00" />
+          <Text {...props} field="time_zone" label="Time zone" list="zones" />
+          <NativeSelect label="Repeats" data={REPEATS} value={fields.repeats} onChange={(event) => change({ repeats: REPEATS.find((one) => one.value === event.currentTarget.value)?.value as "once" })} />
+          {fields.repeats === "every" && <Text {...props} field="unit" word="restartable_unit" label="Every" placeholder="6" />}
+          {fields.repeats === "every" && <Choice {...props} field="unit_type" word="restartable_unit_type" label="Unit" options={UNITS} />}
+          {fields.repeats === "cron" && <Text {...props} field="cron" label="Cron" placeholder="0 9 * * 1-5" />}
+        </div>
+      )}
+      <datalist id="zones">
+        {ZONES.map((zone) => (
+          <option key={zone} value={zone} />
+        ))}
+      </datalist>
+    </>
+  );
+}

@@ -1,0 +1,43 @@
+/** What few campaigns say: overlaps, occurrences that were missed, chunks, pace. */
+import { Textarea } from "@mantine/core";
+import classes from "./editor.module.css";
+import { Choice, Text, wrong, type FormProps } from "./fields";
+
+const OVERLAPS = [
+  { value: "skip", label: "skip it" },
+  { value: "queue", label: "queue it" },
+  { value: "replace", label: "replace the open one" },
+];
+const MISFIRES = [
+  { value: "one", label: "the newest" },
+  { value: "all", label: "all" },
+  { value: "none", label: "none" },
+];
+
+export function More(props: FormProps) {
+  const { fields, change, mistakes } = props;
+  return (
+    <>
+      <div className={classes.row}>
+        <Choice {...props} field="overlap" label="A run while one is open" options={OVERLAPS} />
+        <Choice {...props} field="misfire" label="Runs found too late" options={MISFIRES} />
+        <Text {...props} field="misfire_max" label="Of these at most" placeholder="100" />
+        <Text {...props} field="misfire_grace" label="Too late after" placeholder="1m" />
+        <Text {...props} field="chunk_rows" label="Clients per chunk" placeholder="5000" />
+        <Text {...props} field="attempts" label="Attempts of a chunk" placeholder="10" />
+        <Text {...props} field="rate" label="Rate" placeholder="no limit; 1000/s" />
+        <Text {...props} field="on_finished" label="Who hears of the end" placeholder="nobody; https://…" />
+      </div>
+      <Textarea
+        label="Product codes"
+        placeholder="one per line"
+        autosize
+        minRows={1}
+        maxRows={6}
+        value={fields.product_codes}
+        error={wrong(mistakes, "product_codes")}
+        onChange={(event) => change({ product_codes: event.currentTarget.value })}
+      />
+    </>
+  );
+}

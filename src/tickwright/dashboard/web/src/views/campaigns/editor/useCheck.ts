@@ -1,0 +1,29 @@
+/** What is wrong with a definition, asked a moment after the last key; an answer about another text is dropped. */
+import { useDebouncedValue } from "@mantine/hooks";
+import { useQuery } from "@tanstack/react-query";
+import { post } from "../../../api/client";
+import { stringify } from "../../../api/json";
+import type { Definition } from "./form";
+import type { Mistake } from "./marks";
+
+const TYPING_MS = 300;
+
+export interface Checked {
+  /** Of exactly what was given; `undefined` while nobody knows. */
+  mistakes: readonly Mistake[] | undefined;
+  error: Error | null;
+}
+
+export function useCheck(definition: Definition): Checked {
+  const now = stringify(definition);
+  const [settled] = useDebouncedValue(now, TYPING_MS);
+  const found = useQuery({
+    queryKey: ["campaign-check", settled],
+    queryFn: ({ signal }) => post("/v1/campaigns:check", { body: definition, signal }),
+    staleTime: 10_000,
+    gcTime: 10_000,
+    enabled: settled === now,
+  });
+  const isOfNow = settled === now;
+  return { mistakes: isOfNow ? found.data?.problems : undefined, error: isOfNow ? found.error : null };
+}
