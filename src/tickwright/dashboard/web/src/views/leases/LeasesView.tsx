@@ -43,7 +43,7 @@ function columns(may: boolean): Column<Lease>[] {
     { id: "since", header: "Held since", width: 130, hide: "sm", cell: (one) => (one.held ? <Instant at={one.last_started_at} ago /> : "–") },
     { id: "until", header: "Deadline", width: 110, hide: "sm", cell: (one) => (one.running ? <Instant at={one.lease_until} ago /> : "–") },
     { id: "guards", header: "What only its holder does", hide: "md", cell: (one) => <span title={one.guards}>{one.guards}</span> },
-    { id: "does", header: "", width: 84, hide: "sm", cell: (one) => may && one.held && <ReleaseButton lease={one} /> },
+    { id: "does", header: "", width: 98, hide: "sm", cell: (one) => may && one.held && <ReleaseButton lease={one} /> },
   ];
 }
 
@@ -91,7 +91,7 @@ export default function LeasesView() {
         rowKey={(one) => one.job_name}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No loop has had a lease yet">Control loops run in processes with the role scheduler: `tickwright run scheduler`.</EmptyState>
+            <EmptyState title="No loop has had a lease yet">Control loops run in processes with the role scheduler: <code>tickwright run scheduler</code>.</EmptyState>
           ) : (
             <EmptyState title="No lease matches">Leave out a filter.</EmptyState>
           )

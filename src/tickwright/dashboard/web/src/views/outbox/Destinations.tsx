@@ -35,7 +35,7 @@ function columns(may: boolean): Column<Destination>[] {
     { id: "attempts", header: "Attempts", width: 84, align: "right", hide: "md", cell: (one) => count(one.attempts) },
     { id: "next", header: "Next try", width: 100, hide: "md", cell: (one) => <Instant at={one.next_try_at} ago /> },
     { id: "error", header: "Last error", width: "22%", hide: "md", cell: (one) => <span title={one.error ?? ""}>{one.error}</span> },
-    { id: "does", header: "", width: 92, hide: "sm", cell: (one) => may && one.tried > 0 && <RetryButton destination={one} /> },
+    { id: "does", header: "", width: 108, hide: "sm", cell: (one) => may && one.tried > 0 && <RetryButton destination={one} /> },
   ];
 }
 
@@ -60,7 +60,7 @@ export function Destinations() {
         rowKey={(one) => one.destination}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No message waits">The relay has published everything. New messages come with `app.publish` or a row in tickwright.outbox.</EmptyState>
+            <EmptyState title="No message waits">The relay has published everything. New messages come with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
           ) : (
             <EmptyState title="No destination matches">Leave out a filter.</EmptyState>
           )

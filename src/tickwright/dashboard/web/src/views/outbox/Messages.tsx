@@ -23,7 +23,7 @@ function columns(may: boolean): Column<Message>[] {
     { id: "attempts", header: "Attempts", width: 80, align: "right", cell: (one) => count(one.attempts) },
     { id: "next", header: "Next try", width: 100, hide: "sm", cell: (one) => <Instant at={one.next_at} ago /> },
     { id: "error", header: "Last error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
-    { id: "does", header: "", width: 84, hide: "sm", cell: (one) => may && <DiscardButton message={one} /> },
+    { id: "does", header: "", width: 98, hide: "sm", cell: (one) => may && <DiscardButton message={one} /> },
   ];
 }
 
@@ -47,7 +47,7 @@ export function Messages() {
         rowKey={(one) => one.id}
         empty={
           destination === "" ? (
-            <EmptyState title="No message waits">The relay has published everything. New messages come with `app.publish` or a row in tickwright.outbox.</EmptyState>
+            <EmptyState title="No message waits">The relay has published everything. New messages come with <code>app.publish</code> or a row in tickwright.outbox.</EmptyState>
           ) : (
             <EmptyState title="No message waits for this destination">The whole destination is compared; clear the filter to see all of them.</EmptyState>
           )

@@ -25,7 +25,7 @@ export default function OutboxView() {
   return (
     <View title="Outbox">
       <Lag />
-      <SegmentedControl aria-label="Part" style={{ alignSelf: "flex-start" }} value={part} onChange={(value) => url.set({ part: value })} data={PARTS} />
+      <SegmentedControl aria-label="Part" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={part} onChange={(value) => url.set({ part: value })} data={PARTS} />
       {part === "messages" ? <Messages /> : part === "relays" ? <PollRelays /> : part === "partitions" ? <PollPartitions /> : <Destinations />}
     </View>
   );
@@ -36,7 +36,7 @@ function Lag() {
   const dead = useOverview((overview) => overview.dead_letters.outbox) ?? 0;
   return (
     <Tiles>
-      <Tile title="Waiting messages" value={outbox === null ? "–" : count(outbox.waiting, 10_000)} below={outbox === null ? "" : `for ${count(outbox.destinations)} destinations`} />
+      <Tile title="Waiting messages" value={outbox === null ? "–" : count(outbox.waiting, 10_000)} below={outbox === null ? "" : `for ${count(outbox.destinations)} destination${outbox.destinations === 1 ? "" : "s"}`} />
       <Tile title="Oldest waits" value={outbox === null || outbox.waiting === 0 ? "–" : spoken(outbox.oldest_s)} />
       <Tile title="Published a second" value={outbox?.published_per_s == null ? "–" : rate(outbox.published_per_s)} />
       <Tile title="Failing destinations" value={outbox === null ? "–" : count(outbox.failing)} tone={outbox !== null && outbox.failing > 0 ? "bad" : undefined} />

@@ -33,7 +33,7 @@ function columns(may: boolean, onOpen: (shard: number) => void): Column<Relay>[]
     {
       id: "does",
       header: "",
-      width: 96,
+      width: 108,
       cell: (one) =>
         may && one.problem !== null && (
           <Button size="compact-xs" variant="default" onClick={() => onOpen(one.shard)}>
@@ -57,7 +57,7 @@ export function PollRelays() {
         columns={columns(may, (number) => url.set({ shard: String(number) }, true))}
         pages={{ rows: found.error ? undefined : found.data?.items, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => String(one.shard)}
-        empty={<EmptyState title="No relay of polls">Polls are relayed by processes with the role relay: `tickwright run relay`.</EmptyState>}
+        empty={<EmptyState title="No relay of polls">Polls are relayed by processes with the role relay: <code>tickwright run relay</code>.</EmptyState>}
       />
       <Modal opened={shard !== ""} onClose={() => url.set({ shard: null })} title={`Reconcile shard ${shard}`} closeButtonProps={{ "aria-label": "Close" }}>
         {shard !== "" && <Reconcile key={shard} shard={Number(shard)} onClose={() => url.set({ shard: null })} />}

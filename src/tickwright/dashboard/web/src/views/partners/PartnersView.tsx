@@ -29,7 +29,7 @@ const FIGURES_MAX = 50;
 const COLUMNS: Column<Row>[] = [
   { id: "name", header: "Partner", width: 170, cell: ({ partner }) => <span title={partner.name}>{partner.name}</span> },
   { id: "state", header: "State", width: 140, cell: ({ partner, figures }) => <StateBadge {...stateOf(partner, figures)} /> },
-  { id: "until", header: "Until", width: 110, hide: "sm", cell: ({ partner, figures }) => <Instant at={figures?.state_until ?? partner.open_until ?? partner.blocked_until} ago /> },
+  { id: "until", header: "Until", width: 110, hide: "sm", cell: ({ figures }) => <Instant at={figures?.state_until} ago /> },
   { id: "quota", header: "Quota used", cell: ({ figures }) => figures && <QuotaBar name={figures.name} quota={figures.quota} /> },
   { id: "throttled", header: "429 share", width: 96, align: "right", hide: "sm", cell: ({ figures }) => share(figures?.calls?.throttled_share) },
   { id: "failed", header: "Errors", width: 80, align: "right", hide: "md", cell: ({ figures }) => share(figures?.calls?.failed_share) },
@@ -79,7 +79,7 @@ export default function PartnersView() {
         openKey={url.one("partner")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="There is no partner">A partner is whom trackers are polled at. Set one here, with `tickwright partners put`, or in the TOML file.</EmptyState>
+            <EmptyState title="There is no partner">A partner is whom trackers are polled at. Set one here, with <code>tickwright partners put</code>, or in the TOML file.</EmptyState>
           ) : (
             <EmptyState title="No partner matches">Leave out a filter.</EmptyState>
           )

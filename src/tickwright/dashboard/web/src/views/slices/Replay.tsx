@@ -49,16 +49,16 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
   });
   const action = useAction({
     run: () => post("/v1/slices/replay", { body: { ...body, dry_run: false } }),
-    told: (done) => `${count(done.trackers)} trackers are polled again.`,
+    told: (done) => `${trackers(done.trackers)} polled again.`,
     touches: ["slices", "replay"],
   });
   async function replay(found: Schemas["Replay"]): Promise<void> {
     const yes = await confirm({
-      title: `Poll ${count(found.trackers)} trackers again?`,
+      title: `Poll ${trackers(found.trackers)} again?`,
       text: lost
         ? "What went to Kafka and was not read counts as lost. Where it is there after all, these polls are made twice."
         : "Only polls of which nothing says that they were made or are on their way. They are paced within each partner's limits.",
-      does: `Poll ${count(found.trackers)} trackers`,
+      does: `Poll ${trackers(found.trackers)}`,
       danger: lost,
     });
     if (yes) action.mutate(undefined, { onSuccess: onClose });
@@ -82,12 +82,14 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
           Leave it
         </Button>
         <Button disabled={counted.isFetching || !counted.data?.trackers} loading={action.isPending} onClick={() => counted.data && void replay(counted.data)}>
-          {counted.data ? `Poll ${count(counted.data.trackers)} trackers again` : "Counting"}
+          {counted.data ? `Poll ${trackers(counted.data.trackers)} again` : "Counting"}
         </Button>
       </Group>
     </Stack>
   );
 }
+
+const trackers = (number: number) => `${count(number)} tracker${number === 1 ? "" : "s"}`;
 
 function Counted({ found }: { found: Schemas["Replay"] }) {
   const left = found.unread_trackers + found.unknown_trackers;
@@ -109,7 +111,7 @@ function Counted({ found }: { found: Schemas["Replay"] }) {
       )}
       {left > 0 && (
         <Alert variant="light" color="yellow">
-          {count(left)} trackers are left out, because consumers have not passed the batches that their polls may be in. Let them read on, and count again.
+          {trackers(left)} left out, because consumers have not passed the batches that their polls may be in. Let them read on, and count again.
         </Alert>
       )}
     </>

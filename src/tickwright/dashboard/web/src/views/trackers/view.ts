@@ -6,7 +6,7 @@ export const views: ViewInfo[] = [
     title: "Trackers",
     group: "Polling",
     order: 2,
-    key: "t",
+    key: "r",
     load: () => import("./TrackersView"),
     find: (text) => [
       ...(/^\d{1,19}$/.test(text) ? [{ label: `Tracker ${text}`, to: `/trackers?tracker=${text}` }] : []),

@@ -18,12 +18,12 @@ const PLACES: Record<string, (one: Holding) => string | null> = {
   part: (one) => `/reports?report=${one.id}`,
   polls: (one) => `/partners?partner=${encodeURIComponent(one.name ?? "")}`,
 };
-const COUNTS: Record<string, string> = { job: "attempts", chunk: "members", part: "rows", polls: "polls" };
+const COUNTS: Record<string, string> = { job: "attempt", chunk: "members", part: "rows", polls: "polls" };
 
 const COLUMNS: Column<Holding>[] = [
   { id: "kind", header: "Kind", width: 90, cell: (one) => one.kind },
   { id: "what", header: "What", cell: (one) => <What holding={one} /> },
-  { id: "count", header: "Count", width: 120, align: "right", hide: "sm", cell: (one) => (one.count === null ? "–" : `${count(one.count)} ${COUNTS[one.kind] ?? ""}`) },
+  { id: "count", header: "Count", width: 120, align: "right", hide: "sm", cell: (one) => (one.count === null ? "–" : `${COUNTS[one.kind] ?? ""} ${count(one.count)}`) },
   { id: "fence", header: "Fence", width: 80, align: "right", cell: (one) => one.fence ?? "–" },
   { id: "since", header: "Since", width: 120, cell: (one) => <Instant at={one.since_at} ago /> },
 ];
@@ -39,7 +39,7 @@ export function Holds({ worker }: { worker: Schemas["WorkerDetail"] }) {
   return (
     <>
       <DataTable label="What it holds" columns={COLUMNS} pages={{ rows: worker.holds, error: null }} rowKey={keyOf} empty={null} grows />
-      {worker.more.length > 0 && <p className={classes.quiet}>Only 100 of each kind are shown; it holds more {worker.more.join(", ")}.</p>}
+      {worker.more.length > 0 && <p className={classes.quiet}>The first 100 of each kind are shown; it holds more of: {worker.more.join(", ")}.</p>}
     </>
   );
 }

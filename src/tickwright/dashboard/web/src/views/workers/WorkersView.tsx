@@ -59,7 +59,7 @@ export default function WorkersView() {
         openKey={url.one("worker")}
         empty={
           all?.length === 0 ? (
-            <EmptyState title="No process has worked within a day">Start one: `tickwright run worker scheduler relay`.</EmptyState>
+            <EmptyState title="No process has worked within a day">Start one: <code>tickwright run worker scheduler relay</code>.</EmptyState>
           ) : (
             <EmptyState title="No session matches">Leave out a filter; sessions are kept for a day.</EmptyState>
           )
