@@ -143,8 +143,8 @@ async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: 
                     async def whole() -> list[Kept]:
                         for provider in (web_provider, billing_provider):
                             await asyncio.to_thread(provider.force_flush)
-                        [root] = [span for span in collector.spans if span.name == "checkout"] or [None]
-                        found = [] if root is None else collector.of(root.trace)
+                        roots = [span for span in collector.spans if span.name == "checkout"]
+                        found = collector.of(roots[0].trace) if roots else []
                         return found if len(found) >= SPANS else []
 
                     spans = await eventually_async(whole, 30, what=f"a whole trace; {(tmp_path / 'log').read_text()}")

@@ -225,7 +225,7 @@ class Desk:
 
     async def _traced(self, item: Item, courier: Courier) -> Result:
         """Ask inside a span: a poll is a trace of its own, since nobody asked for it."""
-        facts = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
+        facts: dict[str, str | int] = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
         with traces.attempting("polls", None, facts) as span:
             result = await self._ask(item, courier)
             if not isinstance(result, Answer):
