@@ -60,8 +60,13 @@ def build() -> None:
     """Make ``static/`` from the source, with types of today's API."""
     schema()
     _npm("run", "check")
-    _vite(STATIC)
-    (STATIC / HASH).write_text(source_hash() + "\n", encoding="ascii")
+    with tempfile.TemporaryDirectory(prefix=".page-", dir=WEB.parent) as folder:
+        made = Path(folder) / "static"
+        _vite(made)
+        (made / HASH).write_text(source_hash() + "\n", encoding="ascii")
+        if STATIC.exists():
+            STATIC.rename(Path(folder) / "before")  # as a whole: a server that starts now reads one build or the other
+        made.rename(STATIC)
     print(f"page: {sum(1 for _ in _within(STATIC))} files in {STATIC.relative_to(ROOT)}")
 
 

@@ -51,7 +51,7 @@ def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("button", name="Views").click()
     page.get_by_role("link", name="Jobs", exact=True).click()
-    page.get_by_role("heading", name="Jobs").wait_for()
+    page.get_by_role("heading", name="Jobs", level=1).wait_for()
 
 
 def test_the_scheme_is_kept(visit: Visitors) -> None:
@@ -81,7 +81,7 @@ def test_keys_lead_everywhere(visit: Visitors) -> None:
     page.get_by_role("table").first.wait_for()
     page.keyboard.press("g")
     page.keyboard.press("j")
-    page.get_by_role("heading", name="Jobs").wait_for()
+    page.get_by_role("heading", name="Jobs", level=1).wait_for()
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.labels[0].textContent") == "Text"
     page.keyboard.press("Escape")
@@ -98,17 +98,30 @@ def test_keys_lead_everywhere(visit: Visitors) -> None:
     page.get_by_role("dialog").wait_for(state="detached")
 
 
-def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors) -> None:
-    """Live while it comes; without stream and API the banner says since when, and with them back it goes."""
+def test_the_stream_feeds_the_overview_and_a_broken_one_is_stale(visit: Visitors, site: Site) -> None:
+    """Live while it comes; when the API is killed the banner says since when, and with a new one it goes."""
     screen = visit("viewer", "/overview")
     screen.may_complain = True  # what does not load is in the console
     page = screen.page
     page.get_by_test_id("live").get_by_text("Live").wait_for()
-    page.context.set_offline(True)
+    site.kill9()
     page.get_by_test_id("stale").wait_for(timeout=20_000)
     assert "Stale since" in page.get_by_test_id("stale").inner_text()
-    page.context.set_offline(False)
+    site.start()
     page.get_by_test_id("stale").wait_for(state="detached", timeout=30_000)
+
+
+def test_a_hidden_page_asks_for_nothing(visit: Visitors) -> None:
+    """The stream is closed while nobody sees the page, and opened again when somebody does."""
+    page = visit("viewer", "/overview").page
+    page.get_by_test_id("live").get_by_text("Live").wait_for()
+    turn = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+    turn += "document.dispatchEvent(new Event('visibilitychange')) }"
+    ended = re.compile(r"/v1/stream$")
+    with page.expect_event("requestfailed", lambda request: bool(ended.search(request.url))):
+        page.evaluate(turn, True)
+    with page.expect_request(ended):
+        page.evaluate(turn, False)
 
 
 def test_without_the_stream_the_page_polls(visit: Visitors) -> None:

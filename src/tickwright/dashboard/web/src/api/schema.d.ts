@@ -2669,6 +2669,31 @@ export interface components {
             freshness: components["schemas"]["Freshness"];
         };
         /**
+         * AccountLine
+         * @description An account in a listing, with what its freshness comes to; :class:`AccountDetail` has all of it.
+         *
+         *         Attributes:
+         *             recent_share: The share of the last interval's polls that was fresh.
+         *             error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
+         *             burn_rate: How fast it was used up within the last hour that was judged: at 1 it lasts for a month exactly.
+         */
+        AccountLine: {
+            account_id: string;
+            polling_interval_minutes: number;
+            placed_interval_minutes: number;
+            max_age_days: number;
+            polls_per_slice_max: number | null;
+            freshness_objective: number;
+            paused_at: string | null;
+            lag_ratio: number | null;
+            stale_since: string | null;
+            created_at: string;
+            updated_at: string;
+            recent_share: number | null;
+            error_budget_left: number | null;
+            burn_rate: number | null;
+        };
+        /**
          * AccountLoad
          * @description What an account's trackers make under one setting.
          *
@@ -4272,11 +4297,11 @@ export interface components {
             series: components["schemas"]["OverviewSeries"] | null;
         };
         /**
-         * Page[AccountView]
+         * Page[AccountLine]
          * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
          */
-        Page_AccountView_: {
-            items: components["schemas"]["AccountView"][];
+        Page_AccountLine_: {
+            items: components["schemas"]["AccountLine"][];
             /** @default null */
             next: string | null;
         };
@@ -8525,7 +8550,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_AccountView_"];
+                    "application/json": components["schemas"]["Page_AccountLine_"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

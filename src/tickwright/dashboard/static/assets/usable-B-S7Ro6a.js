@@ -1,0 +1,1 @@
+var e=!1;function t(){e||(e=!0,performance.mark(`usable`))}export{t};
