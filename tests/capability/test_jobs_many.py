@@ -141,6 +141,33 @@ async def test_a_job_that_is_claimed_between_the_look_and_the_lock_is_left_to_it
     assert row["execute_at"] > row["created_at"] + timedelta(minutes=30)
 
 
+async def test_a_job_that_left_the_filter_before_the_lock_is_left_alone(
+    pool: Pool, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The filter is asked again under the lock: nobody cancels what no longer is what he meant."""
+    jobs = [await insert(pool, "noop", at=LATER, payload={"t": "needle"}) for _ in range(3)]
+    lock = service._store.lock_many
+
+    async def edited_first(connection: Any, wanted: Any, ids: Any) -> list[int]:
+        await pool.execute("UPDATE tickwright.scheduled_tasks SET payload = '{}' WHERE id = $1", jobs[1])
+        return await lock(connection, wanted, ids)
+
+    monkeypatch.setattr(service._store, "lock_many", edited_first)
+    assert (await service.many.cancel(call(JobFilter(text="needle")))).ids == [jobs[0], jobs[2]]
+    assert (await job_row(pool, jobs[1]))["status"] == "pending"
+
+
+async def test_what_somebody_moved_since_the_first_call_is_passed_by(pool: Pool, service: JobService) -> None:
+    """An order of many calls is given at its first one; what another person does to a job after that stands."""
+    await pool.execute(MANY, 6)
+    first = await service.many.reschedule(call(limit=3), Move(shift=timedelta(hours=1)))
+    last = await pool.fetchval("SELECT max(id) FROM tickwright.scheduled_tasks")
+    moved = await service.reschedule(last, caller=ADMIN, delay=timedelta(days=9))
+    rest = await service.many.reschedule(call(cursor=first.next), Move(shift=timedelta(hours=1)))
+    assert (len(rest.ids), last in rest.ids) == (2, False)
+    assert (await job_row(pool, last))["execute_at"] == moved.execute_at
+
+
 async def test_a_row_that_somebody_holds_locked_is_passed_by(pool: Pool, service: JobService) -> None:
     """One open transaction holds up no thousand others."""
     jobs = [await insert(pool, "noop", at=LATER) for _ in range(3)]
