@@ -1,7 +1,7 @@
 """The operators' desk: what a worker holds, who has which lease, where the outbox is stuck, who sees to an alert."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tickwright.wiring.batches import batch_loops
 from tickwright.wiring.leased_loops import poll_relays, scheduler_loops
 from tickwright.wiring.settings import Settings
 
+NOTHING: Mapping[str, str] = {}
 WORKER = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
 VALUES ($1, $2, '{worker}', '0', now() + interval '1 minute')
@@ -124,7 +125,7 @@ async def test_a_lease_says_who_has_it_since_when_and_what_it_guards(api: Runnin
 
 def test_every_lease_of_a_process_has_its_words() -> None:
     """A loop that is added is explained; one that is gone is taken off."""
-    leases = Leases(None, owner="test")  # type: ignore[arg-type]  # nothing is asked of the database
+    leases = Leases(None, owner="test")  # nothing is asked of the database
     settings = Settings()
     produced = batch_loops(settings, leases, None)[1]
     loops = [*scheduler_loops(settings, leases), *poll_relays(settings, leases), *produced]
@@ -153,8 +154,8 @@ async def test_a_lease_that_is_taken_away_fences_its_holder(api: RunningApi) -> 
 # ---------------------------------------------------------------------- the outbox
 
 
-async def waits(api: RunningApi, destination: str, count: int = 1, **columns: str) -> list[int]:
-    """Put messages into the outbox; return their ids."""
+async def waits(api: RunningApi, destination: str, count: int = 1, columns: Mapping[str, str] = NOTHING) -> list[int]:
+    """Put messages into the outbox, with columns as SQL; return their ids."""
     names = "".join(f", {name}" for name in columns)
     values = "".join(f", {value}" for value in columns.values())
     rows = await api.pool.fetch(
@@ -178,10 +179,10 @@ LATER = {"attempts": "3", "next_at": "now() + interval '1 hour'", "error_message
 async def test_a_destination_says_whether_it_flows_waits_or_is_stuck(api: RunningApi) -> None:
     """With how much and how long, and why; the stuck ones come first."""
     await waits(api, "pg:fast", 2)
-    await waits(api, "pg:slow", 3, **LATER)
+    await waits(api, "pg:slow", 3, LATER)
     await waits(api, "pg:slow", 2)
-    await waits(api, "mail:x", error_message="'unknown_scheme: nobody carries mail'")
-    await waits(api, "pg:old", created_at="now() - interval '1 hour'", **LATER)
+    await waits(api, "mail:x", columns={"error_message": "'unknown_scheme: nobody carries mail'"})
+    await waits(api, "pg:old", 1, {"created_at": "now() - interval '1 hour'", **LATER})
     assert {one["why"] for one in (await destinations(api)).values()} == {"no_relay"}, "nobody has its lease"
     await api.pool.execute(
         "INSERT INTO tickwright.job_config (job_name, running, lease_until) "
@@ -212,8 +213,8 @@ async def test_what_is_counted_of_a_destination_has_a_bound(api: RunningApi, mon
 async def test_a_destination_is_tried_again_now(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own messages that wait for another try, in bounded steps; the trail says so when something changed."""
     monkeypatch.setattr(operator_desk, "RETRY_MAX", 2)
-    await waits(api, "pg:slow", 3, **LATER)
-    [other] = await waits(api, "pg:other", **LATER)
+    await waits(api, "pg:slow", 3, LATER)
+    [other] = await waits(api, "pg:other", 1, LATER)
     first = (await api.operator.post("/v1/outbox:retry", {"destination": "pg:slow"})).json
     second = (await api.operator.post("/v1/outbox:retry", {"destination": "pg:slow"})).json
     third = (await api.operator.post("/v1/outbox:retry", {"destination": "pg:slow"})).json
@@ -225,7 +226,7 @@ async def test_a_destination_is_tried_again_now(api: RunningApi, monkeypatch: py
 
 async def test_a_message_that_is_given_up_is_a_dead_letter_and_can_come_back(api: RunningApi) -> None:
     """Once, whoever else does it at the same time; it is found where dead letters are, under its own id."""
-    [message] = await waits(api, "pg:slow", **LATER)
+    [message] = await waits(api, "pg:slow", 1, LATER)
     answers = await asyncio.gather(*(api.operator.post(f"/v1/outbox/{message}/discard") for _ in range(5)))
     assert sorted(answer.status for answer in answers) == [200, 404, 404, 404, 404]
     [dead] = (await api.viewer.get("/v1/dead-letters?kind=outbox")).json["items"]
