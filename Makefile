@@ -22,6 +22,7 @@ dev: ## make .venv with everything that checks and tests need
 
 test: dev ## run all tests against real servers, which the run starts and stops; ARGS="-n 0": in one process
 	@sh scripts/test-servers.sh
+	@$(if $(ARGS),,$(PYTHON_IN_VENV) scripts/page.py verify)
 	@$(PYTHON_IN_VENV) -m pytest $(IN_PROCESSES) $(ARGS)
 
 check: dev ## format, lint, types and layers: everything that needs no server
@@ -29,6 +30,7 @@ check: dev ## format, lint, types and layers: everything that needs no server
 	.venv/bin/ruff check .
 	MYPYPATH=src:tests $(PYTHON_IN_VENV) -m mypy --explicit-package-bases $(TYPED)
 	.venv/bin/lint-imports --no-logo
+	$(PYTHON_IN_VENV) scripts/page.py check
 
 fmt: dev ## format the code and fix what can be fixed safely
 	.venv/bin/ruff format .
