@@ -87,7 +87,7 @@ function RetryButton({ destination }: { destination: Destination }) {
     if (yes) action.mutate(undefined);
   }
   return (
-    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Retry ${destination.destination}`}>
+    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Retry now: ${destination.destination}`}>
       Retry now
     </Button>
   );

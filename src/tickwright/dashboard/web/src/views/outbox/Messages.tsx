@@ -74,7 +74,7 @@ function DiscardButton({ message }: { message: Message }) {
     if (yes) action.mutate(undefined);
   }
   return (
-    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Give message ${message.id} up`}>
+    <Button size="compact-xs" variant="default" onClick={() => void ask()} loading={action.isPending} aria-label={`Give up message ${message.id}`}>
       Give up
     </Button>
   );
