@@ -2,11 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from kit.api import running_api
 from kit.engine import SHORT, WorkerProcess, running_engine
-from kit.streams import open_stream
+from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
 
@@ -118,22 +117,14 @@ async def test_a_change_moves_the_number_of_its_list_and_of_no_other(database_ur
 
 async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
     """A page that was closed costs nothing; a question alone is answered anew, and again for some seconds."""
-    asked: list[str] = []
-
-    class Counting:
-        """A probe that counts."""
-
-        async def reached(self, name: str, **_: Any) -> None:
-            """Count."""
-            asked.append(name)
-
-    async with running_api(database_url, looks={"every_s": 0.05, "probe": Counting()}) as api:
+    probe = CountingProbe()
+    async with running_api(database_url, looks={"every_s": 0.05, "probe": probe}) as api:
         async with open_stream(api.viewer) as stream:
             await stream.next()
             await stream.next()
         await eventually_async(lambda: api.overview.streams == 0, what="the stream's place is free")
-        assert asked
+        assert probe.reached_times
         await eventually_async(lambda: api.overview.is_resting, 10, what="nobody looks")
-        seen = len(asked)
+        seen = probe.reached_times
         assert (await api.viewer.get("/v1/workers")).status == 200
-        assert len(asked) == seen
+        assert probe.reached_times == seen

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.api import running_api
-from kit.streams import open_stream
+from kit.streams import CountingProbe, open_stream
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.api import event_stream
@@ -64,17 +64,8 @@ async def test_there_is_a_bound_and_a_place_that_is_left_is_free(database_url: s
 
 async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> None:
     """One message, made once, for all of them; the next one who comes is refused."""
-    asked = 0
-
-    class Counting:
-        """A probe that counts."""
-
-        async def reached(self, _: str, **__: Any) -> None:
-            """Count."""
-            nonlocal asked
-            asked += 1
-
-    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=Counting())
+    probe = CountingProbe()
+    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=probe)
     opened = [snapshots.subscribe() for _ in range(STREAMS_MAX)]
     subscribers = [one.__enter__() for one in opened]
     with pytest.raises(Unavailable, match="200 streams"), snapshots.subscribe():
@@ -82,7 +73,7 @@ async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> No
     running = asyncio.create_task(snapshots.run())
     messages = await asyncio.gather(*(one.next(20) for one in subscribers))
     assert len({id(message) for message in messages}) == 1
-    assert asked == 1
+    assert probe.reached_times == 1
     await snapshots.stop()
     await running
     assert [await one.next(1) for one in subscribers] == [None] * STREAMS_MAX

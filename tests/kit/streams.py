@@ -11,6 +11,17 @@ import aiohttp
 from kit.api import Client
 
 
+class CountingProbe:
+    """Counts how often something was reached."""
+
+    def __init__(self) -> None:
+        self.reached_times = 0
+
+    async def reached(self, _name: str, /, **_facts: object) -> None:
+        """Count."""
+        self.reached_times += 1
+
+
 class Stream:
     """Reads events one after the other."""
 

@@ -111,7 +111,7 @@ def worker_of(entries: dict[str, Entry]) -> Any:
 
 def entry(name: str, starts: int = 0) -> Entry:
     """Return what a worker knows of a type that started so often."""
-    made = Entry(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)  # type: ignore[arg-type,return-value]
+    made = Entry(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)
     for _ in range(starts):
         made.note_start(0.02)
     return made
