@@ -11,6 +11,7 @@ import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { ExecutionState } from "../executions/columns";
 import { BatchActions } from "./BatchActions";
 import classes from "./campaigns.module.css";
 import { DryRunHere } from "./DryRun";
@@ -79,7 +80,7 @@ function factsOf(batch: BatchDetail) {
     ["Status", <StateBadge key="status" state={batch.status} tone={batch.status === "SCHEDULED" ? "good" : "idle"} />],
     ["Type", batch.type.toLowerCase()],
     ["Open executions", String(batch.open_executions)],
-    ["Last execution", batch.last_status === null ? null : <StateBadge key="last" state={batch.last_status} />],
+    ["Last execution", batch.last_status === null ? null : <ExecutionState key="last" of={{ status: batch.last_status, paused_at: null }} />],
     ["Its slot", <Instant key="slot" at={batch.last_slot_at} />],
     ["Products", batch.product_codes.join(", ") || "none"],
     ["Version", String(batch.version)],

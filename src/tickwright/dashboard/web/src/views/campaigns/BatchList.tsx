@@ -6,6 +6,7 @@ import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
 import { usePages } from "../../parts/usePages";
 import { useUrl } from "../../parts/useUrl";
+import { ExecutionState } from "../executions/columns";
 import { BatchDrawer } from "./BatchDrawer";
 import { filterOf, listOf, STATUSES, TYPES, type Batch, type Kind } from "./kind";
 
@@ -21,7 +22,7 @@ const COLUMNS: Column<Batch>[] = [
   { id: "type", header: "Type", width: 100, hide: "md", cell: (one) => one.type.toLowerCase() },
   { id: "next", header: "Next run", width: 140, cell: (one) => <Instant at={one.status === "SCHEDULED" ? one.next_slot_at : null} ago /> },
   { id: "open", header: "Open", width: 64, align: "right", hide: "sm", cell: (one) => one.open_executions },
-  { id: "last", header: "Last execution", width: 180, hide: "sm", cell: (one) => (one.last_status === null ? "–" : <StateBadge state={one.last_status} />) },
+  { id: "last", header: "Last execution", width: 180, hide: "sm", cell: (one) => (one.last_status === null ? "–" : <ExecutionState of={{ status: one.last_status, paused_at: null }} />) },
   { id: "when", header: "Its slot", width: 130, hide: "md", cell: (one) => <Instant at={one.last_slot_at} ago /> },
   { id: "products", header: "Products", width: 140, hide: "md", cell: (one) => <span title={one.product_codes.join(", ")}>{one.product_codes.join(", ")}</span> },
   { id: "version", header: "Version", width: 76, align: "right", hide: "md", cell: (one) => one.version },

@@ -104,7 +104,7 @@ function Workers({ of: one }: { of: Detail }) {
       <ul className={classes.list}>
         {one.working.map((worker) => (
           <li key={worker.worker}>
-            <Link href={`/workers?worker=${worker.worker}`}>Worker {worker.worker}</Link>, {worker.chunks} {worker.chunks === 1 ? "chunk" : "chunks"}, the oldest since <Instant at={worker.since} ago />
+            {worker.worker}: {worker.chunks} {worker.chunks === 1 ? "chunk" : "chunks"}, the oldest since <Instant at={worker.since} ago />
           </li>
         ))}
       </ul>

@@ -1,5 +1,5 @@
 /** When it runs. */
-import { NativeSelect, SegmentedControl } from "@mantine/core";
+import { Select, SegmentedControl } from "@mantine/core";
 import classes from "./editor.module.css";
 import { Choice, Text, type FormProps } from "./fields";
 
@@ -24,7 +24,7 @@ export function Calendar(props: FormProps) {
         <div className={classes.row}>
           <Text {...props} field="first" word="date_time_execution" label="First run" placeholder="2026-11-01T09:00" />
           <Text {...props} field="time_zone" label="Time zone" list="zones" />
-          <NativeSelect label="Repeats" data={REPEATS} value={fields.repeats} onChange={(event) => change({ repeats: REPEATS.find((one) => one.value === event.currentTarget.value)?.value as "once" })} />
+          <Select allowDeselect={false} label="Repeats" data={REPEATS} value={fields.repeats} onChange={(value) => change({ repeats: value === "every" || value === "cron" ? value : "once" })} />
           {fields.repeats === "every" && <Text {...props} field="unit" word="restartable_unit" label="Every" placeholder="6" />}
           {fields.repeats === "every" && <Choice {...props} field="unit_type" word="restartable_unit_type" label="Unit" options={UNITS} />}
           {fields.repeats === "cron" && <Text {...props} field="cron" label="Cron" placeholder="0 9 * * 1-5" />}

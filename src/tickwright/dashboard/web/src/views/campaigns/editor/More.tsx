@@ -19,7 +19,7 @@ export function More(props: FormProps) {
   return (
     <>
       <div className={classes.row}>
-        <Choice {...props} field="overlap" label="A run while one is open" options={OVERLAPS} />
+        <Choice {...props} field="overlap" label="Run while one is open" options={OVERLAPS} />
         <Choice {...props} field="misfire" label="Runs found too late" options={MISFIRES} />
         <Text {...props} field="misfire_max" label="Of these at most" placeholder="100" />
         <Text {...props} field="misfire_grace" label="Too late after" placeholder="1m" />

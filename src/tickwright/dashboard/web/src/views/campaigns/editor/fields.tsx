@@ -1,5 +1,5 @@
 /** The small fields of the form; each shows the mistakes that the check found in its word. */
-import { NativeSelect, TextInput } from "@mantine/core";
+import { Select, TextInput } from "@mantine/core";
 import type { ReactNode } from "react";
 import type { Fields } from "./form";
 import type { Mistake } from "./marks";
@@ -10,7 +10,7 @@ export interface FormProps {
   mistakes: readonly Mistake[];
 }
 
-/** Return what is wrong with a word, or with a part of it; nothing while it was not touched is nobody's business. */
+/** Return what is wrong with a word, or with a part of it. */
 export function wrong(mistakes: readonly Mistake[], word: string): ReactNode {
   const found = mistakes.filter((one) => one.field === word || one.field.startsWith(`${word}.`));
   if (found.length === 0) return undefined;
@@ -40,5 +40,5 @@ export function Text({ fields, change, mistakes, field, label, word = field, pla
 }
 
 export function Choice({ fields, change, mistakes, field, label, word = field, options }: Props & { options: { value: string; label: string }[] }) {
-  return <NativeSelect label={label} data={options} value={fields[field]} error={wrong(mistakes, word)} onChange={(event) => change({ [field]: event.currentTarget.value })} />;
+  return <Select allowDeselect={false} label={label} data={options} value={fields[field]} error={wrong(mistakes, word)} onChange={(value) => change({ [field]: value ?? "" })} />;
 }
