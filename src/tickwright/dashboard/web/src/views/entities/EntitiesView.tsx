@@ -1,0 +1,87 @@
+/** Entities against the modules that they are polled for, with the last success of each; above, modules against windows. */
+import { useQuery } from "@tanstack/react-query";
+import { get, type Schemas } from "../../api/client";
+import { DataTable, type Column } from "../../parts/DataTable";
+import { EmptyState } from "../../parts/EmptyState";
+import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
+import { Instant } from "../../parts/Instant";
+import { StateBadge } from "../../parts/StateBadge";
+import { usePages } from "../../parts/usePages";
+import { useUrl, type Url } from "../../parts/useUrl";
+import { View } from "../../parts/View";
+import { Matrix } from "../modules/Matrix";
+import classes from "../modules/modules.module.css";
+import { EntityDrawer } from "./EntityDrawer";
+import { stateOf } from "./standing";
+
+type Standing = Schemas["EntityStanding"];
+const NAMES = ["q", "module", "enabled"] as const;
+
+const COLUMNS: Column<Standing>[] = [
+  { id: "code", header: "Entity", width: 190, cell: (one) => <span title={one.code}>{one.code}</span> },
+  { id: "polled", header: "Polling", width: 100, cell: (one) => <StateBadge state={one.is_polling_enabled ? "enabled" : "paused"} /> },
+  { id: "partner", header: "Partner", width: 120, hide: "md", cell: (one) => one.partner ?? "–" },
+  { id: "modules", header: "Modules, with the last success of each", cell: (one) => <Modules of={one} /> },
+];
+
+function Modules({ of: one }: { of: Standing }) {
+  if (one.modules.length === 0) return "polled for nothing";
+  return (
+    <span className={classes.standing}>
+      {one.modules.map((module) => (
+        <span key={module.name} title={module.last_error ?? undefined}>
+          <StateBadge {...stateOf(module, one.is_polling_enabled)} /> {module.name} <Instant at={module.last_success_at} ago />
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function filterOf(url: Url) {
+  const enabled = url.one("enabled");
+  return { q: url.one("q") || undefined, module: url.one("module") || undefined, enabled: enabled === "" ? undefined : enabled === "yes" };
+}
+
+export default function EntitiesView() {
+  const url = useUrl();
+  const filter = filterOf(url);
+  const filtered = NAMES.some((name) => url.one(name) !== "");
+  const modules = useQuery({ queryKey: ["fanout", "modules"], queryFn: ({ signal }) => get("/v1/modules", { signal }), staleTime: 30_000 });
+  const pages = usePages({ queryKey: ["fanout", "entities", filter], load: (cursor, signal) => get("/v1/fanout/entities", { query: { ...filter, cursor, limit: 50 }, signal }) });
+  return (
+    <View title="Entities">
+      <Matrix hours={6} module={filter.module} polledOnly />
+      <Filters names={NAMES}>
+        <TextFilter name="q" label="Entity" placeholder="how its code begins" width={220} first />
+        <ChoiceFilter name="module" label="Module" options={(modules.data?.items ?? []).map((one) => one.name)} />
+        <ChoiceFilter
+          name="enabled"
+          label="Polling"
+          width={130}
+          options={[
+            { value: "yes", label: "enabled" },
+            { value: "no", label: "paused" },
+          ]}
+        />
+      </Filters>
+      <DataTable
+        label="Entities by code"
+        columns={COLUMNS}
+        pages={pages}
+        rowKey={(one) => one.code}
+        onOpen={(one) => url.set({ entity: one.code }, true)}
+        openKey={url.one("entity")}
+        empty={
+          pages.hasMore ? (
+            <EmptyState title="No entity matches so far">A page looks at 5,000 at most; the next one is being asked for.</EmptyState>
+          ) : (
+            <EmptyState title={filtered ? "No entity matches" : "There is no entity"}>
+              {filtered ? "Leave out a filter; a code is compared from its beginning on." : "Set one with PUT /v1/entities/CODE, tickwright entities put, or a row in tickwright.entities."}
+            </EmptyState>
+          )
+        }
+      />
+      <EntityDrawer code={url.one("entity")} onClose={() => url.set({ entity: null, of: null })} />
+    </View>
+  );
+}
