@@ -187,6 +187,8 @@ class _Nothing:
 def _document() -> dict[str, Any]:
     """Return the API's document as the page sees it: ids are strings there, since numbers end at 2^53."""
     sys.path.insert(0, str(ROOT / "src"))
+    from starlette.routing import Route
+
     from tickwright.api.app import create_app
     from tickwright.api.context import ApiContext
     from tickwright.capabilities.campaigns.service import CampaignsService
@@ -195,7 +197,9 @@ def _document() -> dict[str, Any]:
     needed = {field.name: nothing for field in fields(ApiContext) if field.default_factory is MISSING}
     campaigns = CampaignsService(nothing, nothing, nothing)  # its kinds name their routes
     api = create_app(ApiContext(**{**needed, "campaigns": campaigns, "version": "0"}))
-    (serve,) = (found.endpoint for found in api.framework.routes if getattr(found, "path", "") == "/v1/openapi.json")
+    (serve,) = (
+        one.endpoint for one in api.framework.routes if isinstance(one, Route) and one.path == "/v1/openapi.json"
+    )
     made: dict[str, Any] = json.loads(asyncio.run(serve()).body)
     for component in made["components"]["schemas"].values():
         for name, field in component.get("properties", {}).items():
@@ -236,7 +240,8 @@ def _as_text(field: dict[str, Any]) -> None:
 
 def _opaque(document: dict[str, Any]) -> set[str]:
     """Return the names of fields that hold any JSON; inside them the page changes nothing."""
-    found, typed = set(), set()
+    found: set[str] = set()
+    typed: set[str] = set()
     for component in document["components"]["schemas"].values():
         for name, field in component.get("properties", {}).items():
             shape = set(field) - {"description", "default", "title", "examples"}

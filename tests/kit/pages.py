@@ -97,7 +97,7 @@ class Site(ServerProcess):
     def sql(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         """Run a statement in the site's database; its rows, where it has any."""
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
-            done = connection.execute(statement, values)  # type: ignore[call-overload]
+            done = connection.execute(statement, values)
             return list(done.fetchall()) if done.description else []
 
 

@@ -15737,7 +15737,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": unknown;
-                    "text/event-stream": components["schemas"]["OverviewView"];
+                    "text/event-stream": unknown;
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

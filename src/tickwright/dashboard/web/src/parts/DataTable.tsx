@@ -94,7 +94,6 @@ export function DataTable<T>(props: Props<T>) {
   if (rows?.length === 0) return <div className={classes.empty}>{props.empty}</div>;
   const above = seen[0]?.start ?? 0;
   const below = virtual.getTotalSize() - (seen.at(-1)?.end ?? 0);
-  const width = columns.length + (selection ? 1 : 0);
   return (
     <div ref={place} className={classes.place} data-grows={grows} onKeyDown={onKeyDown} tabIndex={-1}>
       <table className={classes.table} aria-label={label} aria-rowcount={rows === undefined || hasMore ? -1 : rows.length + 1} aria-busy={rows === undefined || busy}>
@@ -110,24 +109,25 @@ export function DataTable<T>(props: Props<T>) {
         </thead>
         <tbody>
           {rows === undefined && <SkeletonRows columns={columns} lead={selection !== undefined} />}
-          {above > 0 && <Gap height={above} width={width} />}
+          {above > 0 && <Gap height={above} />}
           {seen.map((item) => {
             const row = rows?.[item.index];
             return row === undefined ? null : (
               <Row key={rowKey(row)} {...props} row={row} index={item.index} focusable={item.index === active} onFocus={setActive} />
             );
           })}
-          {below > 0 && <Gap height={below} width={width} />}
+          {below > 0 && <Gap height={below} />}
         </tbody>
       </table>
     </div>
   );
 }
 
-function Gap({ height, width }: { height: number; width: number }) {
+/** Rows that are not drawn. One cell: one that spans columns would bring back those that a narrow screen leaves out. */
+function Gap({ height }: { height: number }) {
   return (
     <tr aria-hidden="true">
-      <td colSpan={width} style={{ height, padding: 0, border: 0 }} />
+      <td style={{ height, padding: 0, border: 0 }} />
     </tr>
   );
 }
