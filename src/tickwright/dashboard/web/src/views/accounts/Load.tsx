@@ -11,14 +11,14 @@ type Partner = Schemas["PartnerLoad"];
 export function Load({ load, busy }: { load: Preview; busy: boolean }) {
   const over = load.partners.filter((one) => one.over).map((one) => one.partner);
   return (
-    <Stack gap="xs" aria-busy={busy} style={{ opacity: busy ? 0.5 : 1 }}>
+    <Stack gap="xs" aria-busy={busy}>
       <div className={classes.scroll}>
         <table className={classes.small} aria-label="Load now and then">
           <thead>
             <tr>
               <th scope="col">Load</th>
               <th scope="col" data-align="right">Now</th>
-              <th scope="col" data-align="right">Then</th>
+              <th scope="col" data-align="right">{busy ? "Counting" : "Then"}</th>
               <th scope="col">Allowed</th>
             </tr>
           </thead>
