@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
 from tickwright.ports.caller import Caller, Role
+from tickwright.runtime.leases import Leases
+from tickwright.store.pool import Pool
+from tickwright.wiring.batches import batch_loops
 from tickwright.wiring.node import Node, open_node
 from tickwright.wiring.settings import Bind, Settings
 
@@ -158,3 +162,13 @@ async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp
         assert await node.link.pool.fetchval(sql, made.executions[0].id) == "NEW"
         node.supervisor.request()
         await work
+
+
+async def test_the_settings_of_the_lock_are_the_producers_alone(pool: Pool) -> None:
+    """A lock that nobody else takes for an hour holds up nobody's actions."""
+    hour = timedelta(hours=1)
+    settings = Settings(lock_at_most_for=hour, lock_at_least_for=hour)
+    _, loops, _ = batch_loops(settings, Leases(pool, owner="me"), None)
+    terms = {loop.name: loop.lease_terms for loop in loops}
+    assert (terms["campaign-producer"].ttl, terms["campaign-producer"].at_least) == (hour, hour)
+    assert (terms["campaign-checker"].ttl, terms["campaign-checker"].at_least) == (timedelta(seconds=20), timedelta())
