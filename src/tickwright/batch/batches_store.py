@@ -17,11 +17,9 @@ from tickwright.batch.terms import Terms
 from tickwright.domain.errors import Rejected
 from tickwright.domain.recurrence import Recurrence
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-_RAW = load("tickwright.batch.sql", "batches.sql")
-_SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
-SQL = {name: text.replace("{shown}", _SHOWN) for name, text in _RAW.items()}
+SQL = filled(load("tickwright.batch.sql", "batches.sql"), "shown")
 SCHEDULE_WORDS = (
     "type", "date_time_execution", "time_zone", "restartable", "restartable_unit", "restartable_unit_type", "cron",
 )  # fmt: skip
