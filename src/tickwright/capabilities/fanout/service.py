@@ -4,7 +4,7 @@ from tickwright.capabilities.fanout.dead_letters import DeadLetters
 from tickwright.capabilities.fanout.entities import Entities
 from tickwright.capabilities.fanout.imports import Imports
 from tickwright.capabilities.fanout.modules import Modules
-from tickwright.ports.fanout import DeadTasks
+from tickwright.ports.dead_letters import DeadMessages
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 
@@ -19,7 +19,7 @@ class FanoutService:
         dead_letters: Tasks that were given up.
     """
 
-    def __init__(self, pool: Pool, dead_tasks: DeadTasks) -> None:
+    def __init__(self, pool: Pool, dead_tasks: DeadMessages) -> None:
         self.entities = Entities(pool, Cursors(pool))
         self.modules = Modules(pool)
         self.imports = Imports(pool)
