@@ -106,7 +106,7 @@ def described(machine: dict[str, Any]) -> str:
 def section(title: str, name: str, report: dict[str, Any], where: str) -> str:
     """Return one bench's table; with its own machine, if that is not the page's."""
     bars = import_module(f"tickwright.bench.{name}").BARS
-    parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items())
+    parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items() if value is not None)
     rows = [f"| `{key}` | {value:,} | {bars.get(key, '')} |" for key, value in report["figures"].items()]
     command = f"`tickwright bench {name}` ({parameters})"
     about = [command, "", *([report["note"], ""] if "note" in report else [])]  # of whoever measured it
