@@ -2,7 +2,7 @@
 
     python bench/run.py [--quick] [LABEL …]
 
-With labels only those benches run again; the page is written from the newest report of each. Those of ten million
+With labels only those benches run again; every other section of the page stays as it was measured. Those of ten million
 trackers, and that of growth over fifty intervals, run only where they are named.
 
 Raw reports go to ``bench/results/NAME.json``. Nothing is written by hand into the page.
@@ -72,40 +72,47 @@ def main() -> int:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         report = json.loads(done.stdout)
         (results / f"{label}.json").write_text(json.dumps(report, indent=1))
-    newest = [(label, name, results / f"{label}.json") for label, name, _ in RUNS]
-    PAGE.write_text(
-        page([(label, name, json.loads(path.read_text())) for label, name, path in newest if path.exists()])
-    )
+    reports = {
+        label: json.loads(path.read_text()) for label, _, _ in RUNS if (path := results / f"{label}.json").exists()
+    }
+    PAGE.write_text(page(reports, PAGE.read_text() if PAGE.exists() else ""))
     return 0
 
 
-def page(reports: list[tuple[str, str, dict[str, Any]]]) -> str:
-    """Return the page's text."""
-    machine = reports[0][2]["machine"]
-    settings = ", ".join(f"`{key}={value}`" for key, value in machine["postgresql"].items())
-    parts = [
-        HEAD,
-        f"Machine: {described(machine)}. PostgreSQL: {settings}.\n",
-    ]
-    parts += [section(label, name, report) for label, name, report in reports]
+def page(reports: dict[str, dict[str, Any]], before: str) -> str:
+    """Return the page's text: the sections that ``reports`` have anew, the others as they stand in ``before``."""
+    head, *old = before.split("\n## ")
+    kept = {text.partition("\n")[0]: f"## {text.rstrip()}\n" for text in old}
+    where = next((line for line in head.splitlines() if line.startswith("Machine: ")), None)
+    if where is None or "jobs" in reports:
+        where = described(next(iter(reports.values()))["machine"])
+    parts = [HEAD, f"{where}\n"]
+    for label, name, _ in RUNS:
+        title = label.replace("_", " ")
+        if label in reports:
+            parts.append(section(title, name, reports[label], where))
+        elif title in kept:
+            parts.append(kept[title])
     return "\n".join(parts)
 
 
 def described(machine: dict[str, Any]) -> str:
-    """Return the machine in words."""
+    """Return the machine and its PostgreSQL in words."""
     size = f"{machine['cpus']} × {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}"
-    return f"{size}, Python {machine['python']}, Tickwright {machine['tickwright']}"
+    settings = ", ".join(f"`{key}={value}`" for key, value in machine["postgresql"].items())
+    return f"Machine: {size}, Python {machine['python']}, Tickwright {machine['tickwright']}. PostgreSQL: {settings}."
 
 
-def section(label: str, name: str, report: dict[str, Any]) -> str:
-    """Return one bench's table."""
+def section(title: str, name: str, report: dict[str, Any], where: str) -> str:
+    """Return one bench's table; with its own machine, if that is not the page's."""
     bars = import_module(f"tickwright.bench.{name}").BARS
-    parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items())
+    parameters = ", ".join(f"{key} {value}" for key, value in report["parameters"].items() if value is not None)
     rows = [f"| `{key}` | {value:,} | {bars.get(key, '')} |" for key, value in report["figures"].items()]
-    title = f"## {label.replace('_', ' ')}"
     command = f"`tickwright bench {name}` ({parameters})"
     about = [command, "", *([report["note"], ""] if "note" in report else [])]  # of whoever measured it
-    return "\n".join([title, "", *about, "| figure | measured | bar |", "|---|---:|---|", *rows, ""])
+    if (machine := described(report["machine"])) != where:
+        about += [machine, ""]
+    return "\n".join([f"## {title}", "", *about, "| figure | measured | bar |", "|---|---:|---|", *rows, ""])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """What every test may ask for lives in ``kit/fix_<topic>.py``; this file only names the topics."""
 
 pytest_plugins = [
+    "kit.fix_audiences",
     "kit.fix_batches",
+    "kit.fix_bench",
     "kit.fix_campaigns",
     "kit.fix_fanout",
     "kit.fix_kafka",

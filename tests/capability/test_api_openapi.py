@@ -40,7 +40,7 @@ async def test_the_document_is_complete(api: RunningApi) -> None:
             assert operation["summary"], path
             opened = not path.startswith("/v1") or "openapi" in path or path.startswith("/v1/report-files/")
             opened = opened or (method, path) == ("post", "/v1/session")
-            cookie = {"session": []} if method == "get" else {"session": [], "csrf": []}
+            cookie: dict[str, list[str]] = {"session": []} if method == "get" else {"session": [], "csrf": []}
             assert operation["security"] == ([] if opened else [{"key": []}, cookie])
 
 

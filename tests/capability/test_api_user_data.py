@@ -13,7 +13,7 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
 from tickwright.ports.caller import Role
-from tickwright.ports.fanout import DeadTask
+from tickwright.ports.dead_letters import DeadMessage
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
 from tickwright.ports.views import Page
 
@@ -50,9 +50,9 @@ class Dead:
         """One."""
         return 1
 
-    async def peek(self, _limit: int) -> list[DeadTask]:
+    async def peek(self, _limit: int) -> list[DeadMessage]:
         """The message."""
-        return [DeadTask("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")]
+        return [DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")]
 
     async def requeue(self, _limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Nothing."""

@@ -1,6 +1,6 @@
 """Fields of an audience: each of its declared type wherever it comes from, judged and told about in the same way."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kit.audiences import DATABASES, KINDS, NOW, AudienceWorld, OlderThan, audience_world
+from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Dialect, SqlFilter, Verdict
 
@@ -72,22 +72,6 @@ class Everything:
         return Verdict.SELECTED if any(value is not None for value in values.values()) else Verdict.NOT
 
 
-@pytest.fixture(params=KINDS)
-async def world(
-    request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str
-) -> AsyncIterator[AudienceWorld]:
-    """Each kind of place in turn, empty."""
-    async with audience_world(request.param, tmp_path, empty_database_url) as made:
-        yield made
-
-
-@pytest.fixture(params=DATABASES)
-async def base(request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str) -> AsyncIterator[AudienceWorld]:
-    """Each kind of database in turn, empty."""
-    async with audience_world(request.param, tmp_path, empty_database_url) as made:
-        yield made
-
-
 def told(actions: Any) -> dict[str, Any]:
     """Return what is told about each client."""
     return {action.client_id: msgspec.json.decode(action.client) for action in actions}
@@ -96,13 +80,13 @@ def told(actions: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("translated", [True, False])
 @pytest.mark.parametrize("kind", list(TEXTS))
 async def test_a_text_is_read_as_the_declared_type_or_costs_its_client_only(
-    world: AudienceWorld, kind: str, translated: bool
+    audiences: AudienceWorld, kind: str, translated: bool
 ) -> None:
     """The same texts are values everywhere; what is none fails no range, and the client is shown with the field."""
     texts = TEXTS[kind]
-    await world.fill({"id": "text", "said": "text"}, [(f"k{at}", text) for at, text in enumerate(texts)])
-    terms = world.terms(fields={"value": {"type": kind, "column": "said"}}, columns=["said"])
-    (read,) = await world.everything(terms, 100, Everything("value", translated=translated))
+    await audiences.fill({"id": "text", "said": "text"}, [(f"k{at}", text) for at, text in enumerate(texts)])
+    terms = audiences.terms(fields={"value": {"type": kind, "column": "said"}}, columns=["said"])
+    (read,) = await audiences.everything(terms, 100, Everything("value", translated=translated))
     clients = told(read.actions)
     got = {client["said"]: client["value"] for client in clients.values()}
     good = {text: value for text, value in texts.items() if value is not BAD}
@@ -114,7 +98,7 @@ async def test_a_text_is_read_as_the_declared_type_or_costs_its_client_only(
     assert (read.result.seen, read.result.selected, read.result.skipped) == (len(texts), len(good), bad)
     assert len(read.result.problems) == min(bad, 10)
     assert all(one["problem"] == f"value: its value is no {kind}" for one in read.result.problems)
-    found = await world.count(terms, Everything("value", translated=translated), limit=2)
+    found = await audiences.count(terms, Everything("value", translated=translated), limit=2)
     assert (found.members, found.selected, found.skipped, len(found.examples)) == (len(texts), len(good), bad, 2)
     assert len(found.problems) == min(bad, 10)
 
@@ -124,21 +108,21 @@ def _exact(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("translated", [True, False])
-async def test_what_is_judged_and_told_is_of_the_declared_types(world: AudienceWorld, translated: bool) -> None:
+async def test_what_is_judged_and_told_is_of_the_declared_types(audiences: AudienceWorld, translated: bool) -> None:
     """Numbers are numbers, instants are RFC 3339 in UTC, null is null; columns come beside them."""
     columns = {"id": "bigint", "age": "integer", "income": "numeric(12,2)", "ok": "boolean", "since": "timestamptz"}
-    await world.fill(
+    await audiences.fill(
         {**columns, "note": "text"},
         [(1, 30, 10.5, True, "2026-01-31T10:00:00.25+02:00", 'ü"\\'), (2, None, None, None, None, None)],
     )
     fields = {"age": "int", "income": "double", "ok": "bool", "since": "timestamp", "note": "string"}
     judge = Everything("age", "since", "income", "ok", "note", translated=translated)
-    (read,) = await world.everything(world.terms(fields=fields), 100, judge)
+    (read,) = await audiences.everything(audiences.terms(fields=fields), 100, judge)
     assert told(read.actions) == {
         "1": {"age": 30, "income": 10.5, "ok": True, "since": "2026-01-31T08:00:00.25+00:00", "note": 'ü"\\'}
-    } or (world.kind == "sqlite" and told(read.actions)["1"]["since"] == "2026-01-31T08:00:00.250000+00:00")
+    } or (audiences.kind == "sqlite" and told(read.actions)["1"]["since"] == "2026-01-31T08:00:00.250000+00:00")
     assert read.result.missing == 0
-    if not translated or world.kind == "sqlite":
+    if not translated or audiences.kind == "sqlite":
         since = datetime(2026, 1, 31, 8, 0, 0, 250_000, UTC)
         assert judge.judged[0] == {"age": 30, "income": 10.5, "ok": True, "since": since, "note": 'ü"\\'}
         assert judge.judged[1] == dict.fromkeys(fields)
@@ -147,60 +131,60 @@ async def test_what_is_judged_and_told_is_of_the_declared_types(world: AudienceW
 
 
 @pytest.mark.parametrize("translated", [True, False])
-async def test_counts_say_what_became_of_every_member(world: AudienceWorld, translated: bool) -> None:
+async def test_counts_say_what_became_of_every_member(audiences: AudienceWorld, translated: bool) -> None:
     """Selected, not, missing, skipped: the same numbers whoever judges, and the same ones in a dry run."""
     ages = [10, 20, 30, None, None, 40]
-    await world.fill({"id": "bigint", "age": "bigint"}, list(enumerate(ages)))
-    terms = world.terms(fields={"age": "int"})
-    (read,) = await world.everything(terms, 100, OlderThan(25, translated=translated))
+    await audiences.fill({"id": "bigint", "age": "bigint"}, list(enumerate(ages)))
+    terms = audiences.terms(fields={"age": "int"})
+    (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
     result = read.result
     assert (result.seen, result.selected, result.missing, result.skipped) == (6, 2, 2, 0)
     assert told(read.actions) == {"2": {"age": 30}, "5": {"age": 40}}
-    found = await world.count(terms, OlderThan(25, translated=translated))
+    found = await audiences.count(terms, OlderThan(25, translated=translated))
     assert (found.members, found.selected, found.missing, found.skipped) == (6, 2, 2, 0)
     assert told(found.examples) == told(read.actions)
 
 
 @pytest.mark.parametrize("translated", [True, False])
 async def test_a_field_that_cannot_be_read_costs_its_client_whoever_decides(
-    world: AudienceWorld, translated: bool
+    audiences: AudienceWorld, translated: bool
 ) -> None:
     """An action would tell of it; the client is counted and shown once."""
-    await world.fill(
+    await audiences.fill(
         {"id": "bigint", "age": "bigint", "said": "text"}, [(1, 30, "7"), (2, 31, "x"), (3, 1, "y"), (4, None, "z")]
     )
-    terms = world.terms(fields={"age": "int", "said": "int"})
-    (read,) = await world.everything(terms, 100, OlderThan(25, translated=translated))
+    terms = audiences.terms(fields={"age": "int", "said": "int"})
+    (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
     assert told(read.actions) == {"1": {"age": 30, "said": 7}}
     assert sorted(one["client_id"] for one in read.result.problems) == ["2", "3", "4"]
     assert (read.result.seen, read.result.selected, read.result.missing, read.result.skipped) == (4, 1, 0, 3)
-    found = await world.count(terms, OlderThan(25, translated=translated))
+    found = await audiences.count(terms, OlderThan(25, translated=translated))
     assert (found.selected, found.missing, found.skipped, len(found.problems), len(found.examples)) == (1, 0, 3, 3, 1)
 
 
-async def test_nobody_s_expression_selects_everybody(world: AudienceWorld) -> None:
+async def test_nobody_s_expression_selects_everybody(audiences: AudienceWorld) -> None:
     """A range without a judge, and an audience without fields."""
-    await world.fill({"id": "bigint"}, [(1,), (2,)])
-    (read,) = await world.everything(world.terms(), 100)
+    await audiences.fill({"id": "bigint"}, [(1,), (2,)])
+    (read,) = await audiences.everything(audiences.terms(), 100)
     assert told(read.actions) == {"1": {}, "2": {}}
-    assert (await world.count(world.terms())).selected == 2
+    assert (await audiences.count(audiences.terms())).selected == 2
 
 
-async def test_who_cannot_be_judged_is_skipped_and_shown(world: AudienceWorld) -> None:
+async def test_who_cannot_be_judged_is_skipped_and_shown(audiences: AudienceWorld) -> None:
     """Up to ten of them; the others go on."""
-    await world.fill({"id": "bigint", "age": "bigint"}, [(at, 13) for at in range(15)] + [(99, 50)])
-    (read,) = await world.everything(world.terms(fields={"age": "int"}), 100, OlderThan(25, translated=False))
+    await audiences.fill({"id": "bigint", "age": "bigint"}, [(at, 13) for at in range(15)] + [(99, 50)])
+    (read,) = await audiences.everything(audiences.terms(fields={"age": "int"}), 100, OlderThan(25, translated=False))
     assert (read.result.selected, read.result.skipped, len(read.result.problems)) == (1, 15, 10)
     assert read.result.problems[0]["problem"] == "unlucky"
 
 
 @pytest.mark.parametrize("translated", [True, False])
-async def test_equal_keys_count_once_in_a_dry_run_too(world: AudienceWorld, translated: bool) -> None:
+async def test_equal_keys_count_once_in_a_dry_run_too(audiences: AudienceWorld, translated: bool) -> None:
     """A dry run counts what an execution would."""
-    await world.fill({"id": "text", "age": "bigint"}, [("a", 30), ("b", 30), ("a", 31), ("A", 30), ("a", 1)])
-    terms = world.terms(fields={"age": "int"})
-    (read,) = await world.everything(terms, 100, OlderThan(25, translated=translated))
-    found = await world.count(terms, OlderThan(25, translated=translated))
+    await audiences.fill({"id": "text", "age": "bigint"}, [("a", 30), ("b", 30), ("a", 31), ("A", 30), ("a", 1)])
+    terms = audiences.terms(fields={"age": "int"})
+    (read,) = await audiences.everything(terms, 100, OlderThan(25, translated=translated))
+    found = await audiences.count(terms, OlderThan(25, translated=translated))
     assert read.result.selected == found.selected == 3
 
 
@@ -300,10 +284,10 @@ async def test_columns_are_told_as_they_are(tmp_path: Path, empty_database_url: 
         assert [one["client_id"] for one in read.result.problems] == ["3", "4"]
 
 
-async def test_a_client_that_is_too_large_is_skipped(base: AudienceWorld) -> None:
+async def test_a_client_that_is_too_large_is_skipped(audience_bases: AudienceWorld) -> None:
     """An action is bounded; the others go on."""
-    await base.fill({"id": "bigint", "note": "text"}, [(1, "x" * 70_000), (2, "y")])
-    (read,) = await base.everything(base.terms(columns=["note"]), 100)
+    await audience_bases.fill({"id": "bigint", "note": "text"}, [(1, "x" * 70_000), (2, "y")])
+    (read,) = await audience_bases.everything(audience_bases.terms(columns=["note"]), 100)
     assert list(told(read.actions)) == ["2"]
     assert "larger than 65536 bytes" in read.result.problems[0]["problem"]
 
@@ -321,12 +305,12 @@ async def test_a_nul_character_costs_its_client_only(tmp_path: Path, kind: str) 
         assert refused.value.code == "invalid_audience"
 
 
-async def test_a_column_that_went_away_is_named(base: AudienceWorld) -> None:
+async def test_a_column_that_went_away_is_named(audience_bases: AudienceWorld) -> None:
     """The execution ends with words that say what to do, not with a database's error."""
-    await base.fill({"id": "bigint", "age": "bigint"}, [(1, 1)])
-    terms = base.terms(fields={"age": "int"})
-    (chunk,) = await base.cut(terms, 10)
-    base.run("ALTER TABLE members RENAME COLUMN age TO years")
+    await audience_bases.fill({"id": "bigint", "age": "bigint"}, [(1, 1)])
+    terms = audience_bases.terms(fields={"age": "int"})
+    (chunk,) = await audience_bases.cut(terms, 10)
+    audience_bases.run("ALTER TABLE members RENAME COLUMN age TO years")
     with pytest.raises(Rejected) as refused:
-        await base.read(terms, chunk.value, OlderThan(1))
+        await audience_bases.read(terms, chunk.value, OlderThan(1))
     assert (refused.value.code, "age" in refused.value.message) == ("invalid_audience", True)

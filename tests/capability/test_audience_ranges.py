@@ -2,13 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from kit.audiences import DATABASES, KINDS, NOW, AudienceWorld, OlderThan, audience_world
+from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_terms import read_audience
 from tickwright.domain.errors import Rejected, Unavailable
@@ -22,22 +21,6 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=KINDS)
-async def world(
-    request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str
-) -> AsyncIterator[AudienceWorld]:
-    """Each kind of place in turn, empty."""
-    async with audience_world(request.param, tmp_path, empty_database_url) as made:
-        yield made
-
-
-@pytest.fixture(params=DATABASES)
-async def base(request: pytest.FixtureRequest, tmp_path: Path, empty_database_url: str) -> AsyncIterator[AudienceWorld]:
-    """Each kind of database in turn, empty."""
-    async with audience_world(request.param, tmp_path, empty_database_url) as made:
-        yield made
-
-
 async def ids(world: AudienceWorld, rows: int) -> Counter[str]:
     """Return who was read, and how often."""
     read = await world.everything(world.terms(), rows)
@@ -45,12 +28,12 @@ async def ids(world: AudienceWorld, rows: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("members", [0, 1, 9, 10, 11, 20, 95])
-async def test_every_member_is_in_exactly_one_range(world: AudienceWorld, members: int) -> None:
+async def test_every_member_is_in_exactly_one_range(audiences: AudienceWorld, members: int) -> None:
     """Nobody, one, one fewer than fits, exactly as many, one more, many; the numbers of members are right."""
-    await world.fill({"id": "bigint"}, [(number * 7,) for number in reversed(range(members))])
-    planned = await world.cut(world.terms(), 10)
+    await audiences.fill({"id": "bigint"}, [(number * 7,) for number in reversed(range(members))])
+    planned = await audiences.cut(audiences.terms(), 10)
     assert [chunk.members for chunk in planned] == [10] * (members // 10) + ([members % 10] if members % 10 else [])
-    assert await ids(world, 10) == Counter(str(number * 7) for number in range(members))
+    assert await ids(audiences, 10) == Counter(str(number * 7) for number in range(members))
 
 
 async def test_ranges_are_read_over_one_connection(tmp_path: Path, empty_database_url: str) -> None:
@@ -63,20 +46,20 @@ async def test_ranges_are_read_over_one_connection(tmp_path: Path, empty_databas
         assert len({json.loads(action.client)["process"] for one in read for action in one.actions}) == 1
 
 
-async def test_the_ends_of_the_integers_are_keys(world: AudienceWorld) -> None:
+async def test_the_ends_of_the_integers_are_keys(audiences: AudienceWorld) -> None:
     """JSON keeps them exactly, and the least one is not lost below the first range."""
     keys = [-INT64, -INT64 + 1, -1, 0, 1, 2**53 + 1, INT64 - 2, INT64 - 1]
-    await world.fill({"id": "bigint"}, [(key,) for key in keys])
-    planned = await world.cut(world.terms(), 3)
+    await audiences.fill({"id": "bigint"}, [(key,) for key in keys])
+    planned = await audiences.cut(audiences.terms(), 3)
     assert [chunk.members for chunk in planned] == [3, 3, 2]
-    read = [await world.read(world.terms(), json.loads(json.dumps(chunk.value))) for chunk in planned]
+    read = [await audiences.read(audiences.terms(), json.loads(json.dumps(chunk.value))) for chunk in planned]
     assert sorted(int(action.client_id) for one in read for action in one.actions) == keys
 
 
-async def test_texts_are_cut_and_read_in_one_order(world: AudienceWorld) -> None:
+async def test_texts_are_cut_and_read_in_one_order(audiences: AudienceWorld) -> None:
     """Case, accents, quotes, blanks, SQL: whatever order the source has, both questions use the same one."""
-    await world.fill({"id": "text"}, [(key,) for key in ODD])
-    assert await ids(world, 4) == Counter(ODD)
+    await audiences.fill({"id": "text"}, [(key,) for key in ODD])
+    assert await ids(audiences, 4) == Counter(ODD)
 
 
 COLLATIONS = ['COLLATE "C"', 'COLLATE "en-x-icu"', 'COLLATE "sv-x-icu"', "COLLATE nobody_s_case", "COLLATE numbers"]
@@ -105,57 +88,59 @@ async def test_a_column_that_ignores_case_is_cut_by_its_bytes(tmp_path: Path, ki
         assert await ids(world, 3) == Counter(ODD)
 
 
-async def test_uuids_are_keys(world: AudienceWorld) -> None:
+async def test_uuids_are_keys(audiences: AudienceWorld) -> None:
     """Their order is that of their text."""
-    if world.kind == "sqlite":
-        await world.fill({"id": "text"}, [(f"{digit}{'0' * 7}-0000-4000-8000-000000000000",) for digit in "0789af"])
+    if audiences.kind == "sqlite":
+        await audiences.fill({"id": "text"}, [(f"{digit}{'0' * 7}-0000-4000-8000-000000000000",) for digit in "0789af"])
     else:
-        await world.fill({"id": "uuid"}, [(f"{digit}{'0' * 7}-0000-4000-8000-000000000000",) for digit in "f7890a"])
-    assert await ids(world, 2) == Counter(f"{digit}{'0' * 7}-0000-4000-8000-000000000000" for digit in "0789af")
+        await audiences.fill({"id": "uuid"}, [(f"{digit}{'0' * 7}-0000-4000-8000-000000000000",) for digit in "f7890a"])
+    assert await ids(audiences, 2) == Counter(f"{digit}{'0' * 7}-0000-4000-8000-000000000000" for digit in "0789af")
 
 
-async def test_equal_keys_stay_together_and_are_one_client(world: AudienceWorld) -> None:
+async def test_equal_keys_stay_together_and_are_one_client(audiences: AudienceWorld) -> None:
     """A range grows for them; what is seen is rows, who is selected is clients."""
     keys = [1, 2, 3, 3, 3, 3, 3, 4, 4, 5]
-    await world.fill({"id": "bigint"}, [(key,) for key in keys])
-    planned = await world.cut(world.terms(), 4)
+    await audiences.fill({"id": "bigint"}, [(key,) for key in keys])
+    planned = await audiences.cut(audiences.terms(), 4)
     assert [chunk.members for chunk in planned] == [7, 2, 1]
-    read = await world.everything(world.terms(), 4)
+    read = await audiences.everything(audiences.terms(), 4)
     assert [[action.client_id for action in one.actions] for one in read] == [["1", "2", "3"], ["4"], ["5"]]
     assert [(one.result.seen, one.result.selected) for one in read] == [(7, 3), (2, 1), (1, 1)]
 
 
-async def test_members_without_a_key_are_counted_and_nobody_is_selected(world: AudienceWorld) -> None:
+async def test_members_without_a_key_are_counted_and_nobody_is_selected(audiences: AudienceWorld) -> None:
     """They are the first range, of their own; the others are cut as without them."""
-    await world.fill({"id": "bigint", "age": "bigint"}, [(None, 50), (3, 50), (None, 50), (1, 50), (2, 50)])
-    terms = world.terms(fields={"age": "int"})
-    planned = await world.cut(terms, 2)
+    await audiences.fill({"id": "bigint", "age": "bigint"}, [(None, 50), (3, 50), (None, 50), (1, 50), (2, 50)])
+    terms = audiences.terms(fields={"age": "int"})
+    planned = await audiences.cut(terms, 2)
     assert [(chunk.value.get("keyless"), chunk.members) for chunk in planned] == [(2, 2), (None, 2), (None, 1)]
-    keyless, *others = await world.everything(terms, 2, OlderThan(1))
+    keyless, *others = await audiences.everything(terms, 2, OlderThan(1))
     assert (keyless.actions, keyless.result.seen, keyless.result.skipped) == ([], 2, 2)
     assert "2 members without a key" in keyless.result.problems[0]["problem"]
     assert [action.client_id for one in others for action in one.actions] == ["1", "2", "3"]
-    found = await world.count(terms, OlderThan(1))
+    found = await audiences.count(terms, OlderThan(1))
     assert (found.members, found.selected, found.skipped) == (5, 3, 2)
 
 
-async def test_who_joins_within_a_range_belongs_to_it_and_who_joins_behind_does_not(base: AudienceWorld) -> None:
+async def test_who_joins_within_a_range_belongs_to_it_and_who_joins_behind_does_not(
+    audience_bases: AudienceWorld,
+) -> None:
     """Boundaries come from the plan only."""
-    await base.fill({"id": "bigint"}, [(key,) for key in (10, 20, 30, 40)])
-    planned = await base.cut(base.terms(), 2)
-    base.add([(5,), (15,), (21,), (41,)])
-    base.run("DELETE FROM members WHERE id = 40")
-    read = [await base.read(base.terms(), chunk.value) for chunk in planned]
+    await audience_bases.fill({"id": "bigint"}, [(key,) for key in (10, 20, 30, 40)])
+    planned = await audience_bases.cut(audience_bases.terms(), 2)
+    audience_bases.add([(5,), (15,), (21,), (41,)])
+    audience_bases.run("DELETE FROM members WHERE id = 40")
+    read = [await audience_bases.read(audience_bases.terms(), chunk.value) for chunk in planned]
     assert [sorted(int(action.client_id) for action in one.actions) for one in read] == [[5, 10, 15, 20], [21, 30]]
 
 
 @pytest.mark.parametrize("tail", [" -- ; and :nobody\n  ;  ", " -- the end"])
-async def test_a_query_is_an_audience(base: AudienceWorld, tail: str) -> None:
+async def test_a_query_is_an_audience(audience_bases: AudienceWorld, tail: str) -> None:
     """Its last comment swallows nothing; its semicolon is left out."""
-    await base.fill({"id": "bigint", "name": "text"}, [(1, "x;y"), (2, "z"), (3, "w")])
+    await audience_bases.fill({"id": "bigint", "name": "text"}, [(1, "x;y"), (2, "z"), (3, "w")])
     query = f"SELECT id AS who, upper(name) AS name FROM members WHERE name <> ')'{tail}"
-    document = {"source": base.kind, "query": query, "key": "who", "columns": ["name"]}
-    read = await base.everything(read_audience(document), 2)
+    document = {"source": audience_bases.kind, "query": query, "key": "who", "columns": ["name"]}
+    read = await audience_bases.everything(read_audience(document), 2)
     assert [tuple(action) for one in read for action in one.actions] == (
         [("1", '{"name":"X;Y"}'), ("2", '{"name":"Z"}'), ("3", '{"name":"W"}')]
     )
@@ -174,26 +159,26 @@ async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
     await sources.aclose()
 
 
-async def test_a_dry_run_is_bounded_in_time(base: AudienceWorld) -> None:
+async def test_a_dry_run_is_bounded_in_time(audience_bases: AudienceWorld) -> None:
     """All its questions together."""
-    await base.fill({"id": "bigint", "age": "bigint"}, [(number, 1) for number in range(1000)])
+    await audience_bases.fill({"id": "bigint", "age": "bigint"}, [(number, 1) for number in range(1000)])
     many = "SELECT a.id, a.age FROM members a, members b, members c"
-    terms = read_audience({"source": base.kind, "query": many, "key": "id", "fields": {"age": "int"}})
-    async with base.audiences.open(terms) as audience:
+    terms = read_audience({"source": audience_bases.kind, "query": many, "key": "id", "fields": {"age": "int"}})
+    async with audience_bases.audiences.open(terms) as audience:
         with pytest.raises(Unavailable) as late:
             await audience.count(OlderThan(1), NOW, timeout=timedelta(milliseconds=200))
     assert late.value.code == "source_timeout"
 
 
-async def test_names_are_quoted(base: AudienceWorld) -> None:
+async def test_names_are_quoted(audience_bases: AudienceWorld) -> None:
     """Capitals, blanks, quotes and SQL in the names of columns and tables are names."""
     strange = 'k"; DROP TABLE members; --'
-    await base.fill({strange.replace('"', '""'): "bigint", "Order By": "text"}, [(1, "x")])
-    base.run('CREATE TABLE "Odd ""name" AS SELECT * FROM members')
-    document = {"source": base.kind, "table": 'Odd "name', "key": strange, "columns": ["Order By"]}
-    (read,) = await base.everything(read_audience(document), 2)
+    await audience_bases.fill({strange.replace('"', '""'): "bigint", "Order By": "text"}, [(1, "x")])
+    audience_bases.run('CREATE TABLE "Odd ""name" AS SELECT * FROM members')
+    document = {"source": audience_bases.kind, "table": 'Odd "name', "key": strange, "columns": ["Order By"]}
+    (read,) = await audience_bases.everything(read_audience(document), 2)
     assert [tuple(action) for action in read.actions] == [("1", '{"Order By":"x"}')]
-    assert len(await base.cut(base.terms(key=strange), 2)) == 1
+    assert len(await audience_bases.cut(audience_bases.terms(key=strange), 2)) == 1
 
 
 @pytest.mark.parametrize("kind", ["numeric", "double precision", "boolean", "timestamptz", "date", "int[]"])
@@ -216,10 +201,10 @@ async def test_sqlite_s_keys_are_all_of_one_type(tmp_path: Path) -> None:
             assert refused.value.code == "invalid_audience"
 
 
-async def test_a_key_that_no_action_can_carry_is_skipped(base: AudienceWorld) -> None:
+async def test_a_key_that_no_action_can_carry_is_skipped(audience_bases: AudienceWorld) -> None:
     """An empty one, or one of more than 1,000 bytes."""
-    await base.fill({"id": "text"}, [("",), ("é" * 501,), ("ok",)])
-    (read,) = await base.everything(base.terms(), 10)
+    await audience_bases.fill({"id": "text"}, [("",), ("é" * 501,), ("ok",)])
+    (read,) = await audience_bases.everything(audience_bases.terms(), 10)
     assert [action.client_id for action in read.actions] == ["ok"]
     assert (read.result.seen, read.result.selected, read.result.skipped) == (3, 1, 2)
     assert {problem["client_id"] for problem in read.result.problems} == {"", "é" * 200}

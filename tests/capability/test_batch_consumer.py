@@ -1,15 +1,20 @@
 """Executions are begun, cut, worked and finished, each chunk once, whoever is killed or stopped meanwhile."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from asyncpg.transaction import Transaction
 
 from kit.batches import BatchWorld, Numbers
+from kit.claims import Looks
 from kit.probes import Stops
 from kit.waiting import eventually_async
+from tickwright.batch.chunks_store import ChunksStore
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.batches import OpenChunk, PlannedChunk, Run
+from tickwright.ports.batches import ChunkResult, OpenChunk, PlannedChunk, Run
 
 EVEN = sorted(str(number) for number in range(0, 25, 2))
 
@@ -106,6 +111,79 @@ async def test_a_pause_holds_between_chunks(batches: BatchWorld) -> None:
     assert (await batches.execution(execution_id))["chunks_done"] == 1
     await batches.pool.execute("UPDATE tickwright.executions SET paused_at = NULL")
     assert (await batches.over(execution_id))["status"] == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("end", "outcomes"),
+    [
+        ("end_plan", Counter(planned=1, done=1)),
+        ("chunk_later", Counter(planned=1, retried=1, done=1)),
+        ("chunk_failed", Counter(planned=1, failed=1)),
+    ],
+)
+async def test_a_look_beside_an_end_takes_nothing_for_lost(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch, end: str, outcomes: Counter[str]
+) -> None:
+    """CLW-2: the ledger knows the claim no more because it has ended; it counts as what it ended as."""
+    Looks(monkeypatch, ChunksStore, "kept").beside(end)
+    errors: dict[str, list[Exception]] = {
+        "chunk_later": [Unavailable("source_unavailable", "away")],
+        "chunk_failed": [Rejected("source_refused", "no table")],
+    }
+
+    async def fail(_: OpenChunk) -> None:
+        if errors.get(end):
+            raise errors[end].pop()
+
+    process = await batches.process(Numbers(members=4, before=fail))
+    await batches.over(await batches.start(await batches.put()))
+    await eventually_async(lambda: process.consumer.running == 0)
+    assert process.consumer.counts == outcomes
+
+
+async def test_a_look_beside_the_commit_of_a_chunk_does_not_take_it_for_lost(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLW-2: neither before the answer to the commit is here, nor while its work does something behind the chunk."""
+    looks, stops = Looks(monkeypatch, ChunksStore, "kept"), Stops()
+    stops.close("batches.chunk_done")
+    process = await batches.process(Numbers(members=4), probe=stops)
+    commit = Transaction.__aexit__
+
+    async def commit_slowly(self: Transaction, *how: Any) -> None:
+        await commit(self, *how)
+        if asyncio.current_task() in [held.task for held in process.consumer._held.values()]:
+            await looks.passed()
+
+    monkeypatch.setattr(Transaction, "__aexit__", commit_slowly)
+    await batches.over(await batches.start(await batches.put()))
+    await eventually_async(lambda: stops.reached_times["batches.chunk_done"] or not process.consumer.running)
+    await looks.passed()
+    stops.open("batches.chunk_done")
+    await eventually_async(lambda: process.consumer.running == 0)
+    assert process.consumer.counts == Counter(planned=1, done=1)
+
+
+async def test_a_chunk_that_did_not_end_can_be_lost_again(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BCO-2: where its transaction failed and its work goes on, a stop of the execution cancels it all the same."""
+    Looks(monkeypatch, ChunksStore, "kept")
+
+    failed = asyncio.Event()
+
+    class Stubborn(Numbers):
+        async def work(self, chunk: OpenChunk) -> None:
+            with pytest.raises(TypeError, match="not JSON"):
+                async with chunk.complete(ChunkResult(problems=[{"problem": object()}])):  # type: ignore[dict-item]
+                    pass
+            failed.set()
+            await asyncio.Event().wait()
+
+    process = await batches.process(Stubborn(members=4))
+    execution_id = await batches.start(await batches.put())
+    await failed.wait()
+    await batches.end(execution_id)
+    await eventually_async(lambda: process.consumer.running == 0)
+    assert process.consumer.counts == Counter(planned=1, lost=1)
 
 
 async def test_what_may_pass_is_tried_again(batches: BatchWorld) -> None:

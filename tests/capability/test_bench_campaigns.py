@@ -3,9 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from tickwright.bench.campaigns import filtering, killing
@@ -17,20 +15,9 @@ CLIENTS, SELECTED = 4_000, 1_316
 
 
 @pytest.fixture
-def ground(database_url: str, tmp_path: Path) -> Iterator[Ground]:
-    """The ground of a bench on a database of the test's own."""
-    with psycopg.connect(database_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        ground = Ground(database_url, tmp_path, connection, Path("pgbench"))
-        try:
-            yield ground
-        finally:
-            ground.kill9()
-
-
-@pytest.fixture
-def world(ground: Ground) -> Iterator[World]:
+def world(bench_ground: Ground) -> Iterator[World]:
     """A few thousand clients."""
-    with campaign_world(ground, CLIENTS) as world:
+    with campaign_world(bench_ground, CLIENTS) as world:
         yield world
 
 
@@ -52,23 +39,23 @@ def test_a_consumer_killed_again_and_again_leaves_each_action_once(world: World)
     assert [figures[name] for name in ("actions_missing", "actions_wrong", "actions_twice")] == [0, 0, 0], said
 
 
-def test_five_producers_race_for_every_occurrence(ground: Ground) -> None:
+def test_five_producers_race_for_every_occurrence(bench_ground: Ground) -> None:
     """Each has one execution, also when everybody begins again."""
     said: list[str] = []
-    figures = race(ground, Race(40, 10), said.append)
+    figures = race(bench_ground, Race(40, 10), said.append)
     assert figures.pop("race_s") > 0
     assert figures == {"executions": 400, "executions_missing": 0, "executions_twice": 0}, said
 
 
-def test_a_race_tells_of_an_execution_that_is_there_twice_or_not_at_all(ground: Ground) -> None:
+def test_a_race_tells_of_an_execution_that_is_there_twice_or_not_at_all(bench_ground: Ground) -> None:
     """The count of rows alone would hide one of each."""
-    ground.run("ALTER TABLE tickwright.executions DROP CONSTRAINT executions_batch_id_slot_at_key")
-    ground.row(SQL["put_campaigns"], 2, 3)
-    ground.run(
+    bench_ground.run("ALTER TABLE tickwright.executions DROP CONSTRAINT executions_batch_id_slot_at_key")
+    bench_ground.row(SQL["put_campaigns"], 2, 3)
+    bench_ground.run(
         "INSERT INTO tickwright.executions (batch_id, slot_at) "
         "SELECT id, date_time_execution FROM tickwright.batches, generate_series(1, 2)"
     )
-    assert ground.row(SQL["slots"]) == (4, 2, 2)
+    assert bench_ground.row(SQL["slots"]) == (4, 2, 2)
 
 
 def test_a_tally_tells_what_is_missing_wrong_and_doubled() -> None:

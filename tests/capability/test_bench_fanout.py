@@ -1,11 +1,9 @@
 """What the bench of fan-out measures with: its servers, its queue, its race; on real servers, in small."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import aio_pika
-import psycopg
 import pytest
 
 from kit.servers import RabbitServer, RedisServer
@@ -18,28 +16,17 @@ from tickwright.domain.errors import Rejected
 
 
 @pytest.fixture
-def ground(database_url: str, tmp_path: Path) -> Iterator[Ground]:
-    """The ground of a bench on a database of the test's own."""
-    with psycopg.connect(database_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        ground = Ground(database_url, tmp_path, connection, Path("pgbench"))
-        try:
-            yield ground
-        finally:
-            ground.kill9()
-
-
-@pytest.fixture
 def servers(rabbit_server: RabbitServer, redis_server: RedisServer) -> Servers:
     """Those that all tests share, under a prefix of the test's own."""
     return Servers(rabbit_server.url, redis_server.url, f"bench-{uuid4().hex}", None, None)
 
 
 async def test_what_was_published_is_read_back_with_its_id_and_nothing_is_left(
-    ground: Ground, servers: Servers
+    bench_ground: Ground, servers: Servers
 ) -> None:
     """Every message counts, also one that is there twice; the queues go when the bench ends."""
     async with open_queue(servers.amqp_url, servers.prefix) as queue:
-        await queue.publish([("A", [0.1]), ("B", [0.1]), ("A", [0.1])], now_s=ground.now_s())
+        await queue.publish([("A", [0.1]), ("B", [0.1]), ("A", [0.1])], now_s=bench_ground.now_s())
         assert await queue.waiting() == (3, 0)
         found = await queue.read_back()
         assert sorted(found.values()) == [1, 2]
@@ -49,11 +36,11 @@ async def test_what_was_published_is_read_back_with_its_id_and_nothing_is_left(
             await channel.get_queue(f"{servers.prefix}.fanout")
 
 
-async def test_three_schedulers_race_for_a_window(ground: Ground, servers: Servers) -> None:
+async def test_three_schedulers_race_for_a_window(bench_ground: Ground, servers: Servers) -> None:
     """Each message is there once, and nothing asked the database while they were published."""
     said: list[str] = []
     async with open_queue(servers.amqp_url, servers.prefix) as queue:
-        figures = await publish(ground, servers, queue, Race(60, window_s=20), said.append)
+        figures = await publish(bench_ground, servers, queue, Race(60, window_s=20), said.append)
     assert figures.pop("publish_per_s") > 0
     assert figures == {"published_twice": 0, "lost": 0, "queries_per_tick": 0}, said
 

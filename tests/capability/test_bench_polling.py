@@ -3,14 +3,12 @@
 import argparse
 import json
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import asyncpg
-import psycopg
 import pytest
 
 from kit.waiting import eventually, eventually_async
@@ -40,17 +38,6 @@ SELECT %(slot)s, %(due)s, 1, %(due)s + %(late)s, array_agg(n) FROM generate_seri
 """
 
 
-@pytest.fixture
-def ground(database_url: str, tmp_path: Path) -> Iterator[Ground]:
-    """The ground of a bench on a database of the test's own."""
-    with psycopg.connect(database_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        ground = Ground(database_url, tmp_path, connection, Path("pgbench"))
-        try:
-            yield ground
-        finally:
-            ground.kill9()
-
-
 # ---------------------------------------------------------------------- couriers
 
 
@@ -75,25 +62,25 @@ async def _ask(session: aiohttp.ClientSession, name: str) -> Any:
 # ---------------------------------------------------------------------- one consumer
 
 
-def test_a_consumer_is_measured_by_what_the_ledger_says(ground: Ground) -> None:
+def test_a_consumer_is_measured_by_what_the_ledger_says(bench_ground: Ground) -> None:
     """Every poll that was put in is done once, by the real programs, and the couriers' settings came from the file."""
     said: list[str] = []
-    figures = consumer_rates(ground, None, 400, said.append)
+    figures = consumer_rates(bench_ground, None, 400, said.append)
     assert figures["polls_per_s"] == figures["polls_per_s_pg"] > 0
-    done = ground.row("SELECT count(*), count(DISTINCT id) FROM tickwright.poll_done, unnest(ids) AS id")
+    done = bench_ground.row("SELECT count(*), count(DISTINCT id) FROM tickwright.poll_done, unnest(ids) AS id")
     assert done[0] == done[1] >= 400
-    assert ground.one("SELECT count(*) FROM tickwright.trackers WHERE status LIKE 'at hub %'") > 0
+    assert bench_ground.one("SELECT count(*) FROM tickwright.trackers WHERE status LIKE 'at hub %'") > 0
 
 
 # ---------------------------------------------------------------------- books
 
 
 @pytest.fixture
-def window(ground: Ground) -> Window:
+def window(bench_ground: Ground) -> Window:
     """Three minutes, in each of which ten trackers are due; the bench's books are open."""
-    begin: datetime = ground.one("SELECT date_trunc('minute', now()) - interval '1 hour'")
-    ground.connection.execute(SLOTS, {"begin": begin})
-    ground.run(SQL["open_books"])
+    begin: datetime = bench_ground.one("SELECT date_trunc('minute', now()) - interval '1 hour'")
+    bench_ground.connection.execute(SLOTS, {"begin": begin})
+    bench_ground.run(SQL["open_books"])
     return Window(begin, begin + timedelta(minutes=3), fresh_s=720.0)
 
 
@@ -110,40 +97,40 @@ def _figures(ground: Ground, window: Window) -> dict[str, float]:
     return end_to_end._figures(ground, window, [], lambda _: None)
 
 
-def test_everything_in_time_is_fresh_and_nothing_lags(ground: Ground, window: Window) -> None:
+def test_everything_in_time_is_fresh_and_nothing_lags(bench_ground: Ground, window: Window) -> None:
     """The good case: all that was due was done, late by what it was late."""
     for slot in range(3):
-        _turn(ground, window, slot, (9, 1.0), (1, 5.0))
-    figures = _figures(ground, window)
+        _turn(bench_ground, window, slot, (9, 1.0), (1, 5.0))
+    figures = _figures(bench_ground, window)
     assert (figures["fresh_share"], figures["undone"], figures["turns_missed"], figures["lag_end_s"]) == (1, 0, 0, 0)
     assert (figures["late_p50_s"], figures["late_p99_s"], figures["late_max_s"]) == (1, 5, 5)
     assert figures["polls_due_per_s"] == figures["polls_done_per_s"] == pytest.approx(30 / 180)
 
 
-def test_a_poll_that_is_done_too_late_or_never_is_not_fresh(ground: Ground, window: Window) -> None:
+def test_a_poll_that_is_done_too_late_or_never_is_not_fresh(bench_ground: Ground, window: Window) -> None:
     """Late beyond a tenth of the interval, or without an effect: neither counts."""
-    _turn(ground, window, 0, (10, 1.0))
-    _turn(ground, window, 1, (9, 1.0), (1, 721.0))
-    _turn(ground, window, 2, (7, 1.0))
-    figures = _figures(ground, window)
+    _turn(bench_ground, window, 0, (10, 1.0))
+    _turn(bench_ground, window, 1, (9, 1.0), (1, 721.0))
+    _turn(bench_ground, window, 2, (7, 1.0))
+    figures = _figures(bench_ground, window)
     assert figures["fresh_share"] == pytest.approx(26 / 30)
     assert figures["undone"] == 3
     assert figures["lag_end_s"] == 120, "the oldest without an effect at the end is of the second minute"
 
 
-def test_a_turn_that_nobody_selected_was_due_all_the_same(ground: Ground, window: Window) -> None:
+def test_a_turn_that_nobody_selected_was_due_all_the_same(bench_ground: Ground, window: Window) -> None:
     """What the selector forgets is no better than what the consumer forgets."""
-    _turn(ground, window, 0, (10, 1.0))
-    _turn(ground, window, 2, (10, 1.0))
-    figures = _figures(ground, window)
+    _turn(bench_ground, window, 0, (10, 1.0))
+    _turn(bench_ground, window, 2, (10, 1.0))
+    figures = _figures(bench_ground, window)
     assert (figures["turns_missed"], figures["undone"], figures["lag_end_s"]) == (1, 10, 120)
     assert figures["fresh_share"] == pytest.approx(20 / 30)
 
 
-def test_a_call_before_its_second_is_seen(ground: Ground, window: Window) -> None:
+def test_a_call_before_its_second_is_seen(bench_ground: Ground, window: Window) -> None:
     """Nothing reaches a courier before its own second; the figure says when something does."""
-    _turn(ground, window, 0, (10, -0.5))
-    assert _figures(ground, window)["early"] == 10
+    _turn(bench_ground, window, 0, (10, -0.5))
+    assert _figures(bench_ground, window)["early"] == 10
 
 
 @pytest.mark.parametrize(
@@ -155,30 +142,30 @@ def test_falling_behind_is_a_low_mark_that_rises(waiting: list[int], behind: int
     assert fallen_behind(waiting, per_s=10.0) == behind
 
 
-def test_a_run_beyond_what_the_ledger_remembers_is_refused(ground: Ground) -> None:
+def test_a_run_beyond_what_the_ledger_remembers_is_refused(bench_ground: Ground) -> None:
     """The ledger keeps three turns of a slot: what it has forgotten would look undone."""
     options = argparse.Namespace(minutes=5, interval_minutes=2, trackers=1, kill_every=0)
     with pytest.raises(Rejected, match="three turns"):
-        end_to_end.end_to_end(ground, None, options, lambda _: None)
+        end_to_end.end_to_end(bench_ground, None, options, lambda _: None)
 
 
 # ---------------------------------------------------------------------- crew
 
 
-def test_the_crew_kills_each_role_in_turn_and_notices_who_dies_by_itself(ground: Ground) -> None:
+def test_the_crew_kills_each_role_in_turn_and_notices_who_dies_by_itself(bench_ground: Ground) -> None:
     """Who was killed runs again; a process that ends without our doing ends the measurement."""
-    crew = Crew(ground, {"TICKWRIGHT_LOG_LEVEL": "error"}, replicas=1)
+    crew = Crew(bench_ground, {"TICKWRIGHT_LOG_LEVEL": "error"}, replicas=1)
     for role in end_to_end.ROLES:
         crew.start(role)
     sessions = "SELECT count(*) FROM tickwright.workers WHERE roles = ARRAY[%s] AND lost_at IS NULL"
-    eventually(lambda: [ground.one(sessions, role) for role in end_to_end.ROLES] == [1, 1, 1], 60)
-    before = list(ground.workers)
+    eventually(lambda: [bench_ground.one(sessions, role) for role in end_to_end.ROLES] == [1, 1, 1], 60)
+    before = list(bench_ground.workers)
     for _ in end_to_end.ROLES:
         crew.kill_next()
     assert [process.returncode for process in before] == [-9, -9, -9]
     crew.check()
-    ground.workers[0].kill()
-    ground.workers[0].wait()
+    bench_ground.workers[0].kill()
+    bench_ground.workers[0].wait()
     with pytest.raises(RuntimeError, match="ended by itself"):
         crew.check()
 

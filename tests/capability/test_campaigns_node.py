@@ -1,22 +1,24 @@
 """Campaigns and a program's batches through the wiring of real processes: scheduled, executed, and acted upon once."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
 from kit.campaigns import CLIENTS, LOAN
+from kit.nodes import running, settings_of
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
 from tickwright.ports.caller import Caller, Role
-from tickwright.wiring.node import Node, open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.runtime.leases import Leases
+from tickwright.store.pool import Pool
+from tickwright.wiring.batches import batch_loops
+from tickwright.wiring.node import Node
+from tickwright.wiring.settings import Settings
 
 ADMIN = Caller("me", Role.ADMIN)
 DUE = "SELECT (date_trunc('second', now()) + interval '2 s')::text"
@@ -67,26 +69,16 @@ class Program(Declarations):
 
 
 @asynccontextmanager
-async def running(url: str, folder: Path, program: Program, *roles: str) -> AsyncIterator[Node]:
-    """Run a process's roles for the length of the block."""
-    config = folder / "tickwright.toml"
-    config.write_text(f'[sources.crm]\nurl = "{url}"\n')
-    settings = Settings(
-        database_url=SecretStr(url), home=folder, config=config, metrics_bind=Bind("127.0.0.1", 0),
-        api_bind=Bind("127.0.0.1", 0),
-    )  # fmt: skip
-    async with open_node(settings, roles, brought=program.brought, any_port=True) as node:
+async def working(url: str, folder: Path, program: Program, *roles: str) -> AsyncIterator[Node]:
+    """Run a process's roles on a database with clients and their copies, for the length of the block."""
+    settings = settings_of(url, folder, f'[sources.crm]\nurl = "{url}"\n')
+    async with running(settings, program, *roles) as node:
         program.pool = node.link.pool
         await node.link.pool.execute(CLIENTS)
         await node.link.pool.execute("CREATE TABLE public.copies AS SELECT id, income FROM public.clients WHERE id < 4")
         await node.link.pool.execute("ALTER TABLE public.copies ADD PRIMARY KEY (id)")
         await node.link.pool.execute("UPDATE public.copies SET income = 1 WHERE id = 2")
-        work = asyncio.create_task(node.run(signals=False))
-        try:
-            yield node
-        finally:
-            node.supervisor.request()
-            await work
+        yield node
 
 
 async def ended(node: Node, execution_id: int) -> Any:
@@ -98,7 +90,7 @@ async def ended(node: Node, execution_id: int) -> Any:
 async def test_a_campaign_runs_when_it_is_due_and_applies_once_for_each(database_url: str, tmp_path: Path) -> None:
     """From its definition to the function that is called for the one client whom the expression selects."""
     program = Program()
-    async with running(database_url, tmp_path, program, "scheduler", "campaign-consumer", "worker") as node:
+    async with working(database_url, tmp_path, program, "scheduler", "campaign-consumer", "worker") as node:
         campaigns = node.link.campaigns
         due = (await node.link.pool.fetchval(DUE)).replace(" ", "T") + ":00"
         words = {**LOAN, "name": "loans", "type": "AUTOMATIC", "date_time_execution": due}
@@ -115,7 +107,7 @@ async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_ur
     """What the function writes is there with its chunk; a second run finds nothing to do."""
     program = Program()
     async with AsyncExitStack() as stack:
-        opened = running(database_url, tmp_path, program, "scheduler", "campaign-consumer")
+        opened = working(database_url, tmp_path, program, "scheduler", "campaign-consumer")
         node = await stack.enter_async_context(opened)
         start = node.link.campaigns.running_programs.start
         first = await ended(node, (await start("copies.repair", caller=ADMIN)).executions[0].id)
@@ -131,7 +123,7 @@ async def test_a_reconciliation_repairs_what_differs_and_tells_of_it(database_ur
 async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url: str, tmp_path: Path) -> None:
     """Whatever JSON it yields."""
     program = Program()
-    async with running(database_url, tmp_path, program, "campaign-consumer") as node:
+    async with working(database_url, tmp_path, program, "campaign-consumer") as node:
         made = await node.link.campaigns.running_programs.start("months.close", caller=ADMIN)
         row = await ended(node, made.executions[0].id)
         assert (row["status"], row["chunks"]) == ("FINISHED", 3)
@@ -141,20 +133,23 @@ async def test_a_plan_of_the_programs_own_is_a_chunk_for_each_value(database_url
 
 async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp_path: Path) -> None:
     """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
-    async with running(database_url, tmp_path, Program(), "scheduler") as node:
+    async with working(database_url, tmp_path, Program(), "scheduler") as node:
         made = await node.link.campaigns.running_programs.start("months.close", caller=ADMIN)
-    other = Declarations()
-    config = tmp_path / "tickwright.toml"
-    settings = Settings(
-        database_url=SecretStr(database_url), home=tmp_path, config=config, metrics_bind=Bind("127.0.0.1", 0)
-    )
-    async with open_node(settings, ["campaign-consumer"], brought=other.brought, any_port=True) as node:
-        work = asyncio.create_task(node.run(signals=False))
+    settings = settings_of(database_url, tmp_path, f'[sources.crm]\nurl = "{database_url}"\n')
+    async with running(settings, Declarations(), "campaign-consumer") as node:
         running_campaigns = node.link.campaigns.running_campaigns
         await node.link.campaigns.campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)
         mine = await running_campaigns.start("loans", caller=ADMIN)
         assert (await ended(node, mine.executions[0].id))["status"] == "FINISHED"
         sql = "SELECT status FROM tickwright.executions WHERE id = $1"
         assert await node.link.pool.fetchval(sql, made.executions[0].id) == "NEW"
-        node.supervisor.request()
-        await work
+
+
+async def test_the_settings_of_the_lock_are_the_producers_alone(pool: Pool) -> None:
+    """A lock that nobody else takes for an hour holds up nobody's actions."""
+    hour = timedelta(hours=1)
+    settings = Settings(lock_at_most_for=hour, lock_at_least_for=hour)
+    _, loops, _ = batch_loops(settings, Leases(pool, owner="me"), None)
+    terms = {loop.name: loop.lease_terms for loop in loops}
+    assert (terms["campaign-producer"].ttl, terms["campaign-producer"].at_least) == (hour, hour)
+    assert (terms["campaign-checker"].ttl, terms["campaign-checker"].at_least) == (timedelta(seconds=20), timedelta())

@@ -79,8 +79,9 @@ async def test_a_tracker_keeps_its_last_ten_events(database_url: str) -> None:
         hot = "SELECT pg_stat_force_next_flush(), n_tup_upd > 0 AND n_tup_upd = n_tup_hot_upd FROM pg_stat_user_tables "
         await eventually_async(lambda: side.pool.fetchval(f"{hot} WHERE relname = 'trackers'", column=1))
         shown = await PollingService(side.pool).get(trackers.ids[0])
-        assert (shown.status, [event.text for event in shown.events]) == ("c", [f"scan {n}" for n in range(3, 13)])
-        assert shown.events[-1].at == last + timedelta(minutes=12)
+        events = shown.events or []
+        assert (shown.status, [event.text for event in events]) == ("c", [f"scan {n}" for n in range(3, 13)])
+        assert events[-1].at == last + timedelta(minutes=12)
 
 
 async def test_an_answer_without_news_writes_no_tracker_and_no_message(database_url: str) -> None:

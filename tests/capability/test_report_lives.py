@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
+from kit.claims import Looks
 from kit.probes import Stops
 from kit.report_faults import ReportWorlds, ask, functions
 from kit.reports import ReportWorld, plan_of
@@ -15,7 +16,7 @@ from tickwright.adapters.redis import RedisParts
 from tickwright.capabilities.reports import listening, supervisor
 from tickwright.capabilities.reports.handlers import ReportRequest
 from tickwright.capabilities.reports.part_places import HASH_TTL
-from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
+from tickwright.capabilities.reports.parts_store import PartsStore
 
 COMPLETE = "SELECT count(*) = 0 FROM tickwright.report_parts WHERE state <> 'done'"
 
@@ -43,28 +44,20 @@ async def test_the_hashes_of_reports_under_way_are_renewed_once_a_minute(
     report_worlds: ReportWorlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger hears of every part every second, Redis of all reports of one life in one call, each once a minute."""
-    monkeypatch.setattr(listening, "KEEP_S", 0.02)
+    looks = Looks(monkeypatch, PartsStore, "keep")
     world, gate = await report_worlds.make("redis"), Gate()
-    kept: list[int] = []
     touched: list[tuple[list[int], timedelta]] = []
-
-    async def keep(
-        self: PartsStore, held: Mapping[tuple[int, str], tuple[int, int]], owner: int
-    ) -> set[tuple[int, str]]:
-        kept.append(len(held))
-        return await real_keep(self, held, owner)
 
     async def touch(self: RedisParts, report_ids: Sequence[tuple[int, int]], *, ttl: timedelta) -> None:
         touched.append((sorted(report for report, _ in report_ids), ttl))
         await real_touch(self, report_ids, ttl=ttl)
 
-    real_keep, real_touch = PartsStore.keep, RedisParts.touch
-    monkeypatch.setattr(PartsStore, "keep", keep)
+    real_touch = RedisParts.touch
     monkeypatch.setattr(RedisParts, "touch", touch)
     asked = [await ask(world, words={"check_every_s": every_s}) for every_s in (60, 600, 60)]
     async with world.process(functions(gate.wait)):
         with gate:
-            await eventually_async(lambda: len(kept) > 20, what="twenty looks")
+            await eventually_async(lambda: looks.made > 20, what="twenty looks")
         for report in asked:
             await world.finished(report)
     assert touched == [([asked[0], asked[2]], HASH_TTL), ([asked[1]], timedelta(minutes=20))]
@@ -73,28 +66,8 @@ async def test_the_hashes_of_reports_under_way_are_renewed_once_a_minute(
 async def test_a_look_beside_an_end_does_not_take_the_part_for_lost(
     alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger knows the claim no more because it has ended: nothing is cancelled, and it counts as done."""
-    monkeypatch.setattr(listening, "KEEP_S", 0.02)
-    looks, written = asyncio.Semaphore(0), asyncio.Event()
-
-    async def keep(
-        self: PartsStore, held: Mapping[tuple[int, str], tuple[int, int]], owner: int
-    ) -> set[tuple[int, str]]:
-        ours = await real_keep(self, held, owner)
-        if written.is_set():
-            looks.release()
-        return ours
-
-    async def finish(self: PartsStore, claim: Claim, owner: int, kept: Kept) -> bool:
-        done = await real_finish(self, claim, owner, kept)
-        written.set()
-        for _ in range(3):
-            await looks.acquire()
-        return done
-
-    real_keep, real_finish = PartsStore.keep, PartsStore.finish
-    monkeypatch.setattr(PartsStore, "keep", keep)
-    monkeypatch.setattr(PartsStore, "finish", finish)
+    """CLW-2: the ledger knows the claim no more because it has ended: nothing is cancelled, and it counts as done."""
+    Looks(monkeypatch, PartsStore, "keep").beside("finish")
     async with alone.process({"lefts": functions()["lefts"]}) as process:
         await alone.finished(await alone.request(plan_of("lefts"), {"rows": 1}))
         await eventually_async(lambda: process.listener.running == 0, what="it is over here as well")

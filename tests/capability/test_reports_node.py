@@ -1,12 +1,11 @@
 """Reports through real processes' wiring: RabbitMQ, Redis, sources from the TOML file, functions from a program."""
 
-import asyncio
 import csv
 import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import aiormq
 import msgspec
 from pydantic import SecretStr
 
+from kit import nodes
+from kit.nodes import running
 from kit.rabbit_queues import raw_channel
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
@@ -21,8 +22,8 @@ from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.reports.requests import ReportRequestBody
 from tickwright.ports.caller import Caller, Role
-from tickwright.wiring.node import Node, open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.wiring.node import Node
+from tickwright.wiring.settings import Settings
 
 ME = Caller("me", Role.OPERATOR)
 
@@ -44,18 +45,6 @@ class Program(Declarations):
         self.report("scored", listeners=tables)(lambda: "SELECT name, score FROM users JOIN scores ON user_id = id")
 
 
-@asynccontextmanager
-async def running(settings: Settings, program: Program, *roles: str) -> AsyncIterator[Node]:
-    """Run a process's roles for the length of the block."""
-    async with open_node(settings, roles, brought=program.brought, any_port=True) as node:
-        work = asyncio.create_task(node.run(signals=False))
-        try:
-            yield node
-        finally:
-            node.supervisor.request()
-            await work
-
-
 def settings_of(url: str, folder: Path, **more: Any) -> Settings:
     """Return settings of a process with a source of its own, an SQLite file."""
     database = folder / "users.sqlite"
@@ -64,12 +53,7 @@ def settings_of(url: str, folder: Path, **more: Any) -> Settings:
         users.execute("DELETE FROM users")
         users.executemany("INSERT INTO users VALUES (?, ?)", [(1, "ann"), (2, "ben")])
     users.close()
-    config = folder / "tickwright.toml"
-    config.write_text(f'[sources.plt_user]\nurl = "sqlite://{database}"\n')
-    return Settings(
-        database_url=SecretStr(url), home=folder, config=config, metrics_bind=Bind("127.0.0.1", 0),
-        api_bind=Bind("127.0.0.1", 0), **more,
-    )  # fmt: skip
+    return nodes.settings_of(url, folder, f'[sources.plt_user]\nurl = "sqlite://{database}"\n', **more)
 
 
 async def ask(node: Node, least: int) -> int:

@@ -14,6 +14,7 @@ from tickwright.batch.chunks_store import ChunkClaim, Failure
 from tickwright.batch.open_chunk import ClaimedChunk
 from tickwright.domain.errors import Contended
 from tickwright.ports.batches import Action, ChunkResult
+from tickwright.store.claiming import Held
 
 Check = Callable[[BatchWorld], Awaitable[None]]
 SERVED = ["program:numbers"]
@@ -40,7 +41,7 @@ async def complete(world: BatchWorld, claim: ChunkClaim, owner: int = 1) -> bool
     """Complete a chunk with one action; false where that did not count."""
     result = ChunkResult(seen=10, selected=1, actions=[Action(str(claim.key.number), "{}")])
     try:
-        async with ClaimedChunk(world.pool, claim, owner).complete(result):
+        async with ClaimedChunk(world.pool, Held(claim, owner)).complete(result):
             pass
     except Contended:
         return False

@@ -1,23 +1,20 @@
 """What a merge does when it may not go on: no memory, no disk, nobody who waits. It leaves no file and no process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from kit.merges import lives, merge_processes
+from kit.merges import ENDLESS, failed, grown, left, lives, merge_processes, merged
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.duck import MergeBounds, threads_for
 from tickwright.capabilities.reports.merge_processes import MergeProcesses
 from tickwright.capabilities.reports.merging import PartFile
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 
 BOUNDS = MergeBounds(memory_bytes=128 * 1024 * 1024, threads=1)  # each thread reads with 64 MiB
 ROWS = 200_000
-ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(10000000) AS b(r)"
 
 
 @pytest.fixture
@@ -27,28 +24,6 @@ def numbers(tmp_path: Path) -> PartFile:
     pad = "x" * 100
     path.write_text("".join(f'{{"id": {number * 7919 % ROWS}, "pad": "{pad}"}}\n' for number in range(ROWS)))
     return PartFile("numbers", path, (Column("id", "BIGINT"), Column("pad", "VARCHAR")))
-
-
-def names(folder: Path) -> list[str]:
-    """Return what is in a folder, beside the part."""
-    return sorted(path.name for path in folder.iterdir() if path.name != "numbers.ndjson")
-
-
-@pytest_asyncio.fixture
-async def merges() -> AsyncIterator[MergeProcesses]:
-    """One merge process, which is replaced when a test costs it its life."""
-    async with merge_processes() as made:
-        yield made
-
-
-async def failed(
-    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, out: Path, bounds: MergeBounds = BOUNDS
-) -> TickwrightError:
-    """Return the error of a merge that leaves nothing."""
-    with pytest.raises(TickwrightError) as caught:
-        await merges.merge(parts, sql, out, form="csv", bom=False, folder=out.parent, bounds=bounds)
-    assert names(out.parent) == []
-    return caught.value
 
 
 async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
@@ -63,7 +38,7 @@ async def test_what_memory_does_not_hold_is_spilled_and_comes_out_whole(
     assert not task.done(), "nothing was spilled"
     assert (await task).rows == 16 * ROWS
     assert merges._warm, "the process has not given its memory back"
-    assert names(tmp_path) == ["out.csv"]
+    assert left(tmp_path) == ["out.csv"]
     ids = [int(line.split(b",")[0]) for line in out.read_bytes().split(b"\r\n")[1:-1]]
     assert (len(ids), sum(ids)) == (16 * ROWS, 16 * sum(range(ROWS)))
 
@@ -72,7 +47,7 @@ async def test_more_memory_than_it_may_use_is_an_error_of_its_own(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
     """What cannot be spilled, such as one long list, ends the merge and not the process."""
-    error = await failed(merges, [numbers], "SELECT list(pad || id) AS l FROM numbers", tmp_path / "out.csv")
+    error = await failed(merges, [numbers], "SELECT list(pad || id) AS l FROM numbers", tmp_path, BOUNDS)
     assert isinstance(error, Rejected)
     assert error.code == "merge_too_large"
 
@@ -81,7 +56,7 @@ async def test_a_file_that_outgrows_its_bound_is_stopped(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
     """The bound on disk holds for the file too, which DuckDB itself would let grow."""
-    error = await failed(merges, [numbers], ENDLESS, tmp_path / "out.csv", BOUNDS._replace(disk_bytes=4 * 1024 * 1024))
+    error = await failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS._replace(disk_bytes=4 * 1024 * 1024))
     assert isinstance(error, Rejected)
     assert error.code == "merge_too_large"
     assert "4194304 bytes of disk" in error.message
@@ -90,7 +65,7 @@ async def test_a_file_that_outgrows_its_bound_is_stopped(
 async def test_spilling_has_a_bound(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
     """A sort of four times its memory, every byte of which comes out, needs more of the disk than it may use."""
     sql = "SELECT pad || range AS p FROM numbers, range(20) ORDER BY hash(p)"
-    error = await failed(merges, [numbers], sql, tmp_path / "out.csv", BOUNDS._replace(disk_bytes=8 * 1024 * 1024))
+    error = await failed(merges, [numbers], sql, tmp_path, BOUNDS._replace(disk_bytes=8 * 1024 * 1024))
     assert error.code == "merge_too_large"
 
 
@@ -100,7 +75,7 @@ async def test_a_full_disk_is_nobodys_mistake_and_leaves_no_file(
     """``/dev/full`` answers every write as a full disk does."""
     out = tmp_path / "out.csv"
     out.symlink_to("/dev/full")
-    error = await failed(merges, [numbers], "SELECT * FROM numbers", out)
+    error = await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)
     assert isinstance(error, Unavailable)
     assert error.code == "no_space"
 
@@ -108,12 +83,7 @@ async def test_a_full_disk_is_nobodys_mistake_and_leaves_no_file(
 async def test_a_part_that_is_gone_is_no_empty_part(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
     """A file that is not there is never a report without its rows."""
     numbers.path.unlink()
-    assert (await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path / "out.csv")).code == "part_unreadable"
-
-
-def grown(path: Path) -> bool:
-    """Whether somebody has written into a file."""
-    return path.exists() and path.stat().st_size > 0
+    assert (await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).code == "part_unreadable"
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -122,9 +92,7 @@ async def test_a_cancelled_merge_stops_at_once_and_is_heard_out(
 ) -> None:
     """Whoever removes the folder afterwards removes it for good, however often it was cancelled."""
     out = tmp_path / "out.csv"
-    task = asyncio.create_task(
-        merges.merge([numbers], ENDLESS, out, form="csv", bom=False, folder=tmp_path, bounds=BOUNDS),
-    )
+    task = asyncio.create_task(merged(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
     await eventually_async(lambda: grown(out))
     pids = merges.pids
     for _ in range(times):
@@ -132,7 +100,7 @@ async def test_a_cancelled_merge_stops_at_once_and_is_heard_out(
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert names(tmp_path) == []
+    assert left(tmp_path) == []
     assert not any(map(lives, pids))
 
 
@@ -140,15 +108,12 @@ async def test_a_merge_that_is_cancelled_before_its_first_statement_does_none(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:
     """Nothing of it is carried out behind its end."""
-    out = tmp_path / "out.csv"
-    task = asyncio.create_task(
-        merges.merge([numbers], ENDLESS, out, form="csv", bom=False, folder=tmp_path, bounds=BOUNDS)
-    )
+    task = asyncio.create_task(merged(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert names(tmp_path) == []
+    assert left(tmp_path) == []
 
 
 async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
@@ -157,7 +122,7 @@ async def test_a_deadline_of_the_caller_ends_a_merge(merges: MergeProcesses, tmp
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await merges.merge([numbers], ENDLESS, out, form="csv", bom=False, folder=tmp_path, bounds=BOUNDS)
-    assert names(tmp_path) == []
+    assert left(tmp_path) == []
 
 
 async def test_merges_at_the_same_time_have_nothing_in_common(tmp_path: Path) -> None:

@@ -5,25 +5,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from kit.merges import lives, merge_processes, status_bytes, warm
+from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
 from tickwright.capabilities.reports.duck import MergeBounds
 from tickwright.capabilities.reports.merge_process import MergeProcess, died_for_memory, shown_errors
 from tickwright.capabilities.reports.merge_processes import MergeProcesses
 from tickwright.capabilities.reports.merge_program import HEADROOM_BYTES, JOBS_MAX
 from tickwright.capabilities.reports.merging import MergedFile, PartFile
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 
 MIB = 1024 * 1024
 BOUNDS = MergeBounds(memory_bytes=256 * MIB, threads=1)
-ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(10000000) AS b(r)"
 HUGE = [
     "SELECT repeat('x', 1000000000) AS a FROM numbers",
     "SELECT rpad('a', 1000000000, 'b') AS a FROM numbers",
@@ -59,45 +56,9 @@ def numbers(tmp_path: Path) -> PartFile:
     return PartFile("numbers", path, (Column("id", "BIGINT"),))
 
 
-@pytest_asyncio.fixture
-async def merges() -> AsyncIterator[MergeProcesses]:
-    """One merge process, which is replaced when a test costs it its life."""
-    async with merge_processes() as made:
-        yield made
-
-
-async def merged(
-    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds = BOUNDS
-) -> MergedFile:
-    """Merge into ``out.csv``."""
-    return await merges.merge(
-        parts, sql, folder / "out.csv", form="csv", bom=False, folder=folder, bounds=bounds
-    )  # fmt: skip
-
-
-async def failed(
-    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds = BOUNDS
-) -> TickwrightError:
-    """Return the error of a merge that leaves nothing."""
-    with pytest.raises(TickwrightError) as caught:
-        await merged(merges, parts, sql, folder, bounds)
-    assert left(folder) == []
-    return caught.value
-
-
-def left(folder: Path) -> list[str]:
-    """Return what is there beside parts."""
-    return [path.name for path in folder.iterdir() if path.suffix != ".ndjson"]
-
-
 def told(pid: int, name: str) -> str:
     """Return what the kernel tells of a process."""
     return Path(f"/proc/{pid}/{name}").read_text()
-
-
-def grown(path: Path) -> bool:
-    """Whether somebody has written into a file."""
-    return path.exists() and path.stat().st_size > 0
 
 
 def open_files(pid: int) -> set[str]:
@@ -115,13 +76,13 @@ async def test_one_huge_value_is_refused_and_takes_no_memory(
     """DuckDB does not count it; the kernel does. The worker itself holds nothing of it."""
     (pid,) = merges.pids
     before = status_bytes(os.getpid(), "VmHWM")
-    error = await failed(merges, [numbers], sql, tmp_path)
+    error = await failed(merges, [numbers], sql, tmp_path, BOUNDS)
     assert isinstance(error, Rejected)
     assert error.code == "merge_too_large"
     assert status_bytes(os.getpid(), "VmHWM") - before < 32 * MIB
     if lives(pid):  # it refused, and takes the next one
         assert status_bytes(pid, "VmHWM") < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
-    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).rows == 3
 
 
 async def test_a_feed_of_one_huge_value_is_refused(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
@@ -146,7 +107,7 @@ async def test_the_kernel_bounds_a_merge_and_takes_it_first(
 ) -> None:
     """No core file, which would have rows in it; less of the processor than the worker, and no memory of its."""
     (pid,) = merges.pids
-    await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+    await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)
     limits = {line[:25].strip(): line[25:].split()[0] for line in told(pid, "limits").splitlines()}
     assert limits["Max core file size"] == "0"
     assert BOUNDS.memory_bytes < int(limits["Max data size"]) < BOUNDS.memory_bytes + HEADROOM_BYTES + 64 * MIB
@@ -163,13 +124,13 @@ async def test_a_process_that_is_killed_is_an_error_to_try_again(
 ) -> None:
     """Nothing of the merge stays, and the next one has another process."""
     (pid,) = merges.pids
-    task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path))
+    task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
     await eventually_async(lambda: grown(tmp_path / "out.csv"))
     os.kill(pid, signal.SIGKILL)
     error = await task
     assert isinstance(error, Unavailable)
     assert (error.code, error.message) == ("merge_lost", "the merge process died (signal 9)")
-    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).rows == 3
     assert pid not in merges.pids
 
 
@@ -179,7 +140,7 @@ async def test_a_warm_process_that_died_costs_no_merge(
     """Whether its death is known or not when the job comes: it is stopped first, so that it takes the job and dies."""
     (pid,) = merges.pids
     os.kill(pid, signal.SIGSTOP)
-    task = asyncio.create_task(merged(merges, [numbers], "SELECT * FROM numbers", tmp_path))
+    task = asyncio.create_task(merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS))
     await eventually_async(lambda: not merges._warm)
     os.kill(pid, signal.SIGKILL)
     assert (await task).rows == 3
@@ -193,7 +154,7 @@ async def test_a_warm_process_that_died_costs_no_merge(
 async def merged_again(merges: MergeProcesses, numbers: PartFile, folder: Path) -> MergedFile:
     """Merge once more into the same file."""
     (folder / "out.csv").unlink()
-    return await merged(merges, [numbers], "SELECT * FROM numbers", folder)
+    return await merged(merges, [numbers], "SELECT * FROM numbers", folder, BOUNDS)
 
 
 async def test_signals_for_the_worker_do_not_end_a_merge(
@@ -203,7 +164,7 @@ async def test_signals_for_the_worker_do_not_end_a_merge(
     (pid,) = merges.pids
     for one in (signal.SIGTERM, signal.SIGINT):
         os.kill(pid, one)
-    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)).rows == 3
+    assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).rows == 3
     assert merges.pids == [pid]
 
 
@@ -227,12 +188,12 @@ async def test_stopping_ends_all_and_waits_for_them(tmp_path: Path, numbers: Par
     """A merge that still runs is lost, and leaves nothing; one that comes behind it gets none."""
     async with merge_processes(2) as merges:
         pids = merges.pids
-        task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path))
+        task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
         await eventually_async(lambda: grown(tmp_path / "out.csv"))
         await merges.stop()
         assert not any(map(lives, pids))
         assert (await task).code == "merge_lost"
-        assert (await failed(merges, [numbers], ENDLESS, tmp_path)).code == "merge_lost"
+        assert (await failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS)).code == "merge_lost"
 
 
 async def test_a_process_is_used_again_and_not_for_ever(
@@ -242,7 +203,7 @@ async def test_a_process_is_used_again_and_not_for_ever(
     (pid,) = merges.pids
     for _ in range(JOBS_MAX):
         assert merges.pids == [pid]
-        await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+        await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)
         (tmp_path / "out.csv").unlink()
     await eventually_async(lambda: merges.pids not in ([], [pid]))
     assert not lives(pid)
@@ -311,7 +272,7 @@ async def test_sql_that_wants_more_than_its_parts_is_refused_there_too(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile, sql: str
 ) -> None:
     """The first fence stands in the process itself; what it says comes back as it was said."""
-    error = await failed(merges, [numbers], sql, tmp_path)
+    error = await failed(merges, [numbers], sql, tmp_path, BOUNDS)
     assert isinstance(error, Rejected)
     assert error.code == "invalid_sql"
 
@@ -321,10 +282,10 @@ async def test_errors_come_back_with_all_that_they_say(
 ) -> None:
     """Family, code, words and details, as if it had been done here; the process goes on."""
     pids = merges.pids
-    refused = await failed(merges, [numbers], "SELECT nope FROM numbers", tmp_path)
+    refused = await failed(merges, [numbers], "SELECT nope FROM numbers", tmp_path, BOUNDS)
     assert (type(refused), refused.code) == (Rejected, "merge_refused")
     numbers.path.write_text('{"id": "x"}\n')
-    unreadable = await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path)
+    unreadable = await failed(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)
     assert (unreadable.code, unreadable.details) == ("part_unreadable", {"listener": "numbers"})
     assert "row 1, column id" in unreadable.message
     with pytest.raises(Rejected) as caught:

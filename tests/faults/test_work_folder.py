@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tickwright.wiring.work_folder import work_folder
+import pytest
+from pydantic import SecretStr
+
+from tickwright.batch.programs import BatchRegistry
+from tickwright.domain.errors import Unavailable
+from tickwright.sources.named import Sources
+from tickwright.store.pool import Pool
+from tickwright.wiring.batches import open_executing
+from tickwright.wiring.reports import open_reports
+from tickwright.wiring.settings import Settings
+from tickwright.wiring.work_folder import open_work_folder, work_folder
 
 HOLDER = """
 import sys
@@ -54,3 +64,29 @@ def test_a_process_that_ends_in_peace_takes_its_folder_along(tmp_path: Path) -> 
         process.communicate("")
         assert [path.name for path in tmp_path.iterdir()] == ["locks"]
         assert not any((tmp_path / "locks").iterdir())
+
+
+async def test_the_folder_of_the_settings_goes_with_its_block(tmp_path: Path) -> None:
+    """As the other one does."""
+    async with open_work_folder(Settings(home=tmp_path)) as folder:
+        assert folder.is_relative_to(tmp_path)
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("role", ["reports", "executions"])
+async def test_a_place_without_room_is_told_as_what_it_is(pool: Pool, tmp_path: Path, role: str) -> None:
+    """Who starts such a process is told where no folder can be made, and that it is to be tried again."""
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    settings = Settings(database_url=SecretStr("postgresql:///none"), home=tmp_path, report_folder=taken)
+    sources = Sources({}, str)
+    opened = (
+        open_reports(settings, pool, None)
+        if role == "reports"
+        else open_executing(settings, pool, sources, BatchRegistry())
+    )
+    with pytest.raises(Unavailable, match=f"no folder can be made in {taken}") as refused:
+        async with opened:
+            pass
+    assert refused.value.code == "no_space"

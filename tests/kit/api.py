@@ -26,7 +26,7 @@ from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.fanout import DeadTasks
+from tickwright.ports.dead_letters import DeadMessages
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_desk import PollDesk
@@ -148,10 +148,10 @@ async def running_api(
     limits: ApiLimits | None = None,
     allow_target: Callable[[str], None] = allow_all,
     ready: Callable[[], Readiness] = lambda: Readiness(ready=True, checks={"database": "ok"}),
-    dead_tasks: DeadTasks | None = None,
+    dead_tasks: DeadMessages | None = None,
     keeping: Keeping | None = None,
     audiences: Audiences | None = None,
-    dead_calls: DeadTasks | None = None,
+    dead_calls: DeadMessages | None = None,
     path_prefix: str = "",
     payloads_from: Role = Role.VIEWER,
     page: Any = None,

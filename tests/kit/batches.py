@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.batch.checker import Checker
 from tickwright.batch.chunks_store import ChunksStore
@@ -16,7 +17,6 @@ from tickwright.batch.producer import Producer
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import Service
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.hearing import Hearing
@@ -78,24 +78,12 @@ class OneWork:
         return self._work
 
 
-@dataclass
-class Process:
+@dataclass(kw_only=True)
+class Process(RoleProcess):
     """The role's services of one process."""
 
     session: WorkerSession
     consumer: BatchConsumer
-    services: Sequence[Service]
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-
-    async def stop(self) -> None:
-        """Stop everything in order, as a deploy does."""
-        for service in reversed(self.services):
-            await service.quiesce()
-        for service in reversed(self.services):
-            await service.stop()
-        await asyncio.wait(self.tasks)
-        for task in self.tasks:
-            task.result()
 
     async def vanish(self) -> None:
         """Be gone at once, with nothing given back: as ``kill -9`` looks from outside."""
@@ -183,8 +171,8 @@ class BatchWorld:
         await session.open()
         hearing = Hearing("batch-hearing", self.url, CHANNEL)
         consumer = BatchConsumer(self.store, session, hearing, OneWork(work, names), at_once=at_once, probe=probe)
-        process = Process(session, consumer, [session, hearing, consumer])
-        process.tasks = [asyncio.create_task(service.run()) for service in process.services]
+        process = Process(session=session, consumer=consumer, services=[session, hearing, consumer])
+        process.begin()
         self._stack.push_async_callback(process.vanish)
         return process
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from kit.merges import merge_processes
 from kit.report_api import ReportApi, report_api
 from kit.report_faults import ReportWorlds
 from kit.reports import ReportWorld, report_world
 from kit.servers import PostgresServer, RedisServer
+from tickwright.capabilities.reports.merge_processes import MergeProcesses
 
 
 @pytest.fixture(params=["redis", "postgres"])
@@ -42,3 +44,10 @@ async def report_worlds(
     """As many worlds as a test needs, with Redis and without."""
     async with AsyncExitStack() as stack:
         yield ReportWorlds(stack, pg_server, template_database, redis_server, tmp_path)
+
+
+@pytest.fixture
+async def merges() -> AsyncIterator[MergeProcesses]:
+    """One merge process, which is replaced when a test costs it its life."""
+    async with merge_processes() as made:
+        yield made

@@ -1,12 +1,19 @@
 """Merge processes for tests, and what the machine says of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from kit.waiting import eventually_async
+from tickwright.capabilities.reports.duck import MergeBounds
 from tickwright.capabilities.reports.merge_processes import MergeProcesses
+from tickwright.capabilities.reports.merging import MergedFile, PartFile
+from tickwright.domain.errors import TickwrightError
+
+ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(10000000) AS b(r)"
 
 
 @asynccontextmanager
@@ -40,3 +47,31 @@ def status_bytes(pid: int, name: str) -> int:
     """Return a figure of ``/proc/PID/status``, such as ``VmHWM``."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+async def merged(
+    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds
+) -> MergedFile:
+    """Merge into ``out.csv``."""
+    out = folder / "out.csv"
+    return await merges.merge(parts, sql, out, form="csv", bom=False, folder=folder, bounds=bounds)
+
+
+async def failed(
+    merges: MergeProcesses, parts: Sequence[PartFile], sql: str, folder: Path, bounds: MergeBounds
+) -> TickwrightError:
+    """Return the error of a merge that leaves nothing."""
+    with pytest.raises(TickwrightError) as caught:
+        await merged(merges, parts, sql, folder, bounds)
+    assert left(folder) == []
+    return caught.value
+
+
+def left(folder: Path) -> list[str]:
+    """Return what is there beside parts."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".ndjson")
+
+
+def grown(path: Path) -> bool:
+    """Whether somebody has written into a file."""
+    return path.exists() and path.stat().st_size > 0

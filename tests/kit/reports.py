@@ -3,13 +3,14 @@
 import asyncio
 import csv
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.adapters.objectstore import open_store
 from tickwright.adapters.redis import RedisLink, RedisParts
@@ -31,7 +32,6 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
-from tickwright.ports.service import Service
 from tickwright.runtime.session import WorkerSession
 from tickwright.sources.named import Sources, SourceTerms
 from tickwright.store.hearing import Hearing
@@ -55,35 +55,14 @@ def functions_of(functions: Mapping[str, Function]) -> ListenerRegistry:
     return registry
 
 
-@dataclass
-class Process:
+@dataclass(kw_only=True)
+class Process(RoleProcess):
     """The role's services of one process."""
 
     session: WorkerSession
     listener: ReportListener
     supervisor: ReportSupervisor
     merges: MergeProcesses
-    services: Sequence[Service]
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-
-    async def stop(self) -> None:
-        """Stop everything in order, as a deploy does."""
-        for service in reversed(self.services):
-            await service.quiesce()
-        for service in reversed(self.services):
-            await service.stop()
-        await asyncio.wait(self.tasks)
-        for task in self.tasks:
-            task.result()
-
-    async def vanish(self) -> None:
-        """Be gone at once, with nothing given back: as ``kill -9`` looks from outside."""
-        for task in self.tasks:
-            task.cancel()
-        held = [one.task for one in self.listener._held.values() if one.task is not None]
-        steps = [task for _, task in self.supervisor._running.values()]
-        for task in (*held, *steps):
-            task.cancel()
 
 
 class ReportWorld:
@@ -197,9 +176,10 @@ class ReportWorld:
         merges = MergeProcesses(at_once=1)
         shop = Workshop(records, places, kept, folder, merges, MergeBounds(), probe)
         supervisor = ReportSupervisor(shop, session, hearing, at_once=2)
-        process = Process(session, listener, supervisor, merges, (session, hearing, merges, listener, supervisor))
+        services = (session, hearing, merges, listener, supervisor)
+        process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)
         await session.open()
-        process.tasks = [asyncio.create_task(service.run()) for service in process.services]
+        process.begin()
         try:
             yield process
         finally:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 import tickwright
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
 ROOT = Path(tickwright.__file__).parent
 ELSEWHERE = {"migrations", "bench", "embedded", "sources"}  # scripts; a measuring program's; of other databases
@@ -97,3 +97,10 @@ def test_a_careless_file_fails_when_it_is_loaded(
     """At import, not in the night in which the query is needed."""
     with pytest.raises(ValueError, match=problem):
         load(_package(tmp_path, monkeypatch, text), "q.sql")
+
+
+def test_a_fragment_stands_in_others_without_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two statements say alike is written once."""
+    text = "-- name: seen\n-- Part.\na,\nb;\n\n-- name: one\n-- Say it.\nSELECT {seen}, {other};\n"
+    queries = filled(load(_package(tmp_path, monkeypatch, text), "q.sql"), "seen")
+    assert queries["one"] == "-- Say it.\nSELECT a,\nb, {other}"

@@ -20,6 +20,7 @@ from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredR
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 from tickwright.capabilities.reports.report_terms import check_definition, read_listener
 from tickwright.domain.errors import Rejected
+from tickwright.domain.functions import takes_one
 from tickwright.wiring.configfile import Problems, read_duration, read_partner, read_task_type
 
 Duration = str | timedelta
@@ -116,23 +117,15 @@ def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options
     if not BATCH_NAME.fullmatch(name):
         text = f"{where}: a name has 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
         raise Rejected("invalid_batch", text)
-    if not inspect.iscoroutinefunction(function) or not _takes_one(function):
+    if not inspect.iscoroutinefunction(function) or not takes_one(function):
         raise Rejected("invalid_batch", f"{where}: write an 'async def' that takes the chunk, and nothing else")
     words = {key: value for key, value in options.items() if value is not None}
     if plan is not None and "audience" in words:
         raise Rejected("invalid_batch", f"{where}: an audience or a plan, one of them")
-    if plan is not None and not (inspect.isasyncgenfunction(plan) and _takes_one(plan)):
+    if plan is not None and not (inspect.isasyncgenfunction(plan) and takes_one(plan)):
         text = f"{where}: the plan is an 'async def' that takes the run and yields a value per chunk"
         raise Rejected("invalid_batch", text)
     return DeclaredBatch(name, read_program(words, lambda _: None), function, plan)
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    return True
 
 
 def as_duration(field: str, value: Duration | None) -> timedelta | None:

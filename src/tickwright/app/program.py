@@ -406,7 +406,7 @@ class Tickwright(Declarations):
             await register_partners(link.pool, self.brought.couriers, {})
             await register_modules(link.pool, self.brought.modules, {})
             await register_reports(link.reports.types, self.brought.reports, self.brought.listeners, {})
-            await register_batches(self.brought.batches, link.campaigns.programs, link.campaigns.running_programs)
+            await register_batches(self.brought.batches, link.campaigns.programs)
         except BaseException:
             await stack.aclose()
             raise

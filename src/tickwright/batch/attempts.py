@@ -4,11 +4,9 @@ What will pass is tried again with a growing pause; what will not ends the execu
 text and trace. Whatever a program's function raises ends its own execution, not the process and not the others.
 """
 
-import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -20,9 +18,9 @@ from tickwright.ports.batches import BatchWork, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import ends_task
 from tickwright.ports.session import Session
+from tickwright.store.claiming import Held, write_surely
 from tickwright.store.pool import AWAY
 
-AWAY_S = 1.0
 RETRY_CAP_S = 300.0
 LOST_MAX = 25
 """Processes that may go away with a chunk before it is taken for what kills them."""
@@ -32,7 +30,6 @@ TRACE_CHARS = 8000
 MESSAGE_CHARS = 2000
 
 _log = structlog.get_logger("tickwright.batches")
-_C = TypeVar("_C", PlanClaim, ChunkClaim)
 
 
 class Works(Protocol):
@@ -51,22 +48,6 @@ class Works(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Held(Generic[_C]):
-    """What one process has in its hands. ``is_lost`` says that it is somebody else's, or not wanted any more."""
-
-    claim: _C
-    owner: int
-    task: asyncio.Task[None] | None = None
-    is_lost: bool = False
-
-    def lose(self) -> None:
-        """Stop it; whatever it still writes finds no row."""
-        self.is_lost = True
-        if self.task is not None:
-            self.task.cancel()
-
-
 class Attempts:
     """Makes attempts for one process; each returns what it ended as, for the counters."""
 
@@ -80,19 +61,22 @@ class Attempts:
         claim, store = held.claim, self._store
         await self._probe.reached("batches.claimed", execution=claim.run.execution_id)
         try:
-            return "planned" if await self._cut(claim, held.owner) else "late"
+            return "planned" if await self._cut(held) else "late"
         except BaseException as error:  # noqa: BLE001  the attempt's boundary: what a program raises is its execution's
             why = _failure(error)
             tries = claim.tries + 1
             if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
-                wrote = await self._surely(held, lambda: store.plan_failed(claim, held.owner, why))
+                wrote = await write_surely(self._session, held, lambda: store.plan_failed(claim, held.owner, why))
                 return "failed" if wrote else "late"
         after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
         _log.warning("batches.not_cut", execution=claim.run.execution_id, tries=tries, reason=why.message)
-        wrote = await self._surely(held, lambda: store.plan_later(claim, held.owner, why, after_s=after_s))
+        wrote = await write_surely(
+            self._session, held, lambda: store.plan_later(claim, held.owner, why, after_s=after_s)
+        )
         return "retried" if wrote else "late"
 
-    async def _cut(self, claim: PlanClaim, owner: int) -> bool:
+    async def _cut(self, held: Held[PlanClaim]) -> bool:
+        claim = held.claim
         if claim.lost > LOST_MAX:
             raise _deadly("the process that cut it into chunks", claim.lost)
         chunks: list[PlannedChunk] = []
@@ -101,7 +85,8 @@ class Attempts:
             if len(chunks) > CHUNKS_MAX:
                 raise Rejected("too_many_chunks", f"more than {CHUNKS_MAX:,} chunks; make them larger")
         await self._probe.reached("batches.cut", execution=claim.run.execution_id, chunks=len(chunks))
-        return await self._store.end_plan(claim, owner, chunks)
+        held.is_ending = True
+        return await self._store.end_plan(claim, held.owner, chunks)
 
     # ------------------------------------------------------------------ chunks
 
@@ -109,7 +94,7 @@ class Attempts:
         """Work one chunk: ``done``, ``retried``, ``failed``; ``late`` where it was not ours any more."""
         claim, store = held.claim, self._store
         await self._probe.reached("batches.chunk_claimed", key=claim.key)
-        chunk = ClaimedChunk(store.pool, claim, held.owner, probe=self._probe)
+        chunk = ClaimedChunk(store.pool, held, probe=self._probe)
         try:
             await self._do(claim, chunk)
         except BaseException as error:  # noqa: BLE001  as above
@@ -122,14 +107,16 @@ class Attempts:
             tries = claim.tries + 1
             if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
                 _log.warning("batches.exception", key=claim.key, code=why.code, reason=why.message)
-                wrote = await self._surely(held, lambda: store.chunk_failed(claim, held.owner, why))
+                wrote = await write_surely(self._session, held, lambda: store.chunk_failed(claim, held.owner, why))
                 return "failed" if wrote else "late"
         else:
             return "done"
         after_s = min(2.0 ** (tries - 1), RETRY_CAP_S)
         text = f"{why.message} ({why.code})"
         _log.warning("batches.chunk_not_done", key=claim.key, tries=tries, reason=text)
-        wrote = await self._surely(held, lambda: store.chunk_later(claim, held.owner, text, after_s=after_s))
+        wrote = await write_surely(
+            self._session, held, lambda: store.chunk_later(claim, held.owner, text, after_s=after_s)
+        )
         return "retried" if wrote else "late"
 
     async def _do(self, claim: ChunkClaim, chunk: ClaimedChunk) -> None:
@@ -138,17 +125,6 @@ class Attempts:
         await self._works.of(claim.run).work(chunk)
         if not chunk.is_completed:
             raise Rejected("chunk_not_completed", "the work ended without completing its chunk")
-
-    async def _surely(self, held: Held[_C], write: Callable[[], Awaitable[bool]]) -> bool:
-        """Write as long as the claim lives: while the database is away nobody else can take it either."""
-        while True:
-            try:
-                return await write()
-            except AWAY as error:
-                _log.warning("batches.not_written", error=repr(error))
-                if self._session.token != held.owner:
-                    return False
-                await asyncio.sleep(AWAY_S)
 
 
 def attempts_of(run: Run) -> int:

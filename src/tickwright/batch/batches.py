@@ -6,17 +6,26 @@ else.
 """
 
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any
 
 import msgspec
+import structlog
 
 from tickwright.batch import batches_store as store
-from tickwright.batch.batches_store import SQL, Draft, Kind, recurrence_of, words_of
+from tickwright.batch.batches_store import SQL, Draft, Kind, words_of
 from tickwright.batch.explain import explain_batch
 from tickwright.batch.facts import batch_facts
+from tickwright.batch.states import BatchAction, BatchFacts, BatchType, Refused, batch_effect
 from tickwright.batch.terms import NAME
-from tickwright.batch.views import BatchDetail, BatchExplanation, BatchView, StoredBatch, VersionDetail, VersionView
+from tickwright.batch.views import (
+    BatchChange,
+    BatchDetail,
+    BatchExplanation,
+    BatchView,
+    StoredBatch,
+    VersionDetail,
+    VersionView,
+)
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.domain.instants import parse_instant
 from tickwright.domain.strict_json import shown
@@ -30,9 +39,10 @@ LAST_NAME = "~"
 """Behind every name that there can be."""
 LOOKED_MAX = 5_000
 """Batches that a page looks at."""
-SLOTS_SHOWN = 5
 ACTIONS_DELETED_MAX = 200_000
 NEWEST_VERSION = 2**31 - 1
+
+_log = structlog.get_logger("tickwright.batches")
 
 
 class BatchQuery(msgspec.Struct, frozen=True):
@@ -168,9 +178,12 @@ class Batches:
         """
         return await self._put(name, draft, "operator", caller, expected)
 
-    async def declare(self, name: str, draft: Draft, *, caller: Caller) -> StoredBatch:
-        """Set up a batch that a program brings, unless an operator or a file has done so; errors as :meth:`put`."""
-        return await self._put(name, draft, "app", caller, None)
+    async def declare(self, name: str, draft: Draft, *, caller: Caller, is_to_run: bool = False) -> StoredBatch:
+        """Set up a batch that a program brings, unless an operator or a file has done so; errors as :meth:`put`.
+
+        With ``is_to_run`` a new one that is ``AUTOMATIC`` is activated with it, where an occurrence is left.
+        """
+        return await self._put(name, draft, "app", caller, None, is_to_run=is_to_run)
 
     async def delete(self, name: str, *, caller: Caller) -> None:
         """Forget a batch with its versions, executions and actions.
@@ -197,12 +210,16 @@ class Batches:
             message = "name: 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
             raise Rejected("invalid_name", message, field="name")
 
-    async def _put(self, name: str, draft: Draft, set_by: str, caller: Caller, expected: int | None) -> StoredBatch:
+    async def _put(
+        self, name: str, draft: Draft, set_by: str, caller: Caller, expected: int | None, *, is_to_run: bool = False
+    ) -> StoredBatch:
         self.check_name(name)
         async with self._pool.acquire() as connection, connection.transaction():
             found = await store.lock(connection, self.kind, name)
             if found is None and expected is None:
                 if await self._create(connection, name, draft, set_by, caller):
+                    if is_to_run and draft.terms.type == BatchType.AUTOMATIC:
+                        await self._activate(connection, name, caller)
                     return StoredBatch(detail(await self.row(connection, name)), created=True, changed=True)
                 if await store.lock(connection, self.kind, name) is None:
                     raise self._taken(name)
@@ -227,6 +244,21 @@ class Batches:
         await self._audit(connection, caller, "create", name, after={"version": 1, "definition": draft.words})
         return True
 
+    async def _activate(self, connection: Connection, name: str, caller: Caller) -> None:
+        """Let a new batch run by itself, in the transaction that makes it."""
+        row = await self.row(connection, name)
+        facts = BatchFacts(BatchType(row["type"]), has_next=store.next_of(row) is not None)
+        effect = batch_effect(BatchAction.ACTIVATE, facts)
+        if isinstance(effect, Refused):
+            _log.warning("batches.not_activated", batch=name, code=effect.code, advice=effect.advice)
+            return
+        next_slot_at = await store.set_status(connection, row, effect)
+        after = BatchChange(
+            name=name, outcome=effect.outcome, status=str(effect.status), next_slot_at=next_slot_at, executions=[]
+        )
+        before = {"status": row["status"], "next_slot_at": None}
+        await self._audit(connection, caller, "activate", name, before=before, after=after)
+
     async def _audit(self, connection: Connection, caller: Caller, action: str, name: str, **what: Any) -> None:
         await write_audit(connection, caller, f"{self.kind.plural}.{action}", self.kind.subject(name), **what)
 
@@ -239,25 +271,7 @@ SNAPSHOT = "repeatable_read"
 
 def detail(row: Any) -> BatchDetail:
     """Return a row as callers see it."""
-    return view(BatchDetail, row, definition=words_of(row), next_slots=next_slots(row))
-
-
-def next_slots(row: Any) -> list[Any]:
-    """Return the next occurrences of a row's batch; none of a schedule that cannot be read."""
-    if row["type"] == "MANUAL":
-        return []
-    try:
-        recurrence = recurrence_of(row)
-    except Rejected:  # written by SQL; the producer says so in its log
-        return []
-
-    def ascending() -> Any:
-        at = store.first_from(recurrence, row["now"])
-        while at is not None:
-            yield at
-            at = recurrence.next_after(at)
-
-    return list(islice(ascending(), SLOTS_SHOWN))
+    return view(BatchDetail, row, definition=words_of(row), next_slots=store.next_slots(row))
 
 
 def _said(row: Any) -> dict[str, Any]:

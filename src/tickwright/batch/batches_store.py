@@ -5,24 +5,26 @@ nobody slips in between a look and the act.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tickwright.batch.states import BatchAction, BatchEffect, BatchFacts, BatchStatus, BatchType, batch_effect
 from tickwright.batch.terms import Terms
+from tickwright.domain.errors import Rejected
 from tickwright.domain.recurrence import Recurrence
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-_RAW = load("tickwright.batch.sql", "batches.sql")
-_SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
-SQL = {name: text.replace("{shown}", _SHOWN) for name, text in _RAW.items()}
+SQL = filled(load("tickwright.batch.sql", "batches.sql"), "shown")
 SCHEDULE_WORDS = (
     "type", "date_time_execution", "time_zone", "restartable", "restartable_unit", "restartable_unit_type", "cron",
 )  # fmt: skip
 """What decides about when: a change of these counts from the next occurrence on."""
+SLOTS_SHOWN = 5
 _TICK = timedelta(microseconds=1)
 
 
@@ -126,6 +128,41 @@ def recurrence_of(row: Any) -> Recurrence:
 def first_from(recurrence: Recurrence, now: datetime) -> datetime | None:
     """Return the first occurrence at or after ``now``."""
     return recurrence.next_after(now - _TICK)
+
+
+def next_of(row: Any) -> datetime | None:
+    """Return the first occurrence of a row's batch from now on; none of a calendar that cannot be read."""
+    with suppress(Rejected):
+        return first_from(recurrence_of(row), row["now"])
+    return None
+
+
+def next_slots(row: Any) -> list[Any]:
+    """Return the next occurrences of a row's batch; none of a schedule that cannot be read."""
+    if row["type"] == "MANUAL":
+        return []
+    try:
+        recurrence = recurrence_of(row)
+    except Rejected:  # written by SQL; the producer says so in its log
+        return []
+
+    def ascending() -> Any:
+        at = first_from(recurrence, row["now"])
+        while at is not None:
+            yield at
+            at = recurrence.next_after(at)
+
+    return list(islice(ascending(), SLOTS_SHOWN))
+
+
+async def set_status(connection: Connection, row: Any, effect: BatchEffect) -> datetime | None:
+    """Write what a locked batch becomes, and return its next occurrence."""
+    before: datetime | None = row["next_slot_at"]
+    if effect.status is None:
+        return before
+    next_slot_at = next_of(row) if effect.status is BatchStatus.SCHEDULED else None
+    await connection.execute(SQL["set_status"], row["id"], str(effect.status), next_slot_at)
+    return next_slot_at
 
 
 def _schedule(words: Mapping[str, Any]) -> list[Any]:

@@ -35,6 +35,11 @@ class PlanClaim:
     lost: int
     is_to_be_planned: bool
 
+    @property
+    def key(self) -> int:
+        """The execution's id."""
+        return self.run.execution_id
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkClaim:

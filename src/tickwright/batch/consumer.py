@@ -10,34 +10,27 @@ Any number of them work side by side. A chunk is read and decided outside any tr
 it decided, marks it done and counts it. What a killed consumer had in its hands is due again when its session is lost.
 """
 
-import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import asyncpg
 import structlog
 
-from tickwright.batch.attempts import Attempts, Held, Works
+from tickwright.batch.attempts import Attempts, Works
 from tickwright.batch.chunks_store import ChunkKey, ChunksStore, PlanClaim
-from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
+from tickwright.store.claiming import AWAY_S, ClaimedWork, Held
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY
 
 CHANNEL = "tickwright_batches"
-LOOK_S = 5.0
-LOOK_WITHOUT_NEWS_S = 0.5
 BUSY_S = 0.02
-KEEP_S = 1.0
-AWAY_S = 1.0
 
 _log = structlog.get_logger("tickwright.batches")
 
 
-class BatchConsumer:
+class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -62,71 +55,10 @@ class BatchConsumer:
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self._store, self._session, self._hearing, self._works = store, session, hearing, works
-        self._at_once = at_once
+        super().__init__(session, hearing)
+        self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
-        self.counts: Counter[str] = Counter()
-        self._news = hearing.subscribe()
-        self._held: dict[int | ChunkKey, Held[Any]] = {}
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
         self._unsure = False
-        session.on_lost(self._lose_all)
-
-    # ------------------------------------------------------------------ service
-
-    async def run(self) -> None:
-        """Work until stopped."""
-        self._over.clear()
-        keeping = asyncio.create_task(self._keep())
-        try:
-            while not self._stopping.is_set():
-                self._news.clear()
-                wait_s = await self._look()
-                self._ticked_s = monotonic()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._news.wait()
-            await self._none_runs()
-        finally:
-            keeping.cancel()
-            self._over.set()
-
-    async def quiesce(self) -> None:
-        """Claim nothing more; what runs ends."""
-        self._stopping.set()
-        self._news.set()
-        await self._over.wait()
-        await self._none_runs()
-
-    async def stop(self) -> None:
-        """Cancel what runs and give it back."""
-        self._stopping.set()
-        self._news.set()
-        for held in [*self._held.values()]:
-            if held.task is not None:
-                held.task.cancel()
-        await self._over.wait()
-        await self._none_runs()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it looked what is due."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
-
-    @property
-    def running(self) -> int:
-        """Chunks and plans in this process's hands."""
-        return len(self._held)
-
-    async def _none_runs(self) -> None:
-        while tasks := [held.task for held in self._held.values() if held.task is not None]:
-            await asyncio.wait(tasks)
-
-    def _lose_all(self) -> None:
-        for held in self._held.values():
-            held.lose()
 
     # ------------------------------------------------------------------ claiming
 
@@ -135,7 +67,7 @@ class BatchConsumer:
         served = self._works.served()
         if not self._session.holds() or not served:
             return AWAY_S
-        look_s = LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
+        look_s = self._look_s
         try:
             while len(self._held) < self._at_once:
                 if not await self._take(served):
@@ -165,32 +97,13 @@ class BatchConsumer:
         if plan is None:
             return False
         if plan.is_to_be_planned:
-            self._begin(plan.run.execution_id, Held(plan, owner), self._attempts.plan)
+            self._begin(plan.key, Held(plan, owner), self._attempts.plan)
         return True
 
     async def _give_back_strays(self, owner: int) -> None:
         plans = [key for key in self._held if isinstance(key, int)]
         await self._store.give_back_strays(owner, plans, [key for key in self._held if isinstance(key, ChunkKey)])
         self._unsure = False
-
-    def _begin(self, key: int | ChunkKey, held: Held[Any], attempt: Callable[[Held[Any]], Awaitable[str]]) -> None:
-        self._held[key] = held
-        held.task = asyncio.create_task(self._try(key, held, attempt))
-
-    async def _try(self, key: int | ChunkKey, held: Held[Any], attempt: Callable[[Held[Any]], Awaitable[str]]) -> None:
-        outcome = "lost"
-        try:
-            outcome = await attempt(held)
-        except asyncio.CancelledError:
-            if not held.is_lost:
-                outcome = "released"
-                with suppress(*AWAY):
-                    await self._release(held)
-        finally:
-            if self._held.get(key) is held:
-                del self._held[key]
-            self.counts[outcome] += 1
-            self._news.set()
 
     async def _release(self, held: Held[Any]) -> None:
         if isinstance(held.claim, PlanClaim):
@@ -200,17 +113,8 @@ class BatchConsumer:
 
     # ------------------------------------------------------------------ keeping
 
-    async def _keep(self) -> None:
-        """Find out every second what is not ours any more, or not wanted."""
-        while True:
-            await asyncio.sleep(KEEP_S)
-            held = dict(self._held)
-            plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
-            chunks = {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}
-            try:
-                own, kept = await self._store.kept(self._session.token, plans, chunks)
-            except AWAY:
-                continue
-            for key, one in held.items():
-                if key not in own and key not in kept and self._held.get(key) is one:
-                    one.lose()
+    async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
+        plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
+        chunks = {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}
+        own, kept = await self._store.kept(self._session.token, plans, chunks)
+        return own | kept

@@ -6,9 +6,9 @@ A Python function hears by a one-shot job, which is its own outbox row: retries,
 from tickwright.ports.batches import Run
 from tickwright.store.outbox import put_message
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-SQL = load("tickwright.batch.sql", "release.sql")
+SQL = filled(load("tickwright.batch.sql", "release.sql"), "action")
 
 
 async def tell_finished(connection: Connection, run: Run) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load
+from tickwright.store.queries import filled, load
 
-_RAW = load("tickwright.batch.sql", "executions.sql")
-_SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
-SQL = {name: text.replace("{shown}", _SHOWN) for name, text in _RAW.items()}
+SQL = filled(load("tickwright.batch.sql", "executions.sql"), "shown")
 _BATCHES = load("tickwright.batch.sql", "batches.sql")
 
 

@@ -9,6 +9,7 @@ from tickwright.batch.ending import tell_finished
 from tickwright.domain.errors import Contended
 from tickwright.ports.batches import ChunkResult, Run
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.claiming import Held
 from tickwright.store.pool import Connection, Pool
 
 
@@ -19,8 +20,8 @@ class ClaimedChunk:
         BOC-1: actions, the mark, the counts and whatever the work writes are committed together or not at all.
     """
 
-    def __init__(self, pool: Pool, claim: ChunkClaim, owner: int, *, probe: Probe = NO_PROBE) -> None:
-        self._pool, self._claim, self._owner, self._probe = pool, claim, owner, probe
+    def __init__(self, pool: Pool, held: Held[ChunkClaim], *, probe: Probe = NO_PROBE) -> None:
+        self._pool, self._held, self._claim, self._probe = pool, held, held.claim, probe
         self._is_completed = False
 
     @property
@@ -51,15 +52,22 @@ class ClaimedChunk:
             Contended: ``chunk_lost``. Do not retry.
         """
         await self._probe.reached("batches.chunk_decided", key=self._claim.key)
-        async with self._pool.acquire() as connection, connection.transaction():
-            if not await lock_chunk(connection, self._claim, self._owner):
-                raise Contended("chunk_lost", "the chunk is somebody else's by now; nothing is written")
-            yield connection
-            status = await end_chunk(connection, self._claim, result)
-            if status is None:
-                raise Contended("chunk_lost", "its execution was stopped; nothing is written")
-            if status == "FINISHED":
-                await tell_finished(connection, self._claim.run)
-            await self._probe.reached("batches.chunk_written", key=self._claim.key)
-        self._is_completed = True
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                if not await lock_chunk(connection, self._claim, self._held.owner):
+                    raise Contended("chunk_lost", "the chunk is somebody else's by now; nothing is written")
+                yield connection
+                self._held.is_ending = True
+                await self._end(connection, result)
+            self._is_completed = True
+        finally:
+            self._held.is_ending = self._is_completed
         await self._probe.reached("batches.chunk_done", key=self._claim.key)
+
+    async def _end(self, connection: Connection, result: ChunkResult) -> None:
+        status = await end_chunk(connection, self._claim, result)
+        if status is None:
+            raise Contended("chunk_lost", "its execution was stopped; nothing is written")
+        if status == "FINISHED":
+            await tell_finished(connection, self._claim.run)
+        await self._probe.reached("batches.chunk_written", key=self._claim.key)

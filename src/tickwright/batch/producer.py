@@ -10,9 +10,9 @@ from typing import Any
 
 import structlog
 
+from tickwright.batch.batches_store import recurrence_of
 from tickwright.batch.occurrences import Decision, Policies, decide
 from tickwright.domain.errors import Rejected
-from tickwright.domain.recurrence import Recurrence
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Connection
@@ -64,13 +64,7 @@ class Producer:
 def _decision(row: Any, *, is_open: bool) -> Decision:
     """Decide about one batch; one whose calendar cannot be read comes again later and does not hold up the others."""
     try:
-        recurrence = Recurrence(
-            first_at=row["date_time_execution"],
-            time_zone=row["time_zone"],
-            unit=row["restartable_unit"] if row["restartable"] else None,
-            unit_type=row["restartable_unit_type"] if row["restartable"] else None,
-            cron=row["cron"],
-        )
+        recurrence = recurrence_of(row)
     except Rejected as error:
         _log.error("batches.calendar_unreadable", batch=row["name"], code=error.code, reason=error.message)
         return Decision((), (), is_replacing=False, next_slot_at=row["now"] + WRONG_LATER)

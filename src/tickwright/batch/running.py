@@ -6,14 +6,11 @@ by an execution that ends here stays unreleased.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from tickwright.batch import batches_store as store
 from tickwright.batch import executions_store as executions
 from tickwright.batch.batches import Batches
-from tickwright.batch.batches_store import SQL
 from tickwright.batch.states import (
     BatchAction,
     BatchEffect,
@@ -25,7 +22,6 @@ from tickwright.batch.states import (
     batch_effect,
 )
 from tickwright.batch.views import BatchChange, TouchedExecution
-from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
@@ -89,7 +85,7 @@ class Running:
         if isinstance(effect, Refused):
             which = f"execution {found[0]['id']} of {name} is {found[0]['status']}" if found else name
             raise effect.error(which, noun=self.kind.noun)
-        next_slot_at = await _set_status(connection, row, effect)
+        next_slot_at = await store.set_status(connection, row, effect)
         ended = [*found, *releasing] if effect.ends_releasing else found
         touched = await self._touch(connection, action, row, effect, ended, caller)
         status = row["status"] if effect.status is None else effect.status
@@ -134,22 +130,5 @@ def _facts(row: Any, *, is_open: bool, is_releasing: bool) -> BatchFacts:
         Overlap(row["overlap"]),
         is_open=is_open,
         is_releasing=is_releasing,
-        has_next=_next(row) is not None,
+        has_next=store.next_of(row) is not None,
     )
-
-
-async def _set_status(connection: Connection, row: Any, effect: BatchEffect) -> datetime | None:
-    """Write what the batch becomes, and return its next occurrence."""
-    before: datetime | None = row["next_slot_at"]
-    if effect.status is None:
-        return before
-    next_slot_at = _next(row) if effect.status is BatchStatus.SCHEDULED else None
-    await connection.execute(SQL["set_status"], row["id"], str(effect.status), next_slot_at)
-    return next_slot_at
-
-
-def _next(row: Any) -> datetime | None:
-    """Return the first occurrence from now on; none of a calendar that cannot be read."""
-    with suppress(Rejected):
-        return store.first_from(store.recurrence_of(row), row["now"])
-    return None

@@ -184,31 +184,3 @@ class TaskSource(Protocol):
     async def release(self, delivery: Delivery) -> None:
         """Give it back at once, as if it had not been taken."""
         ...
-
-
-class DeadTask(NamedTuple):
-    """A message among the dead letters of the queue; ``key`` is under which it would come back, where it is known."""
-
-    message_id: str | None
-    reason: str
-    text: str
-    died_at_s: float | None
-    body: bytes
-    headers: Mapping[str, Any]
-    key: str = ""
-
-
-class DeadTasks(Protocol):
-    """The dead letters of the queue. Raises ``Unavailable`` when the broker does not answer."""
-
-    async def count(self) -> int:
-        """Return how many there are."""
-        ...
-
-    async def peek(self, limit: int) -> list[DeadTask]:
-        """Return the oldest ones, at most 1,000, and leave them where they are."""
-        ...
-
-    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids."""
-        ...

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 
 import structlog
 
@@ -13,6 +14,8 @@ from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.store.pool import AWAY
 
 AWAY_S = 1.0
+TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
+"""Of the lease of an ordinary loop: another process takes over within 20 s."""
 
 _log = structlog.get_logger("tickwright.rounds")
 

@@ -40,3 +40,9 @@ def load(package: str, filename: str) -> Mapping[str, str]:
             raise ValueError(f"{package}/{filename}: {name} does not say what it promises")
         queries[name] = body.strip().rstrip(";")
     return MappingProxyType(queries)
+
+
+def filled(queries: Mapping[str, str], fragment: str) -> Mapping[str, str]:
+    """Return queries in which ``{fragment}`` stands for the text of the one of that name, without its promise."""
+    text = "\n".join(queries[fragment].splitlines()[1:])
+    return MappingProxyType({name: query.replace(f"{{{fragment}}}", text) for name, query in queries.items()})

@@ -13,7 +13,6 @@ from tickwright.batch.consumer import CHANNEL, BatchConsumer
 from tickwright.batch.metrics import consumer_source, scheduler_source
 from tickwright.batch.producer import Producer
 from tickwright.batch.programs import BatchRegistry, ProgramWork
-from tickwright.batch.running import Running
 from tickwright.batch.upkeep import Upkeep
 from tickwright.capabilities.campaigns.work import CampaignWork
 from tickwright.domain.errors import Rejected
@@ -23,6 +22,7 @@ from tickwright.ports.batches import BatchWork, Run
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.service import Service
 from tickwright.runtime.leases import LeasedService, Leases
+from tickwright.runtime.rounds import TERMS as ROUNDS
 from tickwright.runtime.rounds import LeasedRounds
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.upkeep import TERMS as UPKEEP
@@ -32,7 +32,7 @@ from tickwright.store.pool import Pool
 from tickwright.wiring.campaign_desk import LazyFiles
 from tickwright.wiring.objects import open_objects
 from tickwright.wiring.settings import Settings
-from tickwright.wiring.work_folder import work_folder, work_place
+from tickwright.wiring.work_folder import open_work_folder
 
 _PROGRAM = Caller("python", Role.ADMIN)
 
@@ -89,42 +89,43 @@ async def open_executing(
 
     Raises:
         Rejected: ``invalid_object_store``, ``object_store_refused``. Permanent.
-        Unavailable: ``object_store_unavailable``. Retry.
+        Unavailable: ``object_store_unavailable``, ``no_space``. Retry.
     """
-    with work_folder(work_place(settings)) as folder:
-        async with open_objects(settings) as objects:
-            files = LazyFiles(objects, lambda: folder)
-            try:
-                yield Executing(settings, pool, ProcessWorks(sources, Audiences(sources, files), programs))
-            finally:
-                await files.aclose()
+    async with open_work_folder(settings) as folder, open_objects(settings) as objects:
+        files = LazyFiles(objects, lambda: folder)
+        try:
+            yield Executing(settings, pool, ProcessWorks(sources, Audiences(sources, files), programs))
+        finally:
+            await files.aclose()
 
 
 def batch_loops(
     settings: Settings, leases: Leases, direct_url: str | None
 ) -> tuple[list[Service], list[LeasedService], list[Source]]:
-    """Return what the scheduler role does: it hears, produces executions, and lets their actions leave."""
+    """Return what the scheduler role does: it hears, produces executions, and lets their actions leave.
+
+    The settings of the lease are the producer's alone: two checkers at once would do no harm, and none for hours would.
+    """
     hearing = Hearing("batch-news", direct_url, CHANNEL)
     ttl = settings.lock_at_most_for
-    terms = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), settings.lock_at_least_for)
+    locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), settings.lock_at_least_for)
+    rest_max_s = min(5.0, ttl.total_seconds() / 4)
     producer, checker = Producer(), Checker()
     rounds: list[LeasedService] = [
         LeasedRounds(
-            name, leases, one.round, terms=terms, news=hearing.subscribe(), rest_max_s=min(5.0, ttl.total_seconds() / 4)
-        )
-        for name, one in (("campaign-producer", producer), ("campaign-checker", checker))
+            "campaign-producer", leases, producer.round, terms=locked, news=hearing.subscribe(), rest_max_s=rest_max_s
+        ),
+        LeasedRounds("campaign-checker", leases, checker.round, terms=ROUNDS, news=hearing.subscribe()),
+        LeasedRounds("campaign-upkeep", leases, Upkeep().round, terms=UPKEEP, rest_max_s=30),
     ]
-    clearing = LeasedRounds("campaign-upkeep", leases, Upkeep().round, terms=UPKEEP, rest_max_s=30)
-    return [hearing], [*rounds, clearing], [scheduler_source(producer, checker)]
+    return [hearing], rounds, [scheduler_source(producer, checker)]
 
 
-async def register_batches(programs: BatchRegistry, batches: Batches, running: Running) -> None:
-    """Register what the program brings where nobody has set it up by hand; what is timed begins to run by itself.
+async def register_batches(programs: BatchRegistry, batches: Batches) -> None:
+    """Register what the program brings where nobody has set it up by hand; what is timed runs by itself from then on.
 
     Raises:
         Rejected: ``name_taken``: a campaign has that name. Permanent.
     """
     for declared in programs.all():
-        stored = await batches.declare(declared.name, declared.draft, caller=_PROGRAM)
-        if stored.created and declared.draft.terms.type == "AUTOMATIC":
-            await running.activate(declared.name, caller=_PROGRAM)
+        await batches.declare(declared.name, declared.draft, caller=_PROGRAM, is_to_run=True)

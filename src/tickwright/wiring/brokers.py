@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tickwright.brokers.kafka import KafkaLog, KafkaPollSource, KafkaTerms
     from tickwright.brokers.rabbitmq import FanoutNames
     from tickwright.brokers.websocket import WebSocketBroker
-    from tickwright.ports.fanout import DeadTasks
+    from tickwright.ports.dead_letters import DeadMessages
 
 POLLS = "polls"
 POLL_EVENTS = "poll-events"
@@ -59,7 +59,7 @@ def fanout_topic(settings: Settings) -> str:
     return f"{settings.amqp_prefix}.fanout"
 
 
-def dead_tasks(settings: Settings, pool: Pool) -> "DeadTasks":
+def dead_tasks(settings: Settings, pool: Pool) -> "DeadMessages":
     """Return the dead letters of fan-out, which are where its queue is: in RabbitMQ, or in PostgreSQL without one."""
     if settings.amqp_url is None:
         from tickwright.brokers.postgres import PostgresDeadTasks
@@ -70,7 +70,7 @@ def dead_tasks(settings: Settings, pool: Pool) -> "DeadTasks":
     return RabbitDeadTasks(settings.amqp_url.get_secret_value(), fanout_names(settings))
 
 
-def dead_calls(settings: Settings) -> "DeadTasks | None":
+def dead_calls(settings: Settings) -> "DeadMessages | None":
     """Return the dead letters of reports' calls; ``None`` without RabbitMQ, where nobody is called."""
     if settings.amqp_url is None:
         return None

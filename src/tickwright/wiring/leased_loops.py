@@ -1,20 +1,16 @@
 """The loops of which one process at a time runs each, beside those of a capability's own wiring."""
 
-from datetime import timedelta
-
 from tickwright.capabilities.fanout.upkeep import Upkeep as FanoutUpkeep
 from tickwright.capabilities.polling.freshness import Judge
 from tickwright.capabilities.polling.loops import Corrector, Registrar, Selector
-from tickwright.domain.leases import LeaseTerms
 from tickwright.runtime import upkeep
 from tickwright.runtime.leases import LeasedService, Leases
 from tickwright.runtime.poll_relay import PollRelay
+from tickwright.runtime.rounds import TERMS as ROUNDS
 from tickwright.runtime.rounds import LeasedRounds
 from tickwright.wiring.brokers import poll_events, poll_log, polls_topic
 from tickwright.wiring.report_upkeep import ReportUpkeep
 from tickwright.wiring.settings import Settings
-
-ROUNDS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
 
 
 def poll_relays(settings: Settings, leases: Leases) -> list[PollRelay]:

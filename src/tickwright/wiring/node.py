@@ -160,7 +160,7 @@ async def open_node(
         await register_modules(pool, brought.modules, config.modules)
         types = ReportTypes(pool, Cursors(pool))
         await register_reports(types, brought.reports, brought.listeners, config.report_types)
-        await register_batches(brought.batches, link.campaigns.programs, link.campaigns.running_programs)
+        await register_batches(brought.batches, link.campaigns.programs)
         await note_news(pool, poll_events(settings))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)

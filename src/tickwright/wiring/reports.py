@@ -1,6 +1,5 @@
 """Reports in one process: where parts and files are kept, who brings them, and who puts them together."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.records_store import RecordsStore
 from tickwright.capabilities.reports.step_run import Workshop
 from tickwright.capabilities.reports.supervisor import ReportSupervisor
-from tickwright.domain.errors import Unavailable
 from tickwright.observe.metrics import Source
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.service import Service
@@ -30,7 +28,7 @@ from tickwright.store.hearing import Hearing
 from tickwright.store.pool import Pool
 from tickwright.wiring.objects import open_objects
 from tickwright.wiring.settings import Settings
-from tickwright.wiring.work_folder import work_folder, work_place
+from tickwright.wiring.work_folder import open_work_folder
 
 if TYPE_CHECKING:
     from tickwright.adapters.redis import RedisLink
@@ -111,11 +109,7 @@ async def open_reports(settings: Settings, pool: Pool, redis: "RedisLink | None"
     """
     async with AsyncExitStack() as stack:
         objects = await stack.enter_async_context(open_objects(settings))
-        try:
-            folder = await asyncio.to_thread(stack.enter_context, work_folder(work_place(settings)))
-        except OSError as error:
-            where = work_place(settings)
-            raise Unavailable("no_space", f"no folder can be made in {where}: {error.strerror}") from error
+        folder = await stack.enter_async_context(open_work_folder(settings))
         parts = PartsStore(pool)
         shared = None
         if redis is not None:

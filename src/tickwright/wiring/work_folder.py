@@ -4,12 +4,14 @@ Its name is random, because processes that share a disk may have equal process i
 lock of that name. So what a killed process left is known by anybody, without a clock, and what lives is left alone.
 """
 
+import asyncio
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from tickwright.adapters.objectstore.incoming import incoming, sweep
+from tickwright.domain.errors import Unavailable
 from tickwright.wiring.settings import Settings
 
 LOCKS = "locks"
@@ -38,6 +40,24 @@ def work_folder(place: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def open_work_folder(settings: Settings) -> AsyncIterator[Path]:
+    """Do the same at the place that the settings say, without holding up the loop: what dead ones left may be much.
+
+    Raises:
+        Unavailable: ``no_space``. Retry when there is room, or permission.
+    """
+    place, folders = work_place(settings), ExitStack()
+    try:
+        folder = await asyncio.to_thread(folders.enter_context, work_folder(place))
+    except OSError as error:
+        raise Unavailable("no_space", f"no folder can be made in {place}: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        await asyncio.to_thread(folders.close)
 
 
 def _remove_dead(place: Path, locks: Path) -> None:

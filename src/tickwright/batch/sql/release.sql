@@ -21,12 +21,16 @@ SELECT e.id, c.number, c.actions, b.name, e.snapshot #>> '{action,target}' AS ta
    AND (e.status = 'FINISHED' OR e.snapshot #>> '{action,release}' = 'chunk')
  ORDER BY e.next_release_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED;
 
+-- name: action
+-- What a receiver or a function is told of an action; b, e and a are its batch, its execution and itself. Part of statements.
+jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
+  'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb));
+
 -- name: put_messages
 -- A message per action of a chunk. Behind next_chunk. Index: execution_actions_chunk.
 INSERT INTO tickwright.outbox (destination, key, payload, headers)
 SELECT $3, a.execution_id || ':' || a.client_id,
-       jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
-         'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb)),
+       {action},
        jsonb_build_object('idempotency-key', 'action_' || a.execution_id || '_' || a.client_id)
   FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
  WHERE a.execution_id = $1 AND a.chunk = $2;
@@ -36,8 +40,7 @@ SELECT $3, a.execution_id || ':' || a.client_id,
 -- Index: execution_actions_chunk.
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_attempts)
 SELECT clock_timestamp(), $3::text,
-       jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
-         'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb)),
+       {action},
        coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $3::text), 3)
   FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
  WHERE a.execution_id = $1 AND a.chunk = $2;

@@ -17,7 +17,8 @@ from tickwright.brokers.postgres.consumer import Delivery as Row
 from tickwright.brokers.postgres.consumer import PostgresConsumer
 from tickwright.domain.errors import Unavailable
 from tickwright.observe.metrics import Sample
-from tickwright.ports.fanout import DeadTask, Delivery
+from tickwright.ports.dead_letters import DeadMessage
+from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import AWAY, Pool
 from tickwright.store.queries import load
@@ -196,7 +197,7 @@ def _delivery(row: Row) -> Delivery:
 
 
 class PostgresDeadTasks:
-    """Implements :class:`tickwright.ports.fanout.DeadTasks` on a topic."""
+    """Implements :class:`tickwright.ports.dead_letters.DeadMessages` on a topic."""
 
     def __init__(self, pool: Pool, topic: str) -> None:
         self._pool, self._topic = pool, topic
@@ -206,14 +207,14 @@ class PostgresDeadTasks:
         [[found]] = await self._ask("count_dead")
         return int(found)
 
-    async def peek(self, limit: int) -> list[DeadTask]:
+    async def peek(self, limit: int) -> list[DeadMessage]:
         """Return the oldest ones."""
         dead = []
         for row in await self._ask("peek_dead", limit):
             headers = json.loads(row["headers"])
             reason = str(headers.get(REASON, "delivery_limit"))
             dead.append(
-                DeadTask(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"]), headers)
+                DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"]), headers)
             )
         return dead
 

@@ -27,7 +27,7 @@ from tickwright.brokers.rabbitmq.topology import declare
 from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, lost_is_a_failure, open_channel
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
-from tickwright.ports.fanout import DeadTask
+from tickwright.ports.dead_letters import DeadMessage
 
 PEEK_MAX = 1000
 LOOK_AT_MAX = 10_000
@@ -44,7 +44,7 @@ _BROKERS_WORDS = {
 
 
 class RabbitDeadTasks:
-    """Implements :class:`tickwright.ports.fanout.DeadTasks`; connects for each call, one at a time.
+    """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
     Bodies are shown up to 256 KiB, and 64 MiB of them in all. ``requeue`` looks through the oldest 10,000. A message
     that is put back is in both queues for a moment; a crash there leaves two under one id: at least once.
@@ -62,9 +62,9 @@ class RabbitDeadTasks:
         async with self._channel() as channel:
             return await self._waiting(channel)
 
-    async def peek(self, limit: int) -> list[DeadTask]:
+    async def peek(self, limit: int) -> list[DeadMessage]:
         """Return the oldest ones, at most 1,000, and leave them where they are."""
-        found: list[DeadTask] = []
+        found: list[DeadMessage] = []
         room_bytes = PEEK_BYTES_MAX
         async with self._channel() as channel:
             async for one in self._oldest(channel, min(limit, PEEK_MAX)):
@@ -141,12 +141,12 @@ def _not_taken(outcome: Refused | Unknown) -> Unavailable:
     return Unavailable(outcome.code, f"RabbitMQ did not take a message back into the queue: {outcome.reason}")
 
 
-def _shown(names: DeadNames, one: DeliveredMessage) -> DeadTask:
+def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
     properties = one.header.properties
     headers = properties.headers or {}
     reason, text, died_at_s = _why(names, headers)
     body = one.body[:BODY_SHOWN_BYTES_MAX]
-    return DeadTask(properties.message_id or None, reason, text, died_at_s, body, headers, _key(names, one))
+    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, headers, _key(names, one))
 
 
 def _key(names: DeadNames, one: DeliveredMessage) -> str:

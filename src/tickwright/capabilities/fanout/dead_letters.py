@@ -6,31 +6,30 @@ that nobody could read is shown with its characters escaped.
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
-from msgspec import Meta
 
 from tickwright.capabilities.fanout.party import masked
-from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.fanout import DeadTask, DeadTasks
+from tickwright.ports.dead_letters import (
+    BODY_CHARS_MAX,
+    REQUEUE_MAX,
+    DeadMessage,
+    DeadMessages,
+    DeadMessagesRequest,
+    DeadMessagesRequeued,
+)
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import Limit, answer, answers, takes
 from tickwright.ports.user_data import UserData
-from tickwright.store.audit import update_audit, write_audit
+from tickwright.store.dead_letters import died_at, oldest, requeue
 from tickwright.store.pool import Pool
 
-BODY_CHARS_MAX = 65_536
 NAME_CHARS_MAX = 100
-LOOK_AT_MAX = 1000
-REQUEUE_MAX = 1000
-YEAR_9999_S = 253_370_764_800
-
-MessageId = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class DeadTaskView(msgspec.Struct, UserData, kw_only=True):
@@ -61,29 +60,13 @@ class DeadTaskPage(msgspec.Struct):
     count: int
 
 
-class DeadTaskRequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters go back: by the ids of their messages, or ``all``, the oldest first."""
-
-    ids: Annotated[list[MessageId], Meta(min_length=1, max_length=REQUEUE_MAX)] | None = None
-    all: bool = False
-    limit: Annotated[int, Meta(ge=1, le=REQUEUE_MAX)] = REQUEUE_MAX
-
-
-class DeadTasksRequeued(msgspec.Struct):
-    """What went back into the queue; ``more`` when the limit may have left some over."""
-
-    requeued: int
-    ids: list[str]
-    more: bool
-
-
-STRUCTS: tuple[Any, ...] = (DeadTaskPage, DeadTaskRequeueRequest, DeadTasksRequeued, DeadTaskView)
+STRUCTS: tuple[Any, ...] = (DeadTaskPage, DeadTaskView, DeadMessagesRequest, DeadMessagesRequeued)
 
 
 class DeadLetters:
     """What operators do with them, wherever the queue is."""
 
-    def __init__(self, pool: Pool, tasks: DeadTasks) -> None:
+    def __init__(self, pool: Pool, tasks: DeadMessages) -> None:
         self._pool, self._tasks = pool, tasks
 
     async def list(self, *, task_type: str | None = None, limit: int = 50) -> DeadTaskPage:
@@ -92,29 +75,18 @@ class DeadLetters:
         Raises:
             Unavailable: The queue does not answer. Retry.
         """
-        found = await self._tasks.peek(limit if task_type is None else LOOK_AT_MAX)
-        views = [_view(one) for one in found]
-        fitting = [one for one in views if task_type is None or one.task_type == task_type]
-        return DeadTaskPage(fitting[:limit], await self._tasks.count())
+        fits = None if task_type is None else lambda one: one.task_type == task_type
+        return DeadTaskPage(*await oldest(self._tasks, _view, fits=fits, limit=limit))
 
     async def requeue(
         self, *, caller: Caller, ids: Sequence[str] | None, limit: int = REQUEUE_MAX
-    ) -> DeadTasksRequeued:
-        """Put them back, those of ``ids`` or all, the oldest first, at most 1,000 a call.
-
-        The line of the audit trail is written before: nothing goes back that nobody has asked for. Ids that are no
-        dead letters (any more) are left out of the answer.
+    ) -> DeadMessagesRequeued:
+        """Put them back as :func:`tickwright.store.dead_letters.requeue` does, at most 1,000 a call.
 
         Raises:
             Unavailable: The queue does not answer, or takes nothing now. Retry; what went back before stays there.
         """
-        asked = {"kind": "fanout", "ids": ids, "limit": limit}
-        async with self._pool.acquire() as connection:
-            line = await write_audit(connection, caller, "dead_letters.requeue", "fanout", before=asked)
-        done = await self._tasks.requeue(limit, message_ids=ids)
-        async with self._pool.acquire() as connection:
-            await update_audit(connection, line, {"ids": done})
-        return DeadTasksRequeued(len(done), done, len(done) == limit)
+        return await requeue(self._pool, self._tasks, "fanout", caller=caller, ids=ids, limit=limit)
 
 
 def add_dead_letters(router: APIRouter, service: DeadLetters, gate: Gate) -> None:
@@ -132,21 +104,20 @@ def add_dead_letters(router: APIRouter, service: DeadLetters, gate: Gate) -> Non
     @router.post(
         "/v1/dead-letters/fanout/requeue",
         tags=["dead letters"],
-        **answers(DeadTasksRequeued),
-        **takes(DeadTaskRequeueRequest),
+        **answers(DeadMessagesRequeued),
+        **takes(DeadMessagesRequest),
     )
     async def requeue_dead_tasks(request: Request, caller: operator) -> Response:
         """Put them back into the queue, the oldest first, at most 1,000 a call. Ids are sought among the oldest 10,000.
 
         A task whose window is over is dropped when it is read again.
         """
-        body = await gate.read(request, DeadTaskRequeueRequest)
-        if (body.ids is None) is not body.all:
-            raise Rejected("empty_filter", "give either the ids, or all")
+        body = await gate.read(request, DeadMessagesRequest)
+        body.check()
         return answer(await service.requeue(caller=caller, ids=body.ids, limit=body.limit))
 
 
-def _view(dead: DeadTask) -> DeadTaskView:
+def _view(dead: DeadMessage) -> DeadTaskView:
     text = dead.body.decode("utf-8", "backslashreplace")
     found: Any = None
     try:
@@ -158,14 +129,13 @@ def _view(dead: DeadTask) -> DeadTaskView:
     else:
         text = masked(text)
     named = found if isinstance(found, dict) else {}
-    since = dead.died_at_s
     return DeadTaskView(
         id=dead.message_id,
         entity_code=_name(named.get("EntityCode")),
         task_type=_name(named.get("TaskType")),
         reason=dead.reason,
         error_message=dead.text,
-        died_at=datetime.fromtimestamp(since, UTC) if since is not None and 0 <= since < YEAR_9999_S else None,
+        died_at=died_at(dead),
         body=text[:BODY_CHARS_MAX],
     )
 

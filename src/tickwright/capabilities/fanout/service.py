@@ -5,7 +5,7 @@ from tickwright.capabilities.fanout.entities import Entities
 from tickwright.capabilities.fanout.imports import Imports
 from tickwright.capabilities.fanout.matrix import Matrix
 from tickwright.capabilities.fanout.modules import Modules
-from tickwright.ports.fanout import DeadTasks
+from tickwright.ports.dead_letters import DeadMessages
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
 
@@ -21,7 +21,7 @@ class FanoutService:
         matrix: Modules against windows, and entities against modules.
     """
 
-    def __init__(self, pool: Pool, dead_tasks: DeadTasks) -> None:
+    def __init__(self, pool: Pool, dead_tasks: DeadMessages) -> None:
         self.entities = Entities(pool, Cursors(pool))
         self.modules = Modules(pool)
         self.matrix = Matrix(pool, self.entities)

@@ -7,29 +7,27 @@ without one there is no call, and no dead letter.
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
-from msgspec import Meta
 
-from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.fanout import DeadTask, DeadTasks
+from tickwright.ports.dead_letters import (
+    BODY_CHARS_MAX,
+    REQUEUE_MAX,
+    DeadMessage,
+    DeadMessages,
+    DeadMessagesRequest,
+    DeadMessagesRequeued,
+)
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import Limit, answer, answers, takes
 from tickwright.ports.user_data import UserData
-from tickwright.store.audit import update_audit, write_audit
+from tickwright.store.dead_letters import died_at, oldest, requeue
 from tickwright.store.pool import Pool
-
-BODY_CHARS_MAX = 65_536
-LOOK_AT_MAX = 1000
-REQUEUE_MAX = 1000
-YEAR_9999_S = 253_370_764_800
-
-MessageId = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class DeadCallView(msgspec.Struct, UserData, kw_only=True):
@@ -61,29 +59,13 @@ class DeadCallPage(msgspec.Struct):
     count: int
 
 
-class DeadCallRequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters go back: by the ids of their messages, or ``all``, the oldest first."""
-
-    ids: Annotated[list[MessageId], Meta(min_length=1, max_length=REQUEUE_MAX)] | None = None
-    all: bool = False
-    limit: Annotated[int, Meta(ge=1, le=REQUEUE_MAX)] = REQUEUE_MAX
-
-
-class DeadCallsRequeued(msgspec.Struct):
-    """What went back to its listener's queue; ``more`` when the limit may have left some over."""
-
-    requeued: int
-    ids: list[str]
-    more: bool
-
-
-STRUCTS: tuple[Any, ...] = (DeadCallPage, DeadCallRequeueRequest, DeadCallView, DeadCallsRequeued)
+STRUCTS: tuple[Any, ...] = (DeadCallPage, DeadCallView, DeadMessagesRequest, DeadMessagesRequeued)
 
 
 class DeadCalls:
     """What operators do with them; ``calls`` is ``None`` without RabbitMQ."""
 
-    def __init__(self, pool: Pool, calls: DeadTasks | None) -> None:
+    def __init__(self, pool: Pool, calls: DeadMessages | None) -> None:
         self._pool, self._calls = pool, calls
 
     async def list(self, *, listener: str | None = None, limit: int = 50) -> DeadCallPage:
@@ -94,30 +76,20 @@ class DeadCalls:
         """
         if self._calls is None:
             return DeadCallPage([], 0)
-        views = [_view(one) for one in await self._calls.peek(limit if listener is None else LOOK_AT_MAX)]
-        fitting = [one for one in views if listener is None or one.listener == listener]
-        return DeadCallPage(fitting[:limit], await self._calls.count())
+        fits = None if listener is None else lambda one: one.listener == listener
+        return DeadCallPage(*await oldest(self._calls, _view, fits=fits, limit=limit))
 
     async def requeue(
         self, *, caller: Caller, ids: Sequence[str] | None, limit: int = REQUEUE_MAX
-    ) -> DeadCallsRequeued:
-        """Put them back, those of ``ids`` or all, the oldest first, at most 1,000 a call.
-
-        The line of the audit trail is written before: nothing goes back that nobody has asked for. Ids that are no
-        dead letters (any more) are left out of the answer.
+    ) -> DeadMessagesRequeued:
+        """Put them back as :func:`tickwright.store.dead_letters.requeue` does, at most 1,000 a call.
 
         Raises:
             Unavailable: RabbitMQ does not answer, or takes nothing now. Retry; what went back before stays there.
         """
         if self._calls is None:
-            return DeadCallsRequeued(0, [], more=False)
-        asked = {"kind": "reports", "ids": ids, "limit": limit}
-        async with self._pool.acquire() as connection:
-            line = await write_audit(connection, caller, "dead_letters.requeue", "reports", before=asked)
-        done = await self._calls.requeue(limit, message_ids=ids)
-        async with self._pool.acquire() as connection:
-            await update_audit(connection, line, {"ids": done})
-        return DeadCallsRequeued(len(done), done, len(done) == limit)
+            return DeadMessagesRequeued(0, [], more=False)
+        return await requeue(self._pool, self._calls, "reports", caller=caller, ids=ids, limit=limit)
 
 
 def dead_call_routes(router: APIRouter, calls: DeadCalls, gate: Gate) -> None:
@@ -135,29 +107,27 @@ def dead_call_routes(router: APIRouter, calls: DeadCalls, gate: Gate) -> None:
     @router.post(
         "/v1/dead-letters/reports/requeue",
         tags=["dead letters"],
-        **answers(DeadCallsRequeued),
-        **takes(DeadCallRequeueRequest),
+        **answers(DeadMessagesRequeued),
+        **takes(DeadMessagesRequest),
     )
     async def requeue_dead_calls(request: Request, caller: operator) -> Response:
         """Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000.
 
         A call of a report that is over, or of a part that is there, is dropped when it is read again.
         """
-        body = await gate.read(request, DeadCallRequeueRequest)
-        if (body.ids is None) is not body.all:
-            raise Rejected("empty_filter", "give either the ids, or all")
+        body = await gate.read(request, DeadMessagesRequest)
+        body.check()
         return answer(await calls.requeue(caller=caller, ids=body.ids, limit=body.limit))
 
 
-def _view(dead: DeadTask) -> DeadCallView:
-    since = dead.died_at_s
+def _view(dead: DeadMessage) -> DeadCallView:
     return DeadCallView(
         id=dead.message_id,
         listener=dead.key or None,
         report_id=_report_id(dead.body),
         reason=dead.reason,
         error_message=dead.text,
-        died_at=datetime.fromtimestamp(since, UTC) if since is not None and 0 <= since < YEAR_9999_S else None,
+        died_at=died_at(dead),
         body=dead.body.decode("utf-8", "backslashreplace")[:BODY_CHARS_MAX],
     )
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
+from tickwright.domain.functions import takes_one
 from tickwright.ports.reports import Source
 from tickwright.sources.python_values import mappings_of
 
@@ -116,7 +117,7 @@ class ListenerRegistry:
             raise Rejected("duplicate_listener", f"two functions for listener {name!r}")
         if not inspect.isasyncgenfunction(function):
             raise Rejected("invalid_listener", f"{name}: write an 'async def' that yields rows")
-        if not _takes_one(function):
+        if not takes_one(function):
             raise Rejected("invalid_listener", f"{name}: the function takes the request, and nothing else")
         self._listeners[name] = listener
 
@@ -179,11 +180,3 @@ def _filled(group: Any, listeners: ListenerRegistry) -> dict[str, Any]:
         ours = found is not None and isinstance(words, Mapping) and not {"sql", "service"} & words.keys()
         made[name] = {**found.words, **words} if found is not None and ours else words
     return made
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    return True

@@ -1,6 +1,5 @@
 """What one process has in its hands of the ledger of parts."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,29 +8,23 @@ import structlog
 
 from tickwright.capabilities.reports.parts_store import Claim
 from tickwright.ports.ids import monotonic
+from tickwright.store.claiming import Held
 
 STUCK_AFTER_S = 2.0
 _log = structlog.get_logger("tickwright.reports")
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldPart(Held[Claim]):
     """One part under way.
 
     Attributes:
         rows: Grows while it is brought.
-        lost: The ledger gave it away.
-        ending: Its end is being written; whether it was still ours the answer says.
         until_s: When its call has to be over, by the monotonic clock; ``None`` while none runs.
         told: The log names it as stuck.
     """
 
-    claim: Claim
-    owner: int
-    task: asyncio.Task[None] | None = None
     rows: int = 0
-    lost: bool = False
-    ending: bool = False
     until_s: float | None = None
     told: bool = False
 
@@ -39,8 +32,7 @@ class Held:
         """End its task, now."""
         if self.until_s is not None:
             self.until_s = min(self.until_s, monotonic())
-        if self.task is not None:
-            self.task.cancel()
+        Held.cancel(self)  # a dataclass with slots is made anew: super() would not find itself in it
 
     @contextmanager
     def calling(self, allowed_s: float) -> Iterator[None]:

@@ -10,14 +10,13 @@ for as long as the claim lives.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
 
 from tickwright.capabilities.reports.bringing import Bringers
-from tickwright.capabilities.reports.held_parts import Held
+from tickwright.capabilities.reports.held_parts import HeldPart
 from tickwright.capabilities.reports.part_places import PartPlaces
 from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
@@ -28,9 +27,8 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts
 from tickwright.ports.service import ends_task
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY
+from tickwright.store.claiming import write_surely
 
-AWAY_S = 1.0
 RETRY_FACTOR = 5.0
 RETRY_CAP_S = 300.0
 
@@ -58,7 +56,7 @@ class PartRuns:
         self._parts, self._places, self._session = parts, places, session
         self._bringers, self._folder, self._probe = bringers, folder, probe
 
-    async def run(self, held: Held) -> str:
+    async def run(self, held: HeldPart) -> str:
         """Bring it and write that down; return what became of it: ``done``, ``retried``, ``failed`` or ``late``.
 
         Raises:
@@ -86,7 +84,7 @@ class PartRuns:
         finally:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def _within(self, held: Held, path: Path) -> PartFacts:
+    async def _within(self, held: HeldPart, path: Path) -> PartFacts:
         timeout_s = held.claim.listener.timeout.total_seconds()
         within = asyncio.timeout(timeout_s)
         with traces.attempting("report-parts", None, _facts_of(held.claim)):
@@ -99,7 +97,7 @@ class PartRuns:
                     raise Unavailable("listener_timeout", f"it took longer than {timeout_s:g} s") from None
                 raise
 
-    async def _finish(self, held: Held, kept: Kept) -> str:
+    async def _finish(self, held: HeldPart, kept: Kept) -> str:
         """Write what was brought. An answer that was lost may have been a yes: then nothing is thrown away."""
         asked = 0
 
@@ -108,33 +106,21 @@ class PartRuns:
             asked += 1
             return await self._parts.finish(held.claim, held.owner, kept)
 
-        if await self._surely(held, write):
+        if await write_surely(self._session, held, write):
             return "done"
         if asked == 1:
             await self._places.forget(kept)
         return "late"
 
-    async def _fail(self, held: Held, error: str, *, final: bool = False) -> str:
+    async def _fail(self, held: HeldPart, error: str, *, final: bool = False) -> str:
         claim = held.claim
         final = final or claim.attempt >= claim.listener.attempts
         wait_s = min(RETRY_FACTOR ** (claim.attempt - 1), RETRY_CAP_S)
         again = None if final else timedelta(seconds=wait_s)
         said = storable(self._bringers.cleared(error))
-        if not await self._surely(held, lambda: self._parts.fail(claim, held.owner, said, again=again)):
+        if not await write_surely(self._session, held, lambda: self._parts.fail(claim, held.owner, said, again=again)):
             return "late"
         return "failed" if final else "retried"
-
-    async def _surely(self, held: Held, write: Callable[[], Awaitable[bool]]) -> bool:
-        """Write as long as the claim lives: while the database is away nobody else can take it either."""
-        held.ending = True
-        while True:
-            try:
-                return await write()
-            except AWAY as error:
-                _log.warning("reports.part_not_written", key=held.claim.key, error=repr(error))
-                if self._session.token != held.owner:
-                    return False
-                await asyncio.sleep(AWAY_S)
 
 
 def _facts_of(claim: Claim) -> dict[str, str | int]:

@@ -14,7 +14,7 @@ from tickwright.capabilities.reports.records import Records
 from tickwright.capabilities.reports.records_list import RecordsList
 from tickwright.capabilities.reports.records_store import RecordsStore
 from tickwright.capabilities.reports.report_types import ReportTypes
-from tickwright.ports.fanout import DeadTasks
+from tickwright.ports.dead_letters import DeadMessages
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
@@ -40,7 +40,7 @@ class Keeping:
     objects: ObjectStore
     folder: Callable[[], Path]
     part_bytes_max: int = BODY_BYTES_MAX
-    dead_calls: DeadTasks | None = None
+    dead_calls: DeadMessages | None = None
     probe: Probe = NO_PROBE
 
 

@@ -1,10 +1,12 @@
 """The example's jobs: a good one, a slow one that is cancelled, one that needs two tries, one that never works."""
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 from tickwright.app import Tickwright
 from tickwright.capabilities.jobs.model import Job
+from tickwright.domain.errors import Rejected
 
 CALLBACK_TYPE = "example.callback"
 
@@ -40,8 +42,14 @@ def add_handlers(app: Tickwright) -> None:
 async def keep_scheduling(app: Tickwright) -> None:
     """Schedule the example's jobs a few seconds ahead, again and again, until cancelled."""
     turn = 0
+    endless: dict[int, int] = {}  # by the turn in which it is cancelled
     while True:
         await _schedule_some(app, turn)
+        if turn % 15 == 4:
+            endless[turn + 6] = (await app.schedule("example.endless", delay=timedelta(seconds=1))).id
+        if (over := endless.pop(turn, None)) is not None:
+            with suppress(Rejected):  # the machine slept, and its minute is over
+                await app.cancel(over)
         turn += 1
         await asyncio.sleep(1)
 
@@ -56,19 +64,3 @@ async def _schedule_some(app: Tickwright, turn: int) -> None:
         await app.schedule("example.flaky", delay=timedelta(seconds=2))
     if turn % 20 == 3:
         await app.schedule("example.broken", delay=timedelta(seconds=2))
-    if turn % 15 == 4:
-        endless = await app.schedule("example.endless", delay=timedelta(seconds=1))
-        asyncio.get_running_loop().call_later(5, _cancel_later, app, endless.id)
-
-
-_cancelling: set["asyncio.Task[None]"] = set()
-
-
-def _cancel_later(app: Tickwright, job_id: int) -> None:
-    task = asyncio.ensure_future(_cancel(app, job_id))
-    _cancelling.add(task)
-    task.add_done_callback(_cancelling.discard)
-
-
-async def _cancel(app: Tickwright, job_id: int) -> None:
-    await app.cancel(job_id)

@@ -1,0 +1,75 @@
+"""What a program brings is registered when it starts: once, whole, and running by itself where it is timed."""
+
+from typing import Any
+
+import pytest
+
+from tickwright import BatchChunk
+from tickwright.app.declarations import Declarations
+from tickwright.batch import batches_store
+from tickwright.batch.batches import Batches
+from tickwright.batch.batches_store import PROGRAM
+from tickwright.batch.running import Running
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.paging import Cursors
+from tickwright.store.pool import Pool
+from tickwright.wiring.batches import register_batches
+
+ADMIN = Caller("me", Role.ADMIN)
+AUDITED = "SELECT action FROM tickwright.audit WHERE subject = 'batch:months.close' ORDER BY id"
+
+
+def program(**when: Any) -> Declarations:
+    """Return a program with one batch."""
+    declared = Declarations()
+
+    @declared.batch("months.close", **when)
+    async def close(_: BatchChunk) -> None:
+        """Do nothing."""
+
+    return declared
+
+
+@pytest.fixture
+def rows(pool: Pool) -> Batches:
+    """The batches of programs."""
+    return Batches(pool, Cursors(pool), PROGRAM)
+
+
+async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Pool, rows: Batches) -> None:
+    """From its next occurrence on; whoever deactivates it is not overruled by the next start."""
+    batches = program(cron="0 3 1 * *").brought.batches
+    await register_batches(batches, rows)
+    made = await rows.get("months.close")
+    assert (made.status, made.set_by) == ("SCHEDULED", "app")
+    assert made.next_slot_at == made.next_slots[0]
+    assert [row["action"] for row in await pool.fetch(AUDITED)] == ["batches.create", "batches.activate"]
+    await Running(pool, rows).deactivate("months.close", caller=ADMIN)
+    await register_batches(batches, rows)
+    assert (await rows.get("months.close")).status == "IDLE"
+
+
+async def test_a_registration_that_ends_between_making_and_scheduling_left_nothing(
+    pool: Pool, rows: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transaction does both: the next start finds no batch that nobody would ever schedule."""
+
+    async def fail(*_: object) -> None:
+        raise ConnectionResetError("gone")
+
+    batches = program(cron="0 3 1 * *").brought.batches
+    with monkeypatch.context() as broken:
+        broken.setattr(batches_store, "set_status", fail)
+        with pytest.raises(ConnectionResetError):
+            await register_batches(batches, rows)
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.batches") == 0
+    await register_batches(batches, rows)
+    assert (await rows.get("months.close")).status == "SCHEDULED"
+
+
+@pytest.mark.parametrize("when", [{}, {"date_time_execution": "2026-01-05T09:00"}], ids=["by hand", "gone by"])
+async def test_a_batch_without_an_occurrence_left_waits_for_somebody(rows: Batches, when: dict[str, str]) -> None:
+    """Its program starts all the same."""
+    await register_batches(program(**when).brought.batches, rows)
+    made = await rows.get("months.close")
+    assert (made.status, made.next_slot_at, made.next_slots) == ("IDLE", None, [])
