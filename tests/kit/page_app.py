@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tickwright import Job, Tickwright
+from tickwright import EntityTask, Job, Tickwright
 
 app = Tickwright()
 
@@ -23,3 +23,10 @@ async def broken(job: Job) -> None:
 async def slow(job: Job) -> None:
     """Run until it is cancelled."""
     await asyncio.sleep(3600)
+
+
+@app.module("PAGES", every="5s", timeout="4s")
+async def pages(task: EntityTask) -> None:
+    """Work for everybody but one."""
+    if task.entity_code == "NL.BAD":
+        raise ValueError("this provider never answers")

@@ -1,5 +1,5 @@
 /** One entity: what became of polling it, module by module, and why. */
-import { Alert, Button, Group, Select, Stack } from "@mantine/core";
+import { Button, Group, Select, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { get, post, type Schemas } from "../../api/client";
@@ -99,11 +99,6 @@ function Why({ code, chosen, modules, onChoose }: WhyProps) {
         queryKey={["fanout", "explain", code, chosen.name, chosen.failures, chosen.running_since, chosen.last_success_at]}
         load={(signal) => get("/v1/entities/{code}/explain", { path: { code }, query: { module: chosen.name }, signal })}
       />
-      {chosen.last_error !== null && (
-        <Alert color="red" variant="light" mt="xs" title="Last error">
-          {chosen.last_error}, <Instant at={chosen.last_error_at} ago />
-        </Alert>
-      )}
     </Section>
   );
 }

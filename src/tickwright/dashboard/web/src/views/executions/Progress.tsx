@@ -1,5 +1,6 @@
 /** How far an execution is: chunks, clients, pace and end; then what was selected and what has left. */
 import type { Schemas } from "../../api/client";
+import { stringify } from "../../api/json";
 import { count, percent, rate } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { Meter } from "../../parts/Meter";
@@ -9,7 +10,8 @@ import classes from "./executions.module.css";
 type Detail = Schemas["ExecutionDetail"];
 
 export function Progress({ of: one }: { of: Detail }) {
-  const ratio = one.progress ?? 0;
+  // a job's progress is its user's own JSON, so a field of this name keeps its digits: 1.0 is no number of the page
+  const ratio = one.progress === null ? 0 : Number(stringify(one.progress));
   const released = one.actions === 0 ? (one.finished_at === null ? 0 : 1) : one.released / one.actions;
   return (
     <section aria-label="Progress" className={classes.progress}>

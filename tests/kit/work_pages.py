@@ -1,0 +1,76 @@
+"""An installation for the page that fans out, makes reports and executes campaigns, over a source of its own."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kit.pages import ROLES, Site
+from kit.servers import PostgresServer
+
+_numbers = count(1)
+CLIENTS = 2_000
+AUDIENCE: dict[str, Any] = {
+    "source": "crm",
+    "table": "clients",
+    "key": "id",
+    "fields": {"age": "int", "country": "string"},
+}
+LOAN: dict[str, Any] = {
+    "type": "MANUAL",
+    "audience": AUDIENCE,
+    "expression": "client.age > 49",
+    "action": {"target": "pg:applications"},
+}
+"""Selects half of the clients, whose ages go from 0 to 99."""
+
+
+class WorkSite(Site):
+    """A site whose processes know the source ``crm``; ``crm`` is its file."""
+
+    crm: Path
+
+    def change(self, statement: str, *values: Any) -> None:
+        """Change the source."""
+        with closing(sqlite3.connect(self.crm)) as source:
+            source.execute(statement, values)
+            source.commit()
+
+    def make_clients(self, table: str) -> None:
+        """Make a table of clients in the source."""
+        self.change(f"CREATE TABLE {table} (id integer PRIMARY KEY, age integer, country text)")
+        with closing(sqlite3.connect(self.crm)) as source:
+            rows = [(number, number % 100, "NL" if number % 2 else "DE") for number in range(CLIENTS)]
+            source.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+            source.commit()
+
+    def campaign(self, name: str, **words: Any) -> None:
+        """Set a campaign."""
+        self.ask("PUT", f"/v1/campaigns/{name}", {**LOAN, **words})
+
+    def one(self, statement: str, *values: Any) -> Any:
+        """Return the one value that a statement gives."""
+        (row,) = self.sql(statement, *values)
+        (value,) = row.values()
+        return value
+
+
+@contextmanager
+def work_site(pg_server: PostgresServer, template: str, folder: Path) -> Iterator[WorkSite]:
+    """Run one, with clients in its source."""
+    name = f"work{next(_numbers)}"
+    crm = folder / "crm.db"
+    config = folder / "tickwright.toml"
+    config.write_text(f'[sources.crm]\nurl = "sqlite://{crm}"\n', encoding="utf-8")
+    roles = (*ROLES, "fanout-consumer", "report-listener", "campaign-consumer")
+    made = WorkSite(pg_server.create_database(name, template=template), roles, CONFIG=str(config))
+    made.crm = crm
+    try:
+        made.make_clients("clients")
+        made.start()
+        yield made
+    finally:
+        made.destroy()
+        pg_server.drop_database(name)

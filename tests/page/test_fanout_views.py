@@ -1,0 +1,108 @@
+"""Entities and modules: what became of polling them, and pause and enable to their effect."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kit.pages import Visitors
+from kit.servers import PostgresServer
+from kit.waiting import eventually
+from kit.work_pages import WorkSite, work_site
+
+POLLED = "SELECT is_polling_enabled FROM tickwright.entities WHERE code = %s"
+PAUSED = "SELECT paused_at IS NOT NULL FROM tickwright.modules WHERE name = %s"
+
+
+@pytest.fixture(scope="module")
+def site(
+    pg_server: PostgresServer, template_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkSite]:
+    """One installation for these tests, with an entity that works and one that fails."""
+    folder: Path = tmp_path_factory.mktemp("fanout")
+    with work_site(pg_server, template_database, folder) as made:
+        for code in ("NL.ONE", "NL.BAD"):
+            made.ask("PUT", f"/v1/entities/{code}", {"polling_enabled_modules": "PAGES", "party": {"who": code}})
+        yield made
+
+
+def test_modules_stand_against_windows_and_entities_against_modules(visit: Visitors) -> None:
+    """A window says how many succeeded; an entity that fails says so."""
+    page = visit("viewer", "/entities").page
+    row = page.get_by_role("table", name=re.compile("Modules against windows")).get_by_role(
+        "row", name=re.compile("PAGES")
+    )
+    row.get_by_label(re.compile("1 of 2 succeeded")).first.wait_for(timeout=30_000)
+    page.get_by_role("row", name=re.compile("NL.BAD.*failing PAGES")).wait_for(timeout=30_000)
+    page.get_by_role("row", name=re.compile(r"NL.ONE.* PAGES .*(ago|now)")).wait_for()
+
+
+def test_an_entity_says_why_it_fails(visit: Visitors) -> None:
+    """With the provider's words, and its party as text."""
+    page = visit("viewer", "/entities?entity=NL.BAD").page
+    page.get_by_text(re.compile("this provider never answers")).first.wait_for(timeout=30_000)
+    page.get_by_label("party", exact=True).get_by_text("NL.BAD").wait_for()
+
+
+def test_an_entity_is_paused_and_enabled(visit: Visitors, site: WorkSite) -> None:
+    """Each after a question with its number."""
+    screen = visit("admin", "/entities?entity=NL.ONE")
+    for label, expected in (("Pause", False), ("Enable", True)):
+        screen.page.get_by_role("button", name=label, exact=True).click()
+        screen.confirm(f"{label} 1 entity")
+        eventually(lambda expected=expected: site.one(POLLED, "NL.ONE") is expected, 10)
+
+
+def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite) -> None:
+    """The question says how many entities it is about."""
+    screen = visit("admin", "/modules?module=PAGES")
+    page = screen.page
+    for label, expected in (("Pause", True), ("Enable", False)):
+        page.get_by_role("button", name=label, exact=True).click()
+        page.get_by_text(re.compile("^2 entities are polled for PAGES")).wait_for()
+        screen.confirm(f"{label} 1 module")
+        eventually(lambda expected=expected: site.one(PAUSED, "PAGES") is expected, 10)
+    page.goto(f"{site.url}/modules")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_role("textbox", name="Name").fill("HERE")
+    page.get_by_role("textbox", name="Window").fill("10m")
+    page.get_by_label(re.compile("Gate")).check()
+    page.get_by_role("button", name="Create 1 module").click()
+    page.get_by_role("row", name=re.compile("HERE.*10m.*ENABLE_HERE_POLLING")).wait_for()
+    assert site.ask("GET", "/v1/modules/HERE")["gated"] is True
+
+
+def test_filters_find_entities_and_are_in_the_address(visit: Visitors) -> None:
+    """By how the code begins."""
+    page = visit("viewer", "/entities").page
+    page.get_by_label("Entity", exact=True).fill("NL.B")
+    page.wait_for_url("**/entities?q=NL.B")
+    page.get_by_role("row", name=re.compile("NL.ONE")).wait_for(state="detached")
+    page.get_by_role("row", name=re.compile("NL.BAD")).wait_for()
+
+
+def test_an_operator_is_shown_no_action(visit: Visitors) -> None:
+    """Entities and modules are an admin's to change."""
+    for path, heading in (("/entities?entity=NL.ONE", "Party"), ("/modules?module=PAGES", "Last windows")):
+        for role, number in (("operator", 0), ("admin", 1)):
+            page = visit(role, path).page
+            page.get_by_role("heading", name=heading).wait_for()
+            assert page.get_by_role("button", name="Pause", exact=True).count() == number, (path, role)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/entities", "/modules", "/entities?entity=NL.BAD"])
+def test_axe_finds_nothing_serious(visit: Visitors, path: str, scheme: str) -> None:
+    """In both schemes."""
+    screen = visit("admin", path, scheme=scheme)
+    screen.page.get_by_role("table").nth(1).wait_for()
+    assert screen.findings() == []
+
+
+@pytest.mark.parametrize("path", ["/entities", "/modules"])
+def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
+    """At 390 px nothing is wider than the window."""
+    page = visit("admin", path, width=390).page
+    page.get_by_role("table").nth(1).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
