@@ -105,7 +105,13 @@ async def test_the_action_of_one_client(campaigns: CampaignApi) -> None:
         name: place % 2 == 0 for place, name in enumerate(names)
     }
     [one] = (await campaigns.get(f"/executions/{execution_id}/actions?client_id=a%26b%3Dc"))["items"]
-    assert one == {"client_id": "a&b=c", "chunk": 0, "client": {"id": "a&b=c"}, "released": True}
+    assert one == {
+        "client_id": "a&b=c",
+        "chunk": 0,
+        "client": {"id": "a&b=c"},
+        "released": True,
+        "payload_hidden": False,
+    }
     assert (await campaigns.get(f"/executions/{execution_id}/actions?client_id=nobody"))["items"] == []
     (await campaigns.api.viewer.get("/v1/executions/999/actions")).says(404, "execution_not_found")
 
