@@ -92,6 +92,14 @@ async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Con
     assert max(pages["page"], pages["page behind"], pages["page_of_few"]) < 60, pages
 
 
+async def test_few_trackers_of_an_account_are_not_looked_for_among_all(connection: asyncpg.Connection) -> None:
+    """While nobody waits the page goes down to the first id, and still along the account's index, not along all ids."""
+    await connection.execute("TRUNCATE tickwright.tracker_intake")
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {trackers_store._SQL['page_of_few']}"
+    asked = Asked(json.loads(await connection.fetchval(sql, NEWEST, 11, None, None, None, 51, 100))[0]["Plan"])
+    assert asked.pages < 60
+
+
 async def test_a_replay_reads_its_slot(connection: asyncpg.Connection) -> None:
     """A slot's trackers and answers, and the outbox, which holds a minute or two: nothing of other slots."""
     due = await connection.fetchval("SELECT prev_due_at FROM tickwright.poll_slots WHERE slot_id = 5")

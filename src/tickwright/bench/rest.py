@@ -23,7 +23,7 @@ def enqueue_rest(ground: Ground) -> float:
     """Return jobs a second of 64 connections, each of which waits for its answer before it asks again."""
     ground.clear()
     ground.run("INSERT INTO tickwright.task_types (name, target) VALUES ('noop', 'python:noop')")
-    port = _free_port()
+    port = free_port()
     key = json.loads(ground.command("keys", "create", "bench", "--json"))["key"]
     api = ground.launch("api", environment={"TICKWRIGHT_API_BIND": f"127.0.0.1:{port}"})
     wait_until(lambda: api.poll() is not None or _answers(port), 30, "the API to listen")
@@ -41,7 +41,8 @@ def enqueue_rest(ground: Ground) -> float:
     return REQUESTS / seconds
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

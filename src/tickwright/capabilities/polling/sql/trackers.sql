@@ -45,14 +45,14 @@ SELECT ARRAY (SELECT id FROM fitting ORDER BY id DESC) AS ids, (SELECT min(id) F
 
 -- name: page_of_few
 -- The same for an account with few trackers: all of them are looked at, down to the last of $7 that wait.
--- Indexes: trackers_account, tracker_intake_pkey.
+-- Indexes: trackers_account, tracker_intake_pkey. Adding 0 keeps the planner from walking along trackers_pkey, past everybody else's.
 WITH waiting AS MATERIALIZED (
   SELECT id, account_no, partner_no, status FROM tickwright.tracker_intake WHERE id < $1 ORDER BY id DESC LIMIT $7
 ), edge AS MATERIALIZED (
   SELECT CASE WHEN count(*) < $7 THEN 0 ELSE min(id) END AS id FROM waiting
 ), looked AS MATERIALIZED (
   SELECT t.id, t.partner_no, t.status, CASE WHEN t.ended_at IS NULL THEN 'placed' ELSE 'ended' END AS state FROM tickwright.trackers t
-   WHERE t.account_no = $2 AND t.id < $1 AND t.id >= (SELECT id FROM edge)
+   WHERE t.account_no = $2 AND t.id + 0 < $1 AND t.id + 0 >= (SELECT id FROM edge)
   UNION ALL
   SELECT id, partner_no, status, 'waiting' FROM waiting WHERE account_no = $2
 ), fitting AS (

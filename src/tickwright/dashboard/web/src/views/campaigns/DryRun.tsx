@@ -63,5 +63,5 @@ function Examples({ of: clients }: { of: DryRun["examples"] }) {
       </>
     );
   }
-  return <Json label="clients" value={clients.map((one) => one.client)} />;
+  return <Json label="clients" value={clients.map(({ client_id, client }) => ({ client_id, client }))} />;
 }

@@ -1,0 +1,81 @@
+"""Viewers of the overview as far as the server sees them: streams that are open and read."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+
+from tickwright.bench.ground import wait_until
+
+OPEN_WITHIN_S = 30.0
+_Result = TypeVar("_Result")
+
+
+class Watchers:
+    """So many streams, each read as fast as it comes.
+
+    Attributes:
+        heard: How many snapshots each has brought.
+    """
+
+    def __init__(self, url: str, key: str, clients: int) -> None:
+        self._url, self._headers = url, {"authorization": f"Bearer {key}"}
+        self.heard = [0] * clients
+        self._reading: list[asyncio.Task[None]] = []
+
+    def least(self) -> int:
+        """How many snapshots came to who heard least."""
+        return min(self.heard)
+
+    async def begin(self) -> None:
+        """Open them."""
+        self._reading = [asyncio.create_task(self._read(number)) for number in range(len(self.heard))]
+
+    async def end(self) -> None:
+        """Close them; what broke one is raised."""
+        for one in self._reading:
+            one.cancel()
+        ended = await asyncio.gather(*self._reading, return_exceptions=True)
+        broken = [one for one in ended if not isinstance(one, asyncio.CancelledError)]
+        if broken:
+            raise RuntimeError(f"{len(broken)} streams ended by themselves: {broken[0]!r}")
+
+    async def _read(self, number: int) -> None:
+        no_end = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(self._url, headers=self._headers, timeout=no_end) as http,
+            http.get("/v1/stream") as answer,
+        ):
+            answer.raise_for_status()
+            async for line in answer.content:
+                self.heard[number] += line.startswith(b"data:")
+
+
+@contextmanager
+def watching(url: str, key: str, clients: int) -> Iterator[Watchers]:
+    """Keep streams open, in a thread of their own; each has brought a snapshot when this begins."""
+    watchers = Watchers(url, key, clients)
+    with looping() as run:
+        run(watchers.begin())
+        try:
+            wait_until(watchers.least, OPEN_WITHIN_S, "a snapshot on every stream")
+            yield watchers
+        finally:
+            run(watchers.end())
+
+
+@contextmanager
+def looping() -> Iterator[Callable[[Coroutine[Any, Any, _Result]], _Result]]:
+    """Run an event loop in a thread; what is given is carried out there and waited for."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
