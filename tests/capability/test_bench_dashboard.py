@@ -1,6 +1,7 @@
 """What the bench of the operator's screen measures with: its crowd, its viewers, its counter; all in small."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 import uvloop
 
+from kit.processes import missing
 from kit.servers import PostgresServer
 from kit.waiting import eventually
 from tickwright.bench.dashboard_cost import counting, open_cost
@@ -118,12 +120,23 @@ def test_a_stream_that_ends_by_itself_is_told(site: Site) -> None:
 
 def test_what_the_first_view_loads_is_what_is_counted(site: Site) -> None:
     """The scripts that a real browser loads are those whose bytes are added up, and it marks when it can be used."""
-    pytest.importorskip("playwright")
+    if shutil.which("chromium") is None:
+        missing("chromium")
     details: dict[str, Any] = {}
     figures = script_bytes(details) | first_views(site, 1, lambda _: None, details)
     assert 0 < figures["js_gzip_bytes"] < figures["js_all_gzip_bytes"]
     assert figures["first_view_ms"] > 0
     assert details["first_view_not_counted"] == []
+
+
+def test_without_a_browser_its_figure_is_left_out_and_said(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other parts need none, so a bare machine measures them."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said: list[str] = []
+    assert first_views(site, 1, said.append, {}) == {}
+    assert "first_view_ms is left out: there is no chromium" in said[0]
 
 
 def test_a_script_that_is_loaded_by_another_counts(tmp_path: Path) -> None:
