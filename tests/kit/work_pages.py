@@ -56,6 +56,10 @@ class WorkSite(Site):
         (value,) = row.values()
         return value
 
+    def gives(self, value: Any, statement: str, *values: Any) -> bool:
+        """Whether a statement gives this one value."""
+        return bool(self.one(statement, *values) == value)
+
 
 @contextmanager
 def work_site(pg_server: PostgresServer, template: str, folder: Path) -> Iterator[WorkSite]:

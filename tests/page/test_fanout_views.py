@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_an_entity_is_paused_and_enabled(visit: Visitors, site: WorkSite) -> Non
     for label, expected in (("Pause", False), ("Enable", True)):
         screen.page.get_by_role("button", name=label, exact=True).click()
         screen.confirm(f"{label} 1 entity")
-        eventually(lambda expected=expected: site.one(POLLED, "NL.ONE") is expected, 10)
+        eventually(partial(site.gives, expected, POLLED, "NL.ONE"), 10)
 
 
 def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite) -> None:
@@ -62,7 +63,7 @@ def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite)
         page.get_by_role("button", name=label, exact=True).click()
         page.get_by_text(re.compile("^2 entities are polled for PAGES")).wait_for()
         screen.confirm(f"{label} 1 module")
-        eventually(lambda expected=expected: site.one(PAUSED, "PAGES") is expected, 10)
+        eventually(partial(site.gives, expected, PAUSED, "PAGES"), 10)
     page.goto(f"{site.url}/modules")
     page.get_by_role("button", name="Create", exact=True).click()
     page.get_by_role("textbox", name="Name").fill("HERE")

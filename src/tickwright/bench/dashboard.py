@@ -21,7 +21,7 @@ from tickwright.bench.report import Figures, run_bench
 
 BARS = {
     "first_view_ms": "≤ 1,000 (local, nothing cached; the median)",
-    "js_gzip_bytes": "≤ 256,000 (of the first view)",
+    "js_gzip_bytes": "≤ 250,000 (of the first view)",
     "read_p95_ms": "≤ 100 (of the slowest read)",
     "statements_per_s": "≤ 5 (one open overview)",
     "db_cpu_ms_per_s": "≤ 20 (one open overview)",

@@ -30,6 +30,10 @@ class Watchers:
         """How many snapshots came to who heard least."""
         return min(self.heard)
 
+    def open(self) -> int:
+        """How many streams have not ended."""
+        return sum(not one.done() for one in self._reading)
+
     async def begin(self) -> None:
         """Open them."""
         self._reading = [asyncio.create_task(self._read(number)) for number in range(len(self.heard))]
@@ -76,6 +80,14 @@ def looping() -> Iterator[Callable[[Coroutine[Any, Any, _Result]], _Result]]:
     try:
         yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
     finally:
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for one in others:
+        one.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -40,15 +40,19 @@ SELECT count(public.put_history($1::integer, days_ago)) FROM generate_series(1, 
 UPDATE tickwright.poll_slices SET published = selected, polled = selected - CASE WHEN partner_no = 1 THEN selected / 50 ELSE 0 END;
 
 -- name: put_freshness
--- Every account was judged a minute ago, and in every five minutes of the last three days.
+-- Every account was judged a minute ago; its slices are kept as long as the product keeps them, then days, for a month.
 WITH judged AS (
   INSERT INTO tickwright.account_lags (account_no, interval_minutes, due_at, polls, fresh, lag)
   SELECT account_no, polling_interval_minutes, date_trunc('minute', now()), 5000, 5000 - account_no % 90, 1 + account_no % 7 * 0.1
     FROM tickwright.polling_schedule_config
 )
 INSERT INTO tickwright.account_freshness (account_no, minutes, from_at, keep_until, polls, fresh, lag)
-SELECT account_no, 5, date_bin('5 minutes', now(), 'epoch') - n * interval '5 minutes', now() + interval '7 days', 200, 200 - account_no % 3, 1
-  FROM tickwright.polling_schedule_config, generate_series(0, 863) AS n;
+SELECT account_no, minutes, from_at, from_at + kept, 200, 200 - account_no % 3, 1
+  FROM tickwright.polling_schedule_config CROSS JOIN (
+    SELECT 5 AS minutes, date_bin('5 minutes', now(), 'epoch') - n * interval '5 minutes' AS from_at, interval '390 minutes' AS kept
+      FROM generate_series(0, 77) AS n
+    UNION ALL
+    SELECT 1440, date_bin('1 day', now(), 'epoch') - n * interval '1 day', interval '31 days' FROM generate_series(1, 30) AS n) AS spans;
 
 -- name: settle_partners
 -- Partners have a rate, and places at work.
