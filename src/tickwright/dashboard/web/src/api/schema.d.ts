@@ -3033,18 +3033,6 @@ export interface components {
             count: number;
         };
         /**
-         * DeadCallRequeueRequest
-         * @description Which dead letters go back: by the ids of their messages, or ``all``, the oldest first.
-         */
-        DeadCallRequeueRequest: {
-            /** @default null */
-            ids?: string[] | null;
-            /** @default false */
-            all?: boolean;
-            /** @default 1000 */
-            limit?: number;
-        };
-        /**
          * DeadCallView
          * @description A call that was given up.
          *
@@ -3065,15 +3053,6 @@ export interface components {
             body: string | null;
             /** @default false */
             payload_hidden: boolean;
-        };
-        /**
-         * DeadCallsRequeued
-         * @description What went back to its listener's queue; ``more`` when the limit may have left some over.
-         */
-        DeadCallsRequeued: {
-            requeued: number;
-            ids: string[];
-            more: boolean;
         };
         /**
          * DeadLetter
@@ -3098,24 +3077,33 @@ export interface components {
             fanout: number | null;
         };
         /**
-         * DeadTaskPage
-         * @description The oldest dead letters, and how many there are in all.
-         */
-        DeadTaskPage: {
-            items: components["schemas"]["DeadTaskView"][];
-            count: number;
-        };
-        /**
-         * DeadTaskRequeueRequest
+         * DeadMessagesRequest
          * @description Which dead letters go back: by the ids of their messages, or ``all``, the oldest first.
          */
-        DeadTaskRequeueRequest: {
+        DeadMessagesRequest: {
             /** @default null */
             ids?: string[] | null;
             /** @default false */
             all?: boolean;
             /** @default 1000 */
             limit?: number;
+        };
+        /**
+         * DeadMessagesRequeued
+         * @description What went back into its queue; ``more`` when the limit may have left some over.
+         */
+        DeadMessagesRequeued: {
+            requeued: number;
+            ids: string[];
+            more: boolean;
+        };
+        /**
+         * DeadTaskPage
+         * @description The oldest dead letters, and how many there are in all.
+         */
+        DeadTaskPage: {
+            items: components["schemas"]["DeadTaskView"][];
+            count: number;
         };
         /**
          * DeadTaskView
@@ -3137,15 +3125,6 @@ export interface components {
             body: string | null;
             /** @default false */
             payload_hidden: boolean;
-        };
-        /**
-         * DeadTasksRequeued
-         * @description What went back into the queue; ``more`` when the limit may have left some over.
-         */
-        DeadTasksRequeued: {
-            requeued: number;
-            ids: string[];
-            more: boolean;
         };
         /**
          * DeliveredPart
@@ -11301,7 +11280,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DeadTaskRequeueRequest"];
+                "application/json": components["schemas"]["DeadMessagesRequest"];
             };
         };
         responses: {
@@ -11311,7 +11290,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeadTasksRequeued"];
+                    "application/json": components["schemas"]["DeadMessagesRequeued"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
@@ -12550,7 +12529,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DeadCallRequeueRequest"];
+                "application/json": components["schemas"]["DeadMessagesRequest"];
             };
         };
         responses: {
@@ -12560,7 +12539,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeadCallsRequeued"];
+                    "application/json": components["schemas"]["DeadMessagesRequeued"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */
