@@ -265,6 +265,7 @@ async def test_an_account_is_set_without_a_restart(api: RunningApi, ground: Grou
         "recent": counts,
         "month": counts,
         "error_budget_left": None,
+        "burn": [],
     }
     assert shown["freshness"] == {"objective": 0.99, **nothing}
     assert line["after"]["polling_interval_minutes"] == 30
