@@ -46,7 +46,7 @@ QUICK = {  # by label
     "fanout": ["--entities", "1000"],
     "gather": ["--users", "100000", "--reports", "20"],
     "campaigns": ["--clients", "100000", "--campaigns", "100", "--occurrences", "20"],
-    "dashboard": ["--jobs", "100000", "--trackers", "100000", "--rounds", "20", "--seconds", "15", "--pairs", "3"],
+    "dashboard": ["--jobs", "100000", "--trackers", "100000", "--rounds", "20", "--seconds", "15", "--drain", "100000"],
     "polling": ["--trackers", "100000", "--intervals", "2", "--polls", "20000"],
     "polling_end_to_end": ["--trackers", "100000", "--minutes", "1"],
     "polling_kills": ["--trackers", "100000", "--minutes", "1"],

@@ -46,7 +46,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=100, help="how often each read is asked")
     parser.add_argument("--seconds", type=int, default=60, help="how long one overview is open")
     parser.add_argument("--pairs", type=int, default=5, help="drains with ten streams, each beside one without")
-    parser.add_argument("--drain", type=int, default=100_000, help="jobs of a drain")
+    parser.add_argument("--drain", type=int, default=400_000, help="jobs of a drain")
 
 
 def _measure(ground: Ground, options: argparse.Namespace, say: Say) -> Figures:

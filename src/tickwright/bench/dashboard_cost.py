@@ -96,12 +96,15 @@ class Counter:
         self.statements = 0
         self.sessions: set[int] = set()
 
-    async def serve(self) -> asyncio.Server:
+    async def begin(self) -> None:
         """Listen on a free port of this machine."""
-        server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
         self.url = f"postgresql://{self._user}@127.0.0.1:{port}/{self._database}"
-        return server
+
+    async def end(self) -> None:
+        """Let nobody else in."""
+        self._server.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._host.startswith("/"):
@@ -151,8 +154,8 @@ def counting(database_url: str) -> Iterator[Counter]:
     """Run a counter in a thread of its own."""
     counter = Counter(database_url)
     with looping() as run:
-        server = run(counter.serve())
+        run(counter.begin())
         try:
             yield counter
         finally:
-            server.close()
+            run(counter.end())
