@@ -258,7 +258,7 @@ async def test_an_account_is_set_without_a_restart(api: RunningApi, ground: Grou
     line = (await api.viewer.get("/v1/audit?action=accounts.put")).json["items"][1]
     assert line["before"]["polling_interval_minutes"] == 120
     counts = {"polls": 0, "fresh": 0, "share": None}
-    nothing = {
+    nothing: dict[str, Any] = {
         "lag_ratio": None,
         "judged_until": None,
         "stale_since": None,
