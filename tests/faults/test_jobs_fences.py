@@ -219,7 +219,7 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
         rows = await pool.fetch(
             "UPDATE ONLY tickwright.scheduled_tasks t SET status = 'processing', owner = $1, attempts = attempts + 1 "
             "WHERE id = ANY($2) RETURNING id, task_type, payload, priority, attempts, max_attempts, fence, timeout_ms, "
-            "date_part('epoch', execute_at), date_part('epoch', execute_at), NULL",
+            "date_part('epoch', execute_at), date_part('epoch', execute_at), NULL, NULL",
             request.token,
             [row["id"] for row in picked],
         )

@@ -51,7 +51,7 @@ def test_a_report_is_asked_for_and_downloaded(visit: Visitors, site: WorkSite, t
     assert len(rows) == CLIENTS // 2
     assert {row["client_id"] for row in rows[:3]} == {"1", "3", "5"}
     page.get_by_text(hashlib.sha256(file.read_bytes()).hexdigest()).first.wait_for()
-    (row,) = site.sql("SELECT requester, conditions::text FROM tickwright.reports")
+    (row,) = site.sql("SELECT requester, conditions::text FROM tickwright.reports ORDER BY id DESC LIMIT 1")
     assert (row["requester"], row["conditions"]) == ("Olaf", '{"country": "NL"}')
 
 
