@@ -84,8 +84,10 @@ def test_a_dry_run_counts_what_stands_in_the_form(visit: Visitors, site: WorkSit
     result = screen.page.get_by_role("status", name="Dry run")
     result.get_by_text(str(CLIENTS // 4), exact=True).wait_for()
     result.get_by_text("The first 10 of them").wait_for()
-    ran = "SELECT count(*) FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE b.name = 'dry'"
-    assert site.one(ran) == 0
+    runs = (
+        "SELECT count(*) FROM tickwright.executions JOIN tickwright.batches b ON b.id = batch_id WHERE b.name = 'dry'"
+    )
+    assert site.one(runs) == 0
     assert site.ask("GET", "/v1/campaigns/dry")["version"] == 1
 
 
