@@ -135,6 +135,7 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
 
     @router.get("/v1/audit", dependencies=viewer, **answers(Page[AuditView]))
     async def list_audit(
+        *,
         action: Annotated[str | None, Query(max_length=100)] = None,
         action_prefix: Annotated[str | None, Query(max_length=100, description="What the action begins with")] = None,
         subject: Annotated[str | None, Query(max_length=300)] = None,
