@@ -1,5 +1,6 @@
 """Workers, leases, outbox, alerts, receivers, keys and audit: what they show, and every action to its effect."""
 
+import re
 import urllib.error
 from collections.abc import Iterator
 
@@ -209,6 +210,32 @@ def test_an_action_is_found_with_what_it_changed(visit: Visitors, site: Site) ->
     said = [text.split() for text in rows.all_inner_texts()]
     assert ["polling_interval_minutes", "120", "60"] in said
     assert all(words[0] in {"polling_interval_minutes", "updated_at"} for words in said)
+
+
+def test_actions_are_found_by_who_did_them_and_by_how_they_begin(visit: Visitors, site: Site) -> None:
+    """Together, and in the address."""
+    jobs = {role: site.schedule("page.greet", delay="1h") for role in ("admin", "operator")}
+    for role, job in jobs.items():
+        site.ask("POST", f"/v1/jobs/{job}/cancel", role=role)
+    screen = settled(visit("viewer", "/audit?action=jobs.canc"))
+    for job in jobs.values():
+        screen.page.get_by_role("cell", name=f"job:{job}", exact=True).wait_for()
+    screen.page.get_by_label("Who", exact=True).fill("Olaf")
+    screen.page.wait_for_url("**actor=Olaf")
+    expect(screen.page.locator("tbody tr")).to_have_count(1)
+    screen.page.get_by_role("cell", name=f"job:{jobs['operator']}", exact=True).wait_for()
+
+
+def test_a_figure_of_the_overview_leads_to_the_worker(visit: Visitors, site: Site) -> None:
+    """From how many work in a role, to them, to what one does; lateness is drawn as p50 beside p99."""
+    site.until(site.schedule("page.greet"), "completed")
+    screen = visit("viewer", "/overview")
+    expect(screen.page.get_by_label("Lateness, p50 and p99, over time")).to_contain_text(re.compile("p50 .*p99 "))
+    screen.page.locator('section[aria-label="Workers"] a[href$="state=alive&role=api"]').click()
+    screen.page.wait_for_url("**/workers?state=alive&role=api")
+    expect(screen.page.locator("tbody tr")).to_have_count(1)
+    screen.page.locator("tbody tr").click()
+    screen.page.get_by_role("link", name="page.greet", exact=True).wait_for()
 
 
 @pytest.mark.parametrize("path", ["/keys", "/receivers"])

@@ -3,6 +3,7 @@
 from tickwright.domain.dbclock import DbClock
 from tickwright.partners.lane import Lane
 from tickwright.partners.model import Grant
+from tickwright.partners.outcomes import ANSWERED, outcome_of
 
 
 class _Held:
@@ -18,3 +19,14 @@ def test_a_report_says_which_share_is_used_until_its_answer_comes() -> None:
     assert lane.report()[0].share == 7
     lane.close()
     assert lane.report()[0].share == 0
+
+
+def test_a_429_without_a_wait_is_counted_as_throttled_and_is_a_failure_for_the_breaker() -> None:
+    """Whoever looks sees that there were too many calls; the breaker slows us down, as nothing else would."""
+    lane = Lane(1, DbClock(), _Held(), lambda: None)
+    for status, wait in ((429, None), (429, "9"), (503, None)):
+        lane.ended(outcome_of(status, wait, now_unix_s=0), trial=False, stale=False)
+    lane.ended(ANSWERED, trial=False, stale=False)
+    assert lane.outcomes == {"throttled": 2, "failed": 1, "answered": 1}
+    seen = lane.report()[0]
+    assert (seen.failed, seen.ok) == (2, 1)

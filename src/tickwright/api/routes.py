@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from tickwright.api.context import ApiContext
+from tickwright.capabilities.jobs.operations import AuditQuery
 from tickwright.capabilities.jobs.requests import KeyRequest, RotateRequest
 from tickwright.capabilities.jobs.views import (
     AlertView,
@@ -134,13 +135,19 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
 
     @router.get("/v1/audit", dependencies=viewer, **answers(Page[AuditView]))
     async def list_audit(
+        *,
         action: Annotated[str | None, Query(max_length=100)] = None,
+        action_prefix: Annotated[str | None, Query(max_length=100, description="What the action begins with")] = None,
         subject: Annotated[str | None, Query(max_length=300)] = None,
+        actor: Annotated[str | None, Query(max_length=200, description="Who did it")] = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> Response:
-        """List operator actions, newest first."""
-        return answer(await operations.audit(action=action, subject=subject, cursor=cursor, limit=limit))
+        """List operator actions, newest first. A page that filters looks at 10,000 at most."""
+        query = AuditQuery(
+            action=action, action_prefix=action_prefix, subject=subject, actor=actor, cursor=cursor, limit=limit
+        )
+        return answer(await operations.audit(query))
 
 
 def key_routes(context: ApiContext, gate: Gate) -> APIRouter:

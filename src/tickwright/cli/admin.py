@@ -202,12 +202,15 @@ def revoke_key(key: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json
 
 def audit(
     action: Annotated[str | None, typer.Option(help="Such as jobs.cancel.")] = None,
+    action_prefix: Annotated[str | None, typer.Option(help="What it begins with, such as jobs.")] = None,
     subject: Annotated[str | None, typer.Option(help="Such as job:42.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Who did it: the name of a key, or of a user here.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List operator actions, newest first."""
-    query = {"action": action, "subject": subject, "cursor": cursor, "limit": limit}
+    query: dict[str, Any] = {"action": action, "action_prefix": action_prefix, "subject": subject, "actor": actor}
+    query |= {"cursor": cursor, "limit": limit}
     columns = ("id", "at", "actor", "action", "subject", "before", "after")
     show_page(ask("GET", "/audit", query=query), columns, as_json=as_json, empty="nobody did anything")

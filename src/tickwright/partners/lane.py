@@ -207,8 +207,8 @@ class Lane:
             case Throttled(retry_after):
                 self.outcomes["throttled"] += 1
                 self._stop_for(retry_after.total_seconds())
-            case Failed(reason):
-                self.outcomes["failed"] += 1
+            case Failed(reason, throttled):
+                self.outcomes["throttled" if throttled else "failed"] += 1
                 self.seen.failed += 1
                 self.seen.error = reason[:ERROR_CHARS_MAX]
                 terms = self.settings.breaker

@@ -35,9 +35,12 @@ class Failed:
 
     Attributes:
         reason: For a person; at most 500 characters are kept.
+        throttled: The partner said 429 and not for how long. The breaker sees a failure, since nothing else would slow
+            us down; who counts calls sees that there were too many.
     """
 
     reason: str
+    throttled: bool = False
 
 
 Outcome: TypeAlias = Answered | Throttled | Failed
@@ -58,4 +61,4 @@ def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outc
             return Throttled(wait)
     if 200 <= status < 300 or (400 <= status < 500 and status not in NOT_THE_CALLERS):
         return ANSWERED
-    return Failed(f"HTTP {status}")
+    return Failed(f"HTTP {status}", throttled=status == TOO_MANY)

@@ -190,6 +190,7 @@ class Series:
             started_per_s=[one.started_per_s for one in jobs],
             completed_per_s=[None if one is None else one.completed for one in ends],
             failed_per_s=[None if one is None else one.failed for one in ends],
+            p50_s=[None if one.lateness is None else one.lateness.p50_s for one in jobs],
             p99_s=[None if one.lateness is None else one.lateness.p99_s for one in jobs],
             answered_per_s=[view.polls.answered_per_s for view in self._views],
             outbox_waiting=[view.outbox.waiting for view in self._views],

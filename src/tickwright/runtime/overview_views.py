@@ -234,6 +234,7 @@ class OverviewSeries(msgspec.Struct, frozen=True):
     started_per_s: list[float | None]
     completed_per_s: list[float | None]
     failed_per_s: list[float | None]
+    p50_s: list[float | None]
     p99_s: list[float | None]
     answered_per_s: list[float | None]
     outbox_waiting: list[int]

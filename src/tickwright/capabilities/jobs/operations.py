@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import msgspec
+
 from tickwright.capabilities.jobs.views import AlertView, AuditView, OutboxView, WorkerView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
@@ -13,7 +15,28 @@ from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.jobs.sql", "operations.sql")
 _WORKERS = load("tickwright.store.sql", "workers.sql")
-T = TypeVar("T", AlertView, AuditView, OutboxView)
+T = TypeVar("T", AlertView, OutboxView)
+AUDIT_LOOKED_MAX = 10_000
+"""Lines of the audit trail that a page looks at, when it filters."""
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listing of the audit trail is asked for.
+
+    Attributes:
+        action: Whole, such as ``jobs.cancel``.
+        action_prefix: What actions begin with, such as ``jobs.``.
+        subject: Whole, such as ``job:42``.
+        actor: Whole: the name of a key, or of the user on the command line.
+        limit: 1 to 200.
+    """
+
+    action: str | None = None
+    action_prefix: str | None = None
+    subject: str | None = None
+    actor: str | None = None
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
 
 
 class Operations:
@@ -49,16 +72,22 @@ class Operations:
         """Return one page of messages that wait, newest first."""
         return await self._page(OutboxView, "list_outbox", cursor, limit, destination)
 
-    async def audit(
-        self,
-        *,
-        action: str | None = None,
-        subject: str | None = None,
-        cursor: str | None = None,
-        limit: int = LIMIT_DEFAULT,
-    ) -> Page[AuditView]:
-        """Return one page of the audit trail, newest first."""
-        return await self._page(AuditView, "list_audit", cursor, limit, action, subject)
+    async def audit(self, query: AuditQuery) -> Page[AuditView]:
+        """Return one page of the audit trail, newest first.
+
+        With a filter a page may hold fewer than its limit, or none, and still have a next one: it looks at so many.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(query.limit)
+        filters = (query.action, query.action_prefix, query.subject, query.actor)
+        listing = ("list_audit", *filters)
+        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
+        rows = await fetch_page(self._pool, _SQL["list_audit"], before, *filters, limit + 1, AUDIT_LOOKED_MAX)
+        items = [view(AuditView, row) for row in rows[:limit] if row["id"] is not None]
+        position = items[-1].id if len(rows) > limit else rows[0]["last_id"]
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))
 
     async def _page(self, kind: type[T], query: str, cursor: str | None, limit: int, *filters: Any) -> Page[T]:
         limit = bounded(limit)

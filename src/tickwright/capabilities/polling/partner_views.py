@@ -41,7 +41,10 @@ class Share(msgspec.Struct):
 
 
 class CallCounts(msgspec.Struct, kw_only=True):
-    """Calls by outcome since an instant of the last five minutes; ``throttled``: it asked for silence (429)."""
+    """Calls by outcome since an instant of the last five minutes.
+
+    ``throttled``: it asked for silence (``Retry-After``), or said 429 alone.
+    """
 
     since_at: datetime
     answered: int

@@ -1,8 +1,16 @@
 -- name: list_audit
--- A page of the audit trail, newest first. Index: audit_pkey.
-SELECT id, at, actor, action, subject, before, after FROM tickwright.audit
- WHERE id < $1 AND ($2::text IS NULL OR action = $2) AND ($3::text IS NULL OR subject = $3)
- ORDER BY id DESC LIMIT $4;
+-- A page of the audit trail before the line $1, newest first: of an action $2, of actions that begin with $3, of a subject $4,
+-- of an actor $5. It looks at $7 lines at most: last_id is where it stopped, if it did. Index: audit_pkey.
+SELECT found.*, looked.last_id
+  FROM (SELECT CASE WHEN num_nonnulls($2::text, $3::text, $4::text, $5::text) > 0 THEN
+                 (SELECT id FROM tickwright.audit WHERE id < $1 ORDER BY id DESC OFFSET $7 - 1 LIMIT 1) END AS last_id) AS looked
+  LEFT JOIN LATERAL (
+    SELECT id, at, actor, action, subject, before, after
+      FROM (SELECT * FROM tickwright.audit WHERE id < $1 ORDER BY id DESC LIMIT $7) AS a
+     WHERE ($2::text IS NULL OR action = $2) AND ($3::text IS NULL OR starts_with(action, $3))
+       AND ($4::text IS NULL OR subject = $4) AND ($5::text IS NULL OR actor = $5)
+     ORDER BY id DESC LIMIT $6) AS found ON true
+ ORDER BY found.id DESC;
 
 -- name: list_alerts
 -- A page of alerts, newest first. Index: alerts_pkey.

@@ -2271,7 +2271,7 @@ export interface paths {
         };
         /**
          * List Audit
-         * @description List operator actions, newest first.
+         * @description List operator actions, newest first. A page that filters looks at 10,000 at most.
          */
         get: operations["list_audit_v1_audit_get"];
         put?: never;
@@ -2989,7 +2989,9 @@ export interface components {
         };
         /**
          * CallCounts
-         * @description Calls by outcome since an instant of the last five minutes; ``throttled``: it asked for silence (429).
+         * @description Calls by outcome since an instant of the last five minutes.
+         *
+         *         ``throttled``: it asked for silence (``Retry-After``), or said 429 alone.
          */
         CallCounts: {
             since_at: string;
@@ -4240,6 +4242,7 @@ export interface components {
             started_per_s: (number | null)[];
             completed_per_s: (number | null)[];
             failed_per_s: (number | null)[];
+            p50_s: (number | null)[];
             p99_s: (number | null)[];
             answered_per_s: (number | null)[];
             outbox_waiting: number[];
@@ -15550,7 +15553,11 @@ export interface operations {
         parameters: {
             query?: {
                 action?: string | null;
+                /** @description What the action begins with */
+                action_prefix?: string | null;
                 subject?: string | null;
+                /** @description Who did it */
+                actor?: string | null;
                 /** @description `next` of the page before */
                 cursor?: string | null;
                 limit?: number;

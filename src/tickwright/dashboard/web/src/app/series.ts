@@ -8,7 +8,7 @@ const STEP_MS = 5_000;
 const KEPT_MS = 15 * 60_000;
 
 const EMPTY: Series = {
-  at: [], due: [], oldest_due_s: [], started_per_s: [], completed_per_s: [], failed_per_s: [], p99_s: [], answered_per_s: [],
+  at: [], due: [], oldest_due_s: [], started_per_s: [], completed_per_s: [], failed_per_s: [], p50_s: [], p99_s: [], answered_per_s: [],
   outbox_waiting: [],
 }; // prettier-ignore
 
@@ -30,6 +30,7 @@ export function extended(series: Series | null, overview: Overview): Series {
     started_per_s: add(before.started_per_s, jobs.started_per_s),
     completed_per_s: add(before.completed_per_s, jobs.finished_per_s?.completed ?? null),
     failed_per_s: add(before.failed_per_s, jobs.finished_per_s?.failed ?? null),
+    p50_s: add(before.p50_s, jobs.lateness?.p50_s ?? null),
     p99_s: add(before.p99_s, jobs.lateness?.p99_s ?? null),
     answered_per_s: add(before.answered_per_s, overview.polls.answered_per_s),
     outbox_waiting: add(before.outbox_waiting, overview.outbox.waiting),

@@ -12,13 +12,15 @@ interface Props {
   value: unknown;
   /** What it is, where the role of the signed-in key may not see it. */
   hidden?: boolean | undefined;
+  /** The value is a text, to be shown as it is. */
+  verbatim?: boolean;
 }
 
-export function Json({ label, value, hidden = false }: Props) {
+export function Json({ label, value, hidden = false, verbatim = false }: Props) {
   const [whole, setWhole] = useState(false);
   if (hidden) return <p className={classes.none}>Hidden: the role of this key does not see what users send.</p>;
   if (value === null || value === undefined) return <p className={classes.none}>none</p>;
-  const text = pretty(value);
+  const text = verbatim && typeof value === "string" ? value : pretty(value);
   const cut = !whole && text.length > CHARS_MAX;
   return (
     <div className={classes.json}>

@@ -32,16 +32,18 @@ function shortly(line: Line): string {
 
 export default function AuditView() {
   const url = useUrl();
-  const [action, subject] = [url.one("action"), url.one("subject")];
+  const [action, actor, subject] = [url.one("action"), url.one("actor"), url.one("subject")];
+  const asked = { action_prefix: action || undefined, actor: actor || undefined, subject: subject || undefined };
   const pages = usePages({
-    queryKey: ["audit", action, subject],
-    load: (cursor, signal) => get("/v1/audit", { query: { action: action || undefined, subject: subject || undefined, cursor, limit: 100 }, signal }),
+    queryKey: ["audit", asked],
+    load: (cursor, signal) => get("/v1/audit", { query: { ...asked, cursor, limit: 100 }, signal }),
     every: 10_000,
   });
   return (
     <View title="Audit">
-      <Filters names={["action", "subject"]}>
-        <TextFilter name="action" label="Action" placeholder="exact: jobs.cancel" width={200} first />
+      <Filters names={["action", "actor", "subject"]}>
+        <TextFilter name="action" label="Action" placeholder="how it begins: jobs." width={200} first />
+        <TextFilter name="actor" label="Who" placeholder="exact" width={160} />
         <TextFilter name="subject" label="Subject" placeholder="exact: job:42" width={220} />
       </Filters>
       <DataTable
@@ -52,10 +54,12 @@ export default function AuditView() {
         onOpen={(one) => url.set({ line: one.id }, true)}
         openKey={url.one("line")}
         empty={
-          action === "" && subject === "" ? (
+          pages.hasMore ? (
+            <EmptyState title="No action matches so far">A page looks at 10,000 actions at most; the next one is being asked for.</EmptyState>
+          ) : action === "" && actor === "" && subject === "" ? (
             <EmptyState title="Nobody has done anything yet">Every change by a person or a program stands here, with what it was before and after.</EmptyState>
           ) : (
-            <EmptyState title="No action matches">Both filters are compared whole: an action is a word such as jobs.cancel, a subject such as job:42.</EmptyState>
+            <EmptyState title="No action matches">Leave out a filter. An action is compared from its beginning on, as jobs.cancel; who did it and the subject, as job:42, are compared whole.</EmptyState>
           )
         }
       />

@@ -1,113 +1,31 @@
-/** What was given up: failed jobs and messages that could not be delivered, and how they go back to work. */
-import { Button } from "@mantine/core";
-import { useEffect } from "react";
-import { useLocation } from "wouter";
-import { get, post, type Schemas } from "../../api/client";
-import { useMay } from "../../app/session";
-import { useConfirm } from "../../parts/Confirm";
-import { DataTable, type Column } from "../../parts/DataTable";
-import { EmptyState } from "../../parts/EmptyState";
+/** What was given up, by kind, and how it goes back to work. */
+import { SegmentedControl } from "@mantine/core";
+import { useOverview } from "../../app/live";
 import { count } from "../../parts/Figure";
-import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
-import { Instant } from "../../parts/Instant";
-import { useAction } from "../../parts/useAction";
-import { usePages } from "../../parts/usePages";
-import { useSelection } from "../../parts/useSelection";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
+import { kindOf, WORDS, type Kind } from "./kinds";
+import { QueuedLetters } from "./QueuedLetters";
+import { StoredLetters } from "./StoredLetters";
 
-type Letter = Schemas["DeadLetter"];
-type Kind = "job" | "outbox";
-type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string };
-
-const CALLS_MAX = 1000;
-const IDS_MAX = 1000;
-const WORDS: Record<Kind, string> = { job: "jobs", outbox: "messages" };
-const COLUMNS: Column<Letter>[] = [
-  { id: "id", header: "Id", width: 110, cell: (one) => one.id },
-  { id: "subject", header: "Task type or destination", width: 260, cell: (one) => <span title={one.subject}>{one.subject}</span> },
-  { id: "died", header: "Given up", width: 130, cell: (one) => <Instant at={one.died_at} ago /> },
-  { id: "attempts", header: "Attempts", width: 88, align: "right", hide: "sm", cell: (one) => one.attempts },
-  { id: "error", header: "Error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
-];
-
-/** Requeue what is meant, a thousand a call; the answer is how many went back. */
-async function requeue(which: Which): Promise<number> {
-  if ("ids" in which) {
-    let done = 0;
-    for (let start = 0; start < which.ids.length; start += IDS_MAX) {
-      const body = { kind: which.kind, ids: which.ids.slice(start, start + IDS_MAX) };
-      done += (await post("/v1/dead-letters/requeue", { body })).requeued;
-    }
-    return done;
-  }
-  let done = 0;
-  for (let calls = 0; calls < CALLS_MAX; calls += 1) {
-    const answer = await post("/v1/dead-letters/requeue", { body: which });
-    done += answer.requeued;
-    if (!answer.more) break;
-  }
-  return done;
-}
+const KINDS: readonly Kind[] = ["job", "outbox", "fanout", "reports"];
+/** What the overview counts stops there. */
+const COUNTED_MAX = 10_000;
 
 export default function DeadLettersView() {
   const url = useUrl();
-  const [, go] = useLocation();
-  const kind: Kind = url.one("kind") === "outbox" ? "outbox" : "job";
-  const subject = url.one("subject");
-  const selection = useSelection();
-  const pages = usePages({
-    queryKey: ["dead_letters", kind, subject],
-    load: (cursor, signal) => get("/v1/dead-letters", { query: { kind, subject, cursor, limit: 100 }, signal }),
+  const kind = kindOf(url.one("kind"));
+  const dead = useOverview((overview) => overview.dead_letters);
+  const numbers: Record<Kind, number | null> = { job: dead?.jobs ?? null, outbox: dead?.outbox ?? null, fanout: dead?.fanout ?? null, reports: null };
+  const tabs = KINDS.map((value) => {
+    const number = numbers[value];
+    return { value, label: number === null || number === 0 ? WORDS[value].label : `${WORDS[value].label} ${count(number, COUNTED_MAX)}` };
   });
-  useEffect(() => selection.clear(), [kind, subject]); // what is chosen is what is seen
-  const empty = subject === "" ? "Nothing was given up" : `Nothing was given up of ${subject}`;
+  const change = (value: string) => url.set({ kind: value === "job" ? null : value, subject: null, letter: null });
   return (
-    <View title="Dead letters" actions={<Requeue kind={kind} subject={subject} ids={selection.ids} onDone={selection.clear} />}>
-      <Filters names={["kind", "subject"]}>
-        <ChoiceFilter name="kind" label="Kind" options={[{ value: "job", label: "Jobs" }, { value: "outbox", label: "Messages" }]} all="Jobs" />
-        <TextFilter name="subject" label="Task type or destination" placeholder="exact" width={260} first />
-      </Filters>
-      <DataTable
-        label={`Dead letters, ${WORDS[kind]}, the youngest first`}
-        columns={COLUMNS}
-        pages={pages}
-        rowKey={(one) => one.id}
-        rowName={(one) => `${one.kind} ${one.id}`}
-        {...(kind === "job" ? { onOpen: (one: Letter) => go(`/jobs?job=${one.id}`) } : {})}
-        selection={selection}
-        empty={<EmptyState title={empty}>A job comes here after its last attempt, a message when its destination refuses it for good.</EmptyState>}
-      />
+    <View title="Dead letters">
+      <SegmentedControl aria-label="Kind" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={kind} onChange={change} data={tabs} />
+      {kind === "job" || kind === "outbox" ? <StoredLetters key={kind} kind={kind} /> : <QueuedLetters key={kind} kind={kind} />}
     </View>
-  );
-}
-
-interface Props {
-  kind: Kind;
-  subject: string;
-  ids: readonly string[];
-  onDone: () => void;
-}
-
-function Requeue({ kind, subject, ids, onDone }: Props) {
-  const may = useMay("operator");
-  const confirm = useConfirm();
-  const action = useAction({
-    run: requeue,
-    told: (done) => `${count(done)} ${WORDS[kind]} went back to work`,
-    touches: ["dead_letters", "jobs"],
-  });
-  if (!may) return null;
-  const words = ids.length === 1 ? WORDS[kind].slice(0, -1) : WORDS[kind];
-  const which: Which = ids.length > 0 ? { kind, ids: [...ids] } : { kind, subject };
-  const does = ids.length > 0 ? `Requeue ${count(ids.length)} ${words}` : `Requeue all ${WORDS[kind]}${subject === "" ? "" : ` of ${subject}`}`;
-  async function ask(): Promise<void> {
-    const text = "They are due now and keep their ids and attempts. The oldest go first.";
-    if (await confirm({ title: `${does}?`, text, does })) action.mutate(which, { onSuccess: onDone });
-  }
-  return (
-    <Button disabled={ids.length === 0 && subject === ""} loading={action.isPending} onClick={() => void ask()} title="Choose some, or name a task type or destination">
-      {ids.length === 0 && subject === "" ? "Requeue" : does}
-    </Button>
   );
 }

@@ -18,7 +18,7 @@ export default function Charts() {
         <Chart label="Jobs that are due, over time" at={at} lines={[{ name: "due", color: "busy", values: series.due, fill: true }]} format={count} whole />
       </Panel>
       <Panel title="Lateness">
-        <Chart label="Lateness p99, over time" at={at} lines={[{ name: "p99", color: "warn", values: series.p99_s }]} format={spoken} />
+        <Lateness at={at} series={series} />
       </Panel>
     </Panels>
   );
@@ -35,4 +35,12 @@ function Throughput({ at, series }: { at: number[]; series: Series }) {
       <Chart label="Jobs started, completed and failed per second, over time" at={at} lines={lines} format={rate} />
     </Panel>
   );
+}
+
+function Lateness({ at, series }: { at: number[]; series: Series }) {
+  const lines = [
+    { name: "p50", color: "good", values: series.p50_s },
+    { name: "p99", color: "warn", values: series.p99_s },
+  ];
+  return <Chart label="Lateness, p50 and p99, over time" at={at} lines={lines} format={spoken} />;
 }

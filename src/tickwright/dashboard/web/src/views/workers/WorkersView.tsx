@@ -32,6 +32,12 @@ function jobFigure(worker: Worker, name: "running" | "starts"): string {
   return jobs === null ? "–" : count(jobs[name]);
 }
 
+/** Whether a session is in a state; one that drains is alive, too. */
+function isIn(state: string, worker: Worker): boolean {
+  const its = stateOf(worker).state;
+  return state === "" || its === state || (state === "alive" && its === "draining");
+}
+
 export default function WorkersView() {
   const url = useUrl();
   const held = updating.use() === "held";
@@ -40,7 +46,7 @@ export default function WorkersView() {
   const text = url.one("text").toLowerCase();
   const [role, state] = [url.one("role"), url.one("state")];
   const rows = all?.filter(
-    (one) => one.name.toLowerCase().includes(text) && (role === "" || one.roles.includes(role)) && (state === "" || stateOf(one).state === state),
+    (one) => one.name.toLowerCase().includes(text) && (role === "" || one.roles.includes(role)) && isIn(state, one),
   );
   const roles = [...new Set((all ?? []).flatMap((one) => one.roles))].sort();
   return (

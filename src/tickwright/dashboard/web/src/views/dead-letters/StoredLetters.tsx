@@ -1,0 +1,114 @@
+/** Dead letters that are in the database, the youngest first: failed jobs, and messages that could not be delivered. */
+import { Button } from "@mantine/core";
+import { useEffect } from "react";
+import { useLocation } from "wouter";
+import { get, post, type Schemas } from "../../api/client";
+import { useMay } from "../../app/session";
+import { useConfirm } from "../../parts/Confirm";
+import { DataTable, type Column } from "../../parts/DataTable";
+import { EmptyState } from "../../parts/EmptyState";
+import { count } from "../../parts/Figure";
+import { Filters, TextFilter } from "../../parts/Filters";
+import { Instant } from "../../parts/Instant";
+import { useAction } from "../../parts/useAction";
+import { usePages } from "../../parts/usePages";
+import { useSelection } from "../../parts/useSelection";
+import { useUrl } from "../../parts/useUrl";
+import { WORDS, type StoredKind } from "./kinds";
+import classes from "./letters.module.css";
+
+type Letter = Schemas["DeadLetter"];
+type Kind = StoredKind;
+type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string };
+
+const CALLS_MAX = 1000;
+const IDS_MAX = 1000;
+const COLUMNS: Column<Letter>[] = [
+  { id: "id", header: "Id", width: 110, cell: (one) => one.id },
+  { id: "subject", header: "Task type or destination", width: 260, cell: (one) => <span title={one.subject}>{one.subject}</span> },
+  { id: "died", header: "Given up", width: 130, cell: (one) => <Instant at={one.died_at} ago /> },
+  { id: "attempts", header: "Attempts", width: 88, align: "right", hide: "sm", cell: (one) => one.attempts },
+  { id: "error", header: "Error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
+];
+
+/** Requeue what is meant, a thousand a call; the answer is how many went back. */
+async function requeue(which: Which): Promise<number> {
+  if ("ids" in which) {
+    let done = 0;
+    for (let start = 0; start < which.ids.length; start += IDS_MAX) {
+      const body = { kind: which.kind, ids: which.ids.slice(start, start + IDS_MAX) };
+      done += (await post("/v1/dead-letters/requeue", { body })).requeued;
+    }
+    return done;
+  }
+  let done = 0;
+  for (let calls = 0; calls < CALLS_MAX; calls += 1) {
+    const answer = await post("/v1/dead-letters/requeue", { body: which });
+    done += answer.requeued;
+    if (!answer.more) break;
+  }
+  return done;
+}
+
+export function StoredLetters({ kind }: { kind: Kind }) {
+  const url = useUrl();
+  const [, go] = useLocation();
+  const subject = url.one("subject");
+  const selection = useSelection();
+  const pages = usePages({
+    queryKey: ["dead_letters", kind, subject],
+    load: (cursor, signal) => get("/v1/dead-letters", { query: { kind, subject, cursor, limit: 100 }, signal }),
+  });
+  useEffect(() => selection.clear(), [subject]); // what is chosen is what is seen
+  const empty = subject === "" ? "Nothing was given up" : `Nothing was given up of ${subject}`;
+  return (
+    <>
+      <div className={classes.bar}>
+        <Filters names={["subject"]}>
+          <TextFilter name="subject" label={WORDS[kind].subject} placeholder="exact" width={WORDS[kind].subjectWidth} first />
+        </Filters>
+        <Requeue kind={kind} subject={subject} ids={selection.ids} onDone={selection.clear} />
+      </div>
+      <DataTable
+        label={`Dead letters, ${WORDS[kind].many}, the youngest first`}
+        columns={COLUMNS}
+        pages={pages}
+        rowKey={(one) => one.id}
+        rowName={(one) => `${one.kind} ${one.id}`}
+        {...(kind === "job" ? { onOpen: (one: Letter) => go(`/jobs?job=${one.id}`) } : {})}
+        selection={selection}
+        empty={<EmptyState title={empty}>A job comes here after its last attempt, a message when its destination refuses it for good.</EmptyState>}
+      />
+    </>
+  );
+}
+
+interface Props {
+  kind: Kind;
+  subject: string;
+  ids: readonly string[];
+  onDone: () => void;
+}
+
+function Requeue({ kind, subject, ids, onDone }: Props) {
+  const may = useMay("operator");
+  const confirm = useConfirm();
+  const action = useAction({
+    run: requeue,
+    told: (done) => `${count(done)} ${WORDS[kind].many} went back to work`,
+    touches: ["dead_letters", "jobs"],
+  });
+  if (!may) return null;
+  const words = ids.length === 1 ? WORDS[kind].one : WORDS[kind].many;
+  const which: Which = ids.length > 0 ? { kind, ids: [...ids] } : { kind, subject };
+  const does = ids.length > 0 ? `Requeue ${count(ids.length)} ${words}` : `Requeue all ${WORDS[kind].many}${subject === "" ? "" : ` of ${subject}`}`;
+  async function ask(): Promise<void> {
+    const text = "They are due now and keep their ids and attempts. The oldest go first.";
+    if (await confirm({ title: `${does}?`, text, does })) action.mutate(which, { onSuccess: onDone });
+  }
+  return (
+    <Button disabled={ids.length === 0 && subject === ""} loading={action.isPending} onClick={() => void ask()} title="Choose some, or name a task type or destination">
+      {ids.length === 0 && subject === "" ? "Requeue" : does}
+    </Button>
+  );
+}

@@ -1,0 +1,56 @@
+"""The audit trail, found by who did it, by action and its beginning, by subject; a page that filters has a bound."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kit.api import RunningApi, running_api
+from tickwright.capabilities.jobs import operations
+
+LINE = "INSERT INTO tickwright.audit (actor, action, subject) VALUES ($1, $2, $3)"
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[RunningApi]:
+    """A running API."""
+    async with running_api(database_url) as running:
+        yield running
+
+
+async def subjects(api: RunningApi, query: str) -> list[str]:
+    """Return what the lines of a listing are about."""
+    return [line["subject"] for line in (await api.viewer.get(f"/v1/audit?{query}")).json["items"]]
+
+
+async def test_lines_are_found_by_who_and_by_how_the_action_begins(api: RunningApi) -> None:
+    """Each filter alone, and together; a sign of patterns is a sign like others."""
+    for line in (
+        ("ann", "jobs.cancel", "a"),
+        ("ann", "jobs_x", "b"),
+        ("bob", "jobs.retry", "c"),
+        ("Ann", "keys.put", "d"),
+    ):
+        await api.pool.execute(LINE, *line)
+    assert await subjects(api, "actor=ann") == ["b", "a"]
+    assert await subjects(api, "action_prefix=jobs.") == ["c", "a"]
+    assert await subjects(api, "action_prefix=jobs&actor=bob") == ["c"]
+    assert await subjects(api, "action_prefix=%25") == []
+    assert await subjects(api, "action=jobs") == []
+    assert await subjects(api, "action=jobs.cancel&subject=a&actor=ann") == ["a"]
+
+
+async def test_a_page_that_finds_nothing_says_where_it_stopped(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at a bounded number of lines, and its cursor leads on to older ones, under this filter only."""
+    monkeypatch.setattr(operations, "AUDIT_LOOKED_MAX", 5)
+    await api.pool.execute(LINE, "bob", "jobs.cancel", "old")
+    for number in range(7):
+        await api.pool.execute(LINE, "ann", "jobs.cancel", f"{number}")
+    first = (await api.viewer.get("/v1/audit?actor=bob")).json
+    assert first["items"] == []
+    second = (await api.viewer.get(f"/v1/audit?actor=bob&cursor={first['next']}")).json
+    assert [line["subject"] for line in second["items"]] == ["old"]
+    (await api.viewer.get(f"/v1/audit?actor=ann&cursor={first['next']}")).says(400, "invalid_cursor")
+    page = (await api.viewer.get("/v1/audit?actor=ann&limit=2")).json
+    assert [line["subject"] for line in page["items"]] == ["6", "5"]
