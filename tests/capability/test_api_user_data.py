@@ -143,6 +143,22 @@ async def test_no_route_shows_a_viewer_what_only_operators_see(api: RunningApi) 
     (await api.operator.get(f"/v1/reports/{places['report_id']}/file")).says(409, "report_not_finished")
 
 
+async def test_what_a_service_is_told_is_hidden_too(api: RunningApi) -> None:
+    """Conditions and feed of a part are refused as a whole: a service that got ``null`` would bring wrong rows."""
+    kind = {
+        "parameters": {"who": "text"},
+        "listeners": {"paid": {"service": True, "columns": {"id": "BIGINT"}}},
+        "merge": "SELECT id FROM paid",
+    }
+    assert (await api.admin.send("PUT", "/v1/report-types/told", kind)).status == 201
+    report = (await api.operator.post("/v1/reports", {"type": "told", "conditions": DATA})).json["id"]
+    path = f"/v1/reports/{report}/parts/paid"
+    assert (await api.operator.get(path)).json["conditions"] == DATA
+    refused = await api.viewer.get(path)
+    refused.says(403, "payload_hidden")
+    assert CANARY not in refused.body.decode()
+
+
 async def test_words_of_errors_stay(api: RunningApi) -> None:
     """Hidden is what users gave; why something failed is what a viewer is there for."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]

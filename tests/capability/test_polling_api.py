@@ -120,6 +120,8 @@ async def waits_for_a_lock(api: RunningApi) -> None:
         ({"account_id": "a/b"}, 422, "invalid_account"),
         ({"account_id": "a" * 201}, 422, "invalid_account"),
         ({"account_id": "a\tb"}, 422, "invalid_account"),
+        ({"account_id": "."}, 422, "invalid_account"),
+        ({"account_id": ".."}, 422, "invalid_account"),
         ({"partner": "d h l"}, 422, "invalid_partner"),
         ({"partner": ""}, 422, "invalid_partner"),
         ({"partner": "nobody"}, 422, "unknown_partner"),

@@ -137,6 +137,54 @@ def test_without_the_stream_the_page_polls(visit: Visitors) -> None:
     screen.page.get_by_role("region", name="Due").wait_for()
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs?from=%2B275760-09-13T00:00:00Z",
+        "/jobs?to=-000044-03-15T00:00:00Z",
+        "/slices?replay=%2B275760-09-13T00:00:00Z&until=2026-13-45",
+        "/slices?figure=constructor",
+    ],
+)
+def test_an_address_that_somebody_made_up_breaks_no_view(visit: Visitors, path: str) -> None:
+    """What a filter cannot show is said by the API, or is left out; the view stands."""
+    screen = visit("operator", path)
+    screen.may_complain = True  # the API refuses what is no instant, and browsers write that down
+    screen.page.get_by_role("search", name="Filters").wait_for()
+    screen.page.wait_for_load_state("load")
+    if "figure" not in path:
+        screen.page.get_by_text("That did not work").first.wait_for()
+    assert screen.page.get_by_text("This view is broken").count() == 0
+    assert [line for line in screen.complaints if "Error:" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("<html>sign in to the Wi-Fi</html>", "no_json"), ('{"items": [{', "no_json"), ("{}", "This view is broken")],
+)
+def test_an_answer_that_is_none_of_the_api_is_said(visit: Visitors, body: str, said: str) -> None:
+    """Neither a list nor the whole page goes blank where something else answers, or another release."""
+    screen = visit("operator", "/task-types")
+    screen.may_complain = True
+    page = screen.page
+    page.route(re.compile(r"/v1/(jobs\?|session)"), lambda route: route.fulfill(status=200, body=body))
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_text(said).first.wait_for(timeout=20_000)
+    page.get_by_text("Reload").first.wait_for()
+
+
+def test_a_snapshot_that_cannot_be_drawn_is_said(visit: Visitors) -> None:
+    """The frame of the page breaks with it, and still the page is not blank."""
+    screen = visit(None, "/jobs")
+    screen.may_complain = True
+    page = screen.page
+    page.route("**/v1/stream", lambda route: route.fulfill(status=502, body="bad gateway"))
+    page.route("**/v1/overview", lambda route: route.fulfill(status=200, body="{}"))
+    page.get_by_label("API key").fill(screen.site.keys["viewer"])
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_text("This view is broken").wait_for()
+
+
 def test_a_view_says_what_the_api_says_and_tries_again(visit: Visitors) -> None:
     """The code of the problem is shown with its detail; a second try that works shows the list."""
     slow = '{"title":"x","status":503,"code":"query_too_slow","detail":"this took too long; narrow the filter"}'

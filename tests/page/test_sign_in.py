@@ -48,6 +48,39 @@ def test_a_key_that_is_revoked_meanwhile_leads_back_to_the_sign_in(visit: Visito
     assert screen.page.url.endswith("/task-types")
 
 
+def test_a_tab_whose_cookie_became_that_of_another_key_asks_who_it_is(visit: Visitors) -> None:
+    """Its first change is refused, for it was somebody else's; after that it is the new key's page, and works."""
+    screen = visit(None, "/task-types?type=page.greet")
+    screen.may_complain = True
+    site, page = screen.site, screen.page
+    made = site.ask("POST", "/v1/keys", {"name": "Second", "role": "admin"})
+    sign_in(screen, site.keys["admin"])
+    page.get_by_role("button", name="Signed in as Ada, admin").wait_for()
+    other = page.context.new_page()
+    other.goto(f"{site.url}/mark.svg")
+    other.context.add_cookies([{"name": COOKIE, "value": made["key"], "url": site.url}])
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    screen.confirm("Pause")
+    page.get_by_text("csrf_token_wrong").wait_for()
+    page.get_by_role("button", name="Signed in as Second, admin").wait_for()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    screen.confirm("Pause")
+    page.get_by_role("dialog").get_by_role("button", name="Enable").wait_for()
+    site.ask("POST", "/v1/task-types/page.greet/enable")
+
+
+def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors) -> None:
+    """Another tab may have signed in another key: the name and the actions are those of the cookie."""
+    screen = visit(None, "/jobs")
+    screen.may_complain = True
+    sign_in(screen, screen.site.keys["operator"])
+    screen.page.get_by_role("button", name="Signed in as Olaf, operator").wait_for()
+    screen.page.context.add_cookies([{"name": COOKIE, "value": screen.site.keys["viewer"], "url": screen.site.url}])
+    screen.page.evaluate("document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))")
+    screen.page.get_by_role("button", name="Signed in as Vera, viewer").wait_for()
+    assert screen.page.get_by_role("button", name="Act on all that match").count() == 0
+
+
 def test_a_viewer_is_shown_no_action(visit: Visitors) -> None:
     """What a role may not do has no button; an operator's has, and an admin's settings are for admins only."""
     site = visit("viewer", "/jobs").site

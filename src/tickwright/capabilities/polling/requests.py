@@ -26,6 +26,8 @@ SLICE_POLLS_MAX = 1_000_000
 COLUMNS = ("account_id", "partner", "external_id", "status", "tracking_until")
 _PARTNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f]")
+_STEPS = frozenset({".", ".."})
+"""What browsers take for steps within a path, however it is escaped: no page could reach such an account."""
 
 PartnerName = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -184,9 +186,12 @@ def check_account(account_id: str) -> str:
     Raises:
         Rejected: ``invalid_account``. Permanent.
     """
-    if not 1 <= len(account_id) <= ACCOUNT_CHARS_MAX or "/" in account_id or _UNPRINTABLE.search(account_id):
+    fits = 1 <= len(account_id) <= ACCOUNT_CHARS_MAX and account_id not in _STEPS
+    if not fits or "/" in account_id or _UNPRINTABLE.search(account_id):
         raise Rejected(
-            "invalid_account", f"account_id: 1 to {ACCOUNT_CHARS_MAX} printable characters, no '/'", field="account_id"
+            "invalid_account",
+            f"account_id: 1 to {ACCOUNT_CHARS_MAX} printable characters, no '/'; neither '.' nor '..'",
+            field="account_id",
         )
     return account_id
 

@@ -104,10 +104,7 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 
         409 while there is no file, 410 when it is not kept any more, 502 when the object store has lost it.
         """
-        if not sees():
-            raise Rejected(
-                "payload_hidden", "a report's file is data of users, which your role does not see", status=403
-            )
+        _check_sees("a report's file is")
         found = await service.files.link(report_id)
         if _wants_json(request):
             return answer(found)
@@ -136,6 +133,11 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
 _FILE_TYPES = ("text/csv; charset=utf-8", "application/vnd.apache.parquet")
 
 
+def _check_sees(what: str) -> None:
+    if not sees():
+        raise Rejected("payload_hidden", f"{what} data of users, which your role does not see", status=403)
+
+
 def _wants_json(request: Request) -> bool:
     """Whether the caller names JSON and no other kind before it."""
     kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(",")]
@@ -156,7 +158,11 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         **answers(ServicePart),
     )
     async def get_part(report_id: Id, listener: ListenerName) -> Response:
-        """Return what a service needs to bring its part: conditions, feed, epoch and deadline."""
+        """Return what a service needs to bring its part: conditions, feed, epoch and deadline.
+
+        403 for a role that does not see data of users: a service that was told nothing would bring the wrong rows.
+        """
+        _check_sees("conditions and feed are")
         return answer(await deliveries.get(report_id, listener))
 
     @router.put("/v1/reports/{report_id}/parts/{listener}", tags=_TAGS, **answers(DeliveredPart), **lines)

@@ -34,6 +34,7 @@ interface Loose {
 
 const TIMEOUT_MS = 20_000;
 const NO_ANSWER = "The server does not answer. It is asked again while this page is open.";
+const NOT_OURS = "What answers here is not the API: a proxy, or the sign-in page of a network. Reload the page.";
 
 /** What went wrong, as the API says it (RFC 9457): a stable `code`, and words that say what to do. */
 export class Problem extends Error {
@@ -89,8 +90,16 @@ async function call(method: string, path: string, options: Loose = {}): Promise<
   };
   const response = await reach(address(filled(path, options.path) + queried(options.query)), init, options.signal);
   const text = await response.text();
-  if (response.ok) return text === "" ? undefined : parse(text);
-  throw refused(response, text);
+  if (!response.ok) throw refused(response, text);
+  return text === "" ? undefined : understood(response, text);
+}
+
+function understood(response: Response, text: string): unknown {
+  try {
+    return parse(text);
+  } catch {
+    throw new Problem(response.status, "no_json", NOT_OURS);
+  }
 }
 
 async function reach(url: string, init: RequestInit, signal: AbortSignal | undefined): Promise<Response> {
@@ -105,15 +114,18 @@ async function reach(url: string, init: RequestInit, signal: AbortSignal | undef
   }
 }
 
+/** The cookie is no key any more, or that of somebody who signed in here in another tab. */
+const OTHER_KEY = "csrf_token_wrong";
+
 function refused(response: Response, text: string): Problem {
-  if (response.status === 401) state.onSignedOut();
   let body: Record<string, unknown> = {};
   try {
-    body = parse(text) as Record<string, unknown>;
+    body = (parse(text) ?? {}) as Record<string, unknown>;
   } catch {
     // no problem document: something between us and the API has answered
   }
   const code = typeof body["code"] === "string" ? body["code"] : `http_${response.status}`;
+  if (response.status === 401 || code === OTHER_KEY) state.onSignedOut();
   const detail = typeof body["detail"] === "string" ? body["detail"] : `The server answers ${response.status}.`;
   const wait = response.headers.get("retry-after");
   return new Problem(response.status, code, detail, wait === null ? body : { ...body, retry_after_s: Number(wait) });

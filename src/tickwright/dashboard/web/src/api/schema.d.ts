@@ -1464,6 +1464,8 @@ export interface paths {
         /**
          * Get Part
          * @description Return what a service needs to bring its part: conditions, feed, epoch and deadline.
+         *
+         *     403 for a role that does not see data of users: a service that was told nothing would bring the wrong rows.
          */
         get: operations["get_part_v1_reports__report_id__parts__listener__get"];
         /**

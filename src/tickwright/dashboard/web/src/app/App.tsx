@@ -14,24 +14,26 @@ const base = new URL(document.baseURI).pathname.replace(/\/$/, "");
 export function App() {
   return (
     <Router base={base}>
-      <SessionGate>
-        <LiveOverview />
-        <Shell>
-          <Switch>
-            {VIEWS.map((view) => (
-              <Route key={view.path} path={view.path}>
-                <Place view={view} />
+      <Boundary>
+        <SessionGate>
+          <LiveOverview />
+          <Shell>
+            <Switch>
+              {VIEWS.map((view) => (
+                <Route key={view.path} path={view.path}>
+                  <Place view={view} />
+                </Route>
+              ))}
+              <Route path="/">
+                <Redirect to={VIEWS[0]?.path ?? "/jobs"} replace />
               </Route>
-            ))}
-            <Route path="/">
-              <Redirect to={VIEWS[0]?.path ?? "/jobs"} replace />
-            </Route>
-            <Route>
-              <EmptyState title="There is nothing at this address">Choose a view on the left, or press ? for the keys.</EmptyState>
-            </Route>
-          </Switch>
-        </Shell>
-      </SessionGate>
+              <Route>
+                <EmptyState title="There is nothing at this address">Choose a view on the left, or press ? for the keys.</EmptyState>
+              </Route>
+            </Switch>
+          </Shell>
+        </SessionGate>
+      </Boundary>
     </Router>
   );
 }

@@ -1,5 +1,5 @@
 /** How answers are kept and asked again: while the page is seen only, and a refused question is not repeated. */
-import { QueryClient } from "@tanstack/react-query";
+import { QueryClient, type Query } from "@tanstack/react-query";
 import { connect, Problem, type Schemas } from "../api/client";
 
 export const queries = new QueryClient({
@@ -31,6 +31,15 @@ export async function end(queries: QueryClient): Promise<void> {
   await queries.resetQueries({ queryKey: SESSION_KEY });
 }
 
+/** Forget what another key saw, and ask for what is shown with the one that is signed in now. */
+export function askAgain(queries: QueryClient): Promise<void> {
+  return queries.resetQueries({ predicate: isOfData });
+}
+
 function forget(queries: QueryClient): void {
-  queries.removeQueries({ predicate: (query) => query.queryKey[0] !== SESSION_KEY[0] });
+  queries.removeQueries({ predicate: isOfData });
+}
+
+function isOfData({ queryKey }: Query): boolean {
+  return queryKey[0] !== SESSION_KEY[0];
 }

@@ -4,7 +4,7 @@ import { createContext, use, useEffect, type ReactNode } from "react";
 import { connect, get, Problem, type Schemas } from "../api/client";
 import { ErrorBox } from "../parts/ErrorBox";
 import { Waiting } from "../parts/Waiting";
-import { end, SESSION_KEY } from "./queries";
+import { askAgain, end, SESSION_KEY } from "./queries";
 import { SignIn } from "./SignIn";
 
 export type Session = Schemas["SessionView"];
@@ -33,9 +33,11 @@ export function SessionGate({ children }: { children: ReactNode }) {
     queryFn: async ({ signal }) => {
       const session = await get("/v1/session", { signal });
       connect({ csrf: session.csrf });
+      if (queries.getQueryData<Session>(SESSION_KEY)?.key_id !== session.key_id) void askAgain(queries);
       return session;
     },
     staleTime: Infinity,
+    refetchOnWindowFocus: "always", // the cookie is every tab's: another one may have signed in somebody else
     retry: (count, error) => !(error instanceof Problem && error.status === 401) && count < 2,
   });
   useEffect(() => {

@@ -25,6 +25,7 @@ export function ErrorBox({ error, onRetry, alone = false }: Props) {
   return (
     <Alert color="red" variant="light" title={title} role="alert" className={alone ? classes.alone : undefined}>
       <Text size="sm">{detail}</Text>
+      {problem === null && <Text size="sm">Reload: this page may be of another release than the API.</Text>}
       <Group mt="xs" gap="sm">
         {problem !== null && <Code>{problem.code}</Code>}
         {onRetry !== undefined && (

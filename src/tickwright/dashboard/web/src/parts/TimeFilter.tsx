@@ -28,9 +28,10 @@ export function TimeFilter({ name, label }: Props) {
   );
 }
 
-/** Return an instant as a field of type `datetime-local` wants it. */
+/** Return an instant as a field of type `datetime-local` wants it; nothing where an address names none that it has. */
 export function fieldText(at: string, shown: "local" | "utc"): string {
   const date = new Date(at);
-  if (Number.isNaN(date.getTime())) return "";
-  return new Date(date.getTime() - (shown === "utc" ? 0 : date.getTimezoneOffset() * 60_000)).toISOString().slice(0, 19);
+  const moved = new Date(date.getTime() - (shown === "utc" ? 0 : date.getTimezoneOffset() * 60_000));
+  const year = moved.getUTCFullYear(); // NaN where there is no such instant
+  return year >= 0 && year <= 9999 ? moved.toISOString().slice(0, 19) : "";
 }

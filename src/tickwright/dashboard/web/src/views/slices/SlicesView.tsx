@@ -12,7 +12,7 @@ import { ErrorBox } from "../../parts/ErrorBox";
 import { count } from "../../parts/Figure";
 import { ChoiceFilter, Filters } from "../../parts/Filters";
 import { TimeFilter } from "../../parts/TimeFilter";
-import { useUrl } from "../../parts/useUrl";
+import { useUrl, type Url } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
 import { usePartnerNames } from "../partners/names";
@@ -26,6 +26,10 @@ import classes from "./slices.module.css";
 const NAMES = ["partner", "step", "from", "to"] as const;
 const STEPS = ["1", "15", "60"] as const;
 type Step = "1" | "5" | "15" | "60";
+
+function measureOf(url: Url): (typeof MEASURES)[number] {
+  return MEASURES.find((one) => one.value === url.one("figure")) ?? MEASURES[0];
+}
 
 function useHeat() {
   const url = useUrl();
@@ -62,7 +66,7 @@ export default function SlicesView() {
       <SegmentedControl
         aria-label="Figure"
         style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }}
-        value={url.one("figure") || "expected"}
+        value={measureOf(url).value}
         onChange={(figure) => url.set({ figure: figure === "expected" ? null : figure })}
         data={MEASURES.map(({ value, label }) => ({ value, label }))}
       />
@@ -84,7 +88,7 @@ const STEP_NAMES = { "1": "1 minute", "15": "15 minutes", "60": "an hour" } as c
 function Map({ heat }: { heat: Heat }) {
   const url = useUrl();
   const grid = useMemo(() => gridOf(heat), [heat]);
-  const chosenMeasure = MEASURES.find((one) => one.value === url.one("figure")) ?? MEASURES[0];
+  const chosenMeasure = measureOf(url);
   const [pointed, setPointed] = useState<number | null>(null);
   const chosen = url.one("slice") === "" ? null : placeOf(grid, url.one("slice"));
   const [said] = useDebouncedValue(chosen, 200);

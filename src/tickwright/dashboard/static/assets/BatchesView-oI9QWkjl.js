@@ -1,1 +1,0 @@
-import{n as e}from"./View-BLzWsWoe.js";import{t}from"./BatchList-CMHyPlWC.js";import{W as n}from"./parts.module-DECNirwA.js";var r=n();function i(){return(0,r.jsx)(e,{title:`Batches of programs`,children:(0,r.jsx)(t,{kind:`batches`})})}export{i as default};
