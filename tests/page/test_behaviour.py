@@ -173,6 +173,22 @@ def test_an_answer_that_is_none_of_the_api_is_said(visit: Visitors, body: str, s
     page.get_by_text("Reload").first.wait_for()
 
 
+def test_an_action_without_a_network_fails_at_once_and_is_not_sent_later(visit: Visitors, site: Site) -> None:
+    """Who pressed a button is told; when the network is back, nothing happens that he has given up."""
+    job = site.schedule("page.greet", delay="1h")
+    screen = visit("operator", f"/jobs?job={job}")
+    screen.may_complain = True
+    page = screen.page
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel 1 job").wait_for()
+    page.context.set_offline(True)
+    screen.confirm("Cancel 1 job")
+    page.get_by_text("(no_answer)").wait_for()
+    with page.expect_response(re.compile(rf"/v1/jobs/{job}$")):
+        page.context.set_offline(False)
+    assert site.status(job) == "pending"
+
+
 def test_a_snapshot_that_cannot_be_drawn_is_said(visit: Visitors) -> None:
     """The frame of the page breaks with it, and still the page is not blank."""
     screen = visit(None, "/jobs")

@@ -5,13 +5,14 @@ import { connect, Problem, type Schemas } from "../api/client";
 export const queries = new QueryClient({
   defaultOptions: {
     queries: {
+      networkMode: "always", // the server may be on this very machine, whatever the browser thinks of its network
       staleTime: 2_000,
       refetchIntervalInBackground: false,
       refetchOnWindowFocus: true,
       retry: (count, error) => !(error instanceof Problem && error.status >= 400 && error.status < 500) && count < 2,
       retryDelay: (count) => 1000 * 2 ** count,
     },
-    mutations: { retry: false },
+    mutations: { retry: false, networkMode: "always" }, // never kept back, to be sent when nobody thinks of it any more
   },
 });
 
