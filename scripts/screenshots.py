@@ -1,7 +1,7 @@
 """The pictures of the page in ``docs/images``: ``tickwright up`` with its example, looked at by Chromium.
 
-What is seen is what runs: jobs, campaigns and alerts are those of the example after a minute and a half. Only the
-ledger of slices is filled by hand, with six hours of turns, since nobody waits for those. Needs the servers and the
+What is seen is what runs: jobs, campaigns and alerts are those of the first minute of its example. Only the
+ledger of slices is filled by hand, with six hours of turns, since nobody waits for those. Needs the embedded PostgreSQL and the
 Chromium of the tests: ``make dev && .venv/bin/python scripts/screenshots.py``.
 """
 
@@ -24,13 +24,11 @@ from playwright.sync_api import Browser, Page  # noqa: E402
 from kit.pages import COOKIE, chromium  # noqa: E402
 from kit.ports import free_port  # noqa: E402
 from kit.processes import spawn  # noqa: E402
-from kit.servers import PostgresServer, started  # noqa: E402
 from kit.waiting import eventually  # noqa: E402
-from tickwright.store.migrate import migrate  # noqa: E402
 
 OUT = ROOT / "docs/images"
 BYTES_MAX = 150_000
-SIZE: Any = {"width": 1280, "height": 800}
+SIZE: Any = {"width": 1180, "height": 700}
 SLICES = """
 INSERT INTO tickwright.poll_slices
   (due_at, slot_id, partner_no, interval_minutes, selected, published, polled, late, loads)
@@ -50,16 +48,15 @@ PICTURES = {
 
 
 class Shown:
-    """``tickwright up`` with its example, on a database of its own."""
+    """``tickwright up`` with its example, which it brings with the embedded PostgreSQL alone."""
 
-    def __init__(self, database_url: str, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         self._key_file = folder / "home/admin.key"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TICKWRIGHT_")}
         self._environment = {
             **clean,
             "PYTHONPATH": str(ROOT / "src"),
-            "TICKWRIGHT_DATABASE_URL": database_url,
             "TICKWRIGHT_HOME": str(folder / "home"),
             "TICKWRIGHT_API_BIND": self.url.removeprefix("http://"),
             "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
@@ -89,9 +86,22 @@ class Shown:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
 
+    def fill_slices(self) -> None:
+        """Write six hours of turns into its ledger."""
+        (running,) = self._key_file.parent.rglob("postmaster.pid")
+        port, folder = running.read_text(encoding="utf-8").splitlines()[3:5]
+        where = f"host={folder} port={port} dbname=tickwright user=postgres"
+        with psycopg.connect(where, autocommit=True) as connection:
+            connection.execute(SLICES)
+
+    def _failed(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("/v1/jobs?status=failed")["items"]
+        return found
+
     def names(self) -> dict[str, Any]:
         """Return what the pictures are of: a job that failed more than once, and a campaign."""
-        failed = self.ask("/v1/jobs?status=failed")["items"]
+        eventually(self._failed, 180, what="a job of the example fails for good")
+        failed = self._failed()
         campaigns = self.ask("/v1/campaigns")["items"]
         most = max(failed, key=lambda one: one["attempts"])
         return {"job": most["id"], "campaign": campaigns[0]["name"]}
@@ -101,30 +111,27 @@ def main() -> int:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT, help="a folder; docs/images without it")
-    parser.add_argument("--after", type=float, default=90.0, help="seconds of the example before the first picture")
+    parser.add_argument("--after", type=float, default=45.0, help="seconds of the example before the first picture")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, started(PostgresServer()) as server:
-        url = server.create_database("pictures")
-        migrate(url)
-        shown = Shown(url, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        shown = Shown(Path(folder))
         child = shown.start()
         try:
             with chromium() as browser:
-                _take(browser, shown, url, options.out, options.after)
+                _take(browser, shown, options.out, options.after)
         finally:
             child.terminate()
             child.wait(timeout=60)
     return 0
 
 
-def _take(browser: Browser, shown: Shown, database_url: str, out: Path, after_s: float) -> None:
+def _take(browser: Browser, shown: Shown, out: Path, after_s: float) -> None:
     looking = _page(browser, shown, "dark")  # the overview has figures of the time in which somebody looks
     looking.goto(f"{shown.url}/overview")
     looking.wait_for_timeout(after_s * 1000)
     looking.context.close()
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(SLICES)
+    shown.fill_slices()
     names = shown.names()
     for name, (path, scheme) in PICTURES.items():
         page = _page(browser, shown, scheme)
