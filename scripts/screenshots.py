@@ -1,7 +1,7 @@
 """The pictures of the page in ``docs/images``: ``tickwright up`` with its example, looked at by Chromium.
 
-What is seen is what runs: jobs, campaigns and alerts are those of the first minute of its example. Only the
-ledger of slices is filled by hand, with six hours of turns, since nobody waits for those. Needs the embedded PostgreSQL and the
+What is seen is what runs: jobs, campaigns and alerts are those of the first minute of its example. Only the ledger of
+slices is filled by hand, with six hours of turns, since nobody waits for those. Needs the embedded PostgreSQL and the
 Chromium of the tests: ``make dev && .venv/bin/python scripts/screenshots.py``.
 """
 
