@@ -28,7 +28,7 @@ from kit.waiting import eventually  # noqa: E402
 
 OUT = ROOT / "docs/images"
 BYTES_MAX = 150_000
-SIZE: Any = {"width": 1180, "height": 700}
+WIDE, NARROW = (1360, 850), (1180, 700)
 SLICES = """
 INSERT INTO tickwright.poll_slices
   (due_at, slot_id, partner_no, interval_minutes, selected, published, polled, late, loads)
@@ -39,11 +39,11 @@ SELECT date_trunc('minute', now()) - m * interval '1 minute', (1440 - m) % 120, 
     ON CONFLICT DO NOTHING
 """
 PICTURES = {
-    "overview-dark": ("/overview", "dark"),
-    "overview-light": ("/overview", "light"),
-    "job": ("/jobs?job={job}", "dark"),
-    "campaign": ("/campaigns/edit?name={campaign}", "light"),
-    "slices": ("/slices", "dark"),
+    "overview-dark": ("/overview", "dark", WIDE),
+    "overview-light": ("/overview", "light", WIDE),
+    "job": ("/jobs?job={job}", "dark", NARROW),
+    "campaign": ("/campaigns/edit?name={campaign}", "light", NARROW),
+    "slices": ("/slices", "dark", NARROW),
 }
 
 
@@ -127,28 +127,29 @@ def main() -> int:
 
 
 def _take(browser: Browser, shown: Shown, out: Path, after_s: float) -> None:
-    looking = _page(browser, shown, "dark")  # the overview has figures of the time in which somebody looks
+    looking = _page(browser, shown, "dark", WIDE)  # the overview has figures of the time in which somebody looks
     looking.goto(f"{shown.url}/overview")
     looking.wait_for_timeout(after_s * 1000)
     looking.context.close()
     shown.fill_slices()
     names = shown.names()
-    for name, (path, scheme) in PICTURES.items():
-        page = _page(browser, shown, scheme)
+    for name, (path, scheme, size) in PICTURES.items():
+        page = _page(browser, shown, scheme, size)
         page.goto(shown.url + path.format(**names))
         page.get_by_role("heading", level=1).wait_for()
         page.wait_for_timeout(4_000)  # lines are drawn, and nothing is a skeleton any more
         file = out / f"{name}.png"
         page.screenshot(path=file)
         page.context.close()
-        size = file.stat().st_size
-        print(f"{file.name}: {size:,} bytes")
-        if size > BYTES_MAX:
+        weight = file.stat().st_size
+        print(f"{file.name}: {weight:,} bytes", flush=True)
+        if weight > BYTES_MAX:
             raise SystemExit(f"{file} is larger than {BYTES_MAX:,} bytes: take a smaller part of the page")
 
 
-def _page(browser: Browser, shown: Shown, scheme: Any) -> Page:
-    context = browser.new_context(viewport=SIZE, color_scheme=scheme, locale="en-GB", timezone_id="Europe/Berlin")
+def _page(browser: Browser, shown: Shown, scheme: Any, size: tuple[int, int]) -> Page:
+    viewport: Any = dict(zip(("width", "height"), size, strict=True))
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, locale="en-GB", timezone_id="Europe/Berlin")
     cookie: Any = {"name": COOKIE, "value": shown.key, "url": shown.url, "httpOnly": True, "sameSite": "Strict"}
     context.add_cookies([cookie])
     return context.new_page()
