@@ -213,7 +213,7 @@ async def test_retry_after_is_honoured_up_to_an_hour(
         value = format_datetime(datetime.now(tz=UTC) + DATES[value], usegmt=True)
     async with HttpReceiver() as receiver:
         receiver.status, receiver.headers = 503, {"Retry-After": value}
-        outcome = await broker.publish(message(receiver.url))
+        outcome = await broker.publish(message(receiver.url, timedelta(seconds=10)))  # a slow machine is no fault
     assert isinstance(outcome, Refused)
     assert outcome.retry_after is not None
     assert least_s <= outcome.retry_after.total_seconds() <= most_s

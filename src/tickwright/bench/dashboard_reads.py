@@ -36,6 +36,8 @@ READS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("/v1/dead-letters", {**PAGE, "kind": "job", "subject": ""}),
     ("/v1/dead-letters", {**PAGE, "kind": "job", "subject": "screen.3"}),
     ("/v1/dead-letters", {**PAGE, "kind": "outbox", "subject": ""}),
+    ("/v1/dead-letters/fanout", {}),
+    ("/v1/dead-letters/reports", {}),
     ("/v1/accounts", {**PAGE, "sort": "lag"}),
     ("/v1/accounts", {**PAGE, "sort": "id"}),
     ("/v1/accounts", {**PAGE, "sort": "lag", "text": "a120_7"}),
