@@ -20,6 +20,8 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq.link import lost_is_a_failure
+from tickwright.brokers.rabbitmq.wire import dial, hang_up, open_channel
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -206,3 +208,16 @@ async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal
             await eventually_async(lambda: not source.connected, 20, what="it has noticed")
             proxy.heal()
             assert (await taken(source, 20)).deliveries == 2
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_call_that_a_closing_connection_ends_is_a_failure(mortal_rabbit: RabbitServer, turns: int) -> None:
+    """A service that stops while it still starts: the library cancels the call, or raises a bare ``Exception``."""
+    connection = await dial(mortal_rabbit.url, "closing")
+    channel = await open_channel(connection)
+    closing = asyncio.create_task(hang_up(connection))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with pytest.raises(ConnectionError, match="was lost"), lost_is_a_failure():
+        await channel.basic_qos(prefetch_count=1)
+    await closing

@@ -21,10 +21,10 @@ from tickwright.brokers.rabbitmq.forwarding import (
     Forwarder,
     copy_of,
 )
-from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES
+from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import DeadNames
 from tickwright.brokers.rabbitmq.topology import declare
-from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, lost_is_a_failure, open_channel
+from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.dead_letters import DeadMessage

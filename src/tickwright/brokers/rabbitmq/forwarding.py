@@ -15,10 +15,10 @@ from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 from pamqp.commands import Basic
 from pamqp.encode import encode_table_value
 
-from tickwright.brokers.rabbitmq.link import FAILURES
+from tickwright.brokers.rabbitmq.link import FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import Topology
 from tickwright.brokers.rabbitmq.topology import declare
-from tickwright.brokers.rabbitmq.wire import as_count, dial, hang_up, lost_is_a_failure, open_channel
+from tickwright.brokers.rabbitmq.wire import as_count, dial, hang_up, open_channel
 from tickwright.domain.errors import Rejected
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown

@@ -9,8 +9,8 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
 
 from tickwright.brokers.rabbitmq.forwarding import delays_of
-from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES
-from tickwright.brokers.rabbitmq.wire import as_count, dial, hang_up, lost_is_a_failure, open_channel
+from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
+from tickwright.brokers.rabbitmq.wire import as_count, dial, hang_up, open_channel
 from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 

@@ -1,7 +1,8 @@
 """The connection to RabbitMQ: made when needed, remade after a pause, never awaited without a bound."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -28,6 +29,25 @@ def unavailable(wait: timedelta | None = None) -> Refused:
     """Return the outcome while there is no connection."""
     reason = "There is no connection to RabbitMQ; nothing was sent."
     return Refused("broker_unavailable", reason, retry_after=wait)
+
+
+@contextmanager
+def lost_is_a_failure() -> Iterator[None]:
+    """Make what the library ends the calls of a lost connection with one of ``FAILURES``.
+
+    That is a cancellation nobody asked for, or a bare ``Exception`` where it has no reason to tell.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("The connection to RabbitMQ was lost.") from None
+    except Exception as error:
+        if type(error) is Exception:
+            raise ConnectionError("The connection to RabbitMQ was lost.") from error
+        raise
 
 
 class RabbitLink:
@@ -104,10 +124,11 @@ class RabbitLink:
             if self._connection is not None:
                 old, self._connection = self._connection, None
                 self._later(_close(old))
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                self._connection = await aio_pika.connect(
-                    self._url, client_properties={"connection_name": "tickwright-publish"}
-                )
+            with lost_is_a_failure():
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    self._connection = await aio_pika.connect(
+                        self._url, client_properties={"connection_name": "tickwright-publish"}
+                    )
         except FAILURES:
             self._pause.failed()
             return unavailable()
@@ -121,8 +142,9 @@ class RabbitLink:
             connection = await self.connection()
             if isinstance(connection, Refused):
                 return connection
-            async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                route = await Route.open(connection, exchange)
+            with lost_is_a_failure():
+                async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+                    route = await Route.open(connection, exchange)
         except FAILURES:
             return unavailable()
         finally:
@@ -152,7 +174,8 @@ def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
 
 async def _close(thing: AbstractConnection | Route) -> None:
     try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await (thing.aclose() if isinstance(thing, Route) else thing.close())
+        with lost_is_a_failure():
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await (thing.aclose() if isinstance(thing, Route) else thing.close())
     except FAILURES:
         pass

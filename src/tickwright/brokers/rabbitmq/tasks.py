@@ -31,10 +31,10 @@ from tickwright.brokers.rabbitmq.forwarding import (
     words_for_the_dead,
 )
 from tickwright.brokers.rabbitmq.held import Held, Life, delivery_of
-from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES
+from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import QueueNames
 from tickwright.brokers.rabbitmq.topology import REDELIVERIES_MAX, declare
-from tickwright.brokers.rabbitmq.wire import hang_up, lost_is_a_failure
+from tickwright.brokers.rabbitmq.wire import hang_up
 from tickwright.domain.errors import Rejected
 from tickwright.observe.metrics import Sample
 from tickwright.outbound import Pause

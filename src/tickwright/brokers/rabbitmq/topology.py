@@ -25,9 +25,9 @@ from aiormq.exceptions import (
     ChannelPreconditionFailed,
 )
 
-from tickwright.brokers.rabbitmq.link import FAILURES
+from tickwright.brokers.rabbitmq.link import FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import Binding, Gauges, Topology
-from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, lost_is_a_failure, open_channel
+from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel
 from tickwright.domain.errors import Rejected
 
 TASK_KEY = "task"

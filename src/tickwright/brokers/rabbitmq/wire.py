@@ -6,8 +6,7 @@ are, and what cannot be read is left out: a message that costs the connection co
 
 import asyncio
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import aiormq
@@ -21,6 +20,7 @@ from tickwright.brokers.rabbitmq.link import (
     CONNECT_TIMEOUT_S,
     FAILURES,
     HEARTBEAT_S,
+    lost_is_a_failure,
 )
 from tickwright.domain.errors import Unavailable
 
@@ -45,18 +45,6 @@ Basic.Properties.unmarshal = _unmarshal_what_can_be  # type: ignore[method-assig
 def away(doing: str) -> Unavailable:
     """Return the error of a RabbitMQ that does not answer."""
     return Unavailable("rabbitmq_unavailable", f"RabbitMQ did not answer while {doing}.")
-
-
-@contextmanager
-def lost_is_a_failure() -> Iterator[None]:
-    """Make the library's own cancellation, by which it ends calls of a lost connection, one of ``FAILURES``."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise ConnectionError("The connection to RabbitMQ was lost.") from None
 
 
 async def dial(url: str, name: str) -> AbstractConnection:
