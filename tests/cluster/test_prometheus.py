@@ -187,8 +187,8 @@ def test_a_real_run_is_scraped_asked_and_watched(database_url: str, tmp_path: Pa
         eventually(lambda: not server.firing() & _DEAD_MAN, 60, what=f"all is well; {server.firing()}")
         assert "TickwrightFiring" in eventually(server.firing, 60, what="our own rule is passed on")
         kill_group(children["relay"][1])
-        eventually(lambda: {"TickwrightDown", "TickwrightNoRelay"} <= server.firing(), 60, what="the relay is missed")
-        assert server.firing() & _DEAD_MAN == {"TickwrightDown", "TickwrightNoRelay"}
+        missed = {"TickwrightDown", "TickwrightNoRelay"}  # and a lease it happened to hold, until another takes it
+        eventually(lambda: server.firing() & _DEAD_MAN == missed, 60, what="the relay is missed, and nothing else")
         at = children["relay"][0]
         env = environment(DATABASE_URL=database_url, METRICS_BIND=at)
         words = [sys.executable, "-m", "tickwright", "run", "relay"]
