@@ -3,22 +3,30 @@ import { Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
 import type { ReactNode } from "react";
 import classes from "./parts.module.css";
+import { Understood } from "./Understood";
+import { plain } from "./visible";
 
 interface Props {
   title: string;
+  /** Not offered while the address has a filter that is not understood: they may act on what it names. */
   actions?: ReactNode;
   children: ReactNode;
 }
 
 export function View({ title, actions, children }: Props) {
-  useDocumentTitle(`${title} – Tickwright`);
+  useDocumentTitle(plain(`${title} – Tickwright`));
   return (
     <section className={classes.view} aria-label={title}>
-      <div className={classes.viewHead}>
-        <Title order={1}>{title}</Title>
-        {actions}
-      </div>
-      {children}
+      <Understood
+        head={(all) => (
+          <div className={classes.viewHead}>
+            <Title order={1}>{title}</Title>
+            {all && actions}
+          </div>
+        )}
+      >
+        {children}
+      </Understood>
     </section>
   );
 }

@@ -53,7 +53,7 @@ export default function KeysView() {
       <DataTable
         label="API keys"
         columns={columns(setMade)}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.id}
         empty={<EmptyState title="No key matches">Leave out a filter, or make a key.</EmptyState>}
       />

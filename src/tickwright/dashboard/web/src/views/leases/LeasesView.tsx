@@ -87,7 +87,7 @@ export default function LeasesView() {
       <DataTable
         label="Leases of the control loops"
         columns={columns(may)}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.job_name}
         empty={
           all?.length === 0 ? (

@@ -37,6 +37,7 @@ export function PartnerNow({ partner, children }: { partner: Partner; children: 
   }
   return (
     <Stack>
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <Facts
         of={[
           ["State", <StateBadge key="state" {...stateOf(partner, figures)} />],

@@ -73,7 +73,7 @@ export default function PartnersView() {
       <DataTable
         label="Partners by name"
         columns={COLUMNS}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(row) => row.partner.name}
         onOpen={(row) => url.set({ partner: row.partner.name }, true)}
         openKey={url.one("partner")}
