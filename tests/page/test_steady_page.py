@@ -79,7 +79,7 @@ def test_a_drawer_stays_when_its_renewal_is_refused(
 def test_a_filter_that_is_not_understood_is_said_and_removed(
     visit: Visitors, path: str, filter_: str, value: str, possible: str
 ) -> None:
-    """A shared address with a slip shows more or less than was meant: the view says which filter it is, and what it knows."""
+    """A shared address with a slip shows more or less than was meant: the view says which filter, and what it knows."""
     screen = visit("operator", path)
     screen.may_complain = True  # the API refuses what is no instant
     said = screen.page.get_by_role("alert").filter(has_text="a filter that is not understood")
@@ -162,3 +162,28 @@ def test_a_snapshot_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: 
     assert due.is_visible()
     page.unroute("**/v1/overview")
     page.get_by_test_id("stale").wait_for(state="detached", timeout=20_000)
+
+
+@pytest.mark.parametrize("width", [390, 768, 1060, 1180, 1440])
+def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
+    """Seven tiles: a row of them, two rows, or pairs with the last as wide as two; and none is wider than its frame."""
+    page = visit("viewer", "/overview", width=width).page
+    page.get_by_role("region", name="Upcoming").wait_for()
+    boxes = page.locator("section[aria-label='Due'] ~ section, section[aria-label='Due']").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(({top, width}) => [Math.round(top), width])"
+    )
+    assert len(boxes) == 7
+    for top, broad in boxes:
+        assert sum(1 for other, _ in boxes if other == top) > 1 or broad > 300
+    tight = page.locator("section[aria-label='Due'] ~ section > *").evaluate_all(
+        "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    )
+    assert tight == []
+
+
+def test_the_overview_says_from_when_on_it_has_figures(visit: Visitors) -> None:
+    """The lines are of the time in which somebody looked: a short one is no quiet quarter of an hour."""
+    page = visit("viewer", "/overview").page
+    said = page.get_by_role("region", name="Backlog").get_by_text("when somebody first looked")
+    said.wait_for()
+    assert re.search(r"since \d\d:\d\d:\d\d", said.inner_text())

@@ -53,6 +53,11 @@ function Shown({ job }: { job: Job }) {
       <Section title="Payload">
         <Json label="payload" value={job.payload} hidden={job.payload_hidden} />
       </Section>
+      {job.traceparent != null && (
+        <Section title="Trace">
+          <Json label="traceparent" value={job.traceparent} verbatim />
+        </Section>
+      )}
       {job.progress != null && (
         <Section title="Progress">
           <Json label="progress" value={job.progress} />

@@ -1,1 +1,0 @@
-import{n as e}from"./View-6uOngpkN.js";import{t}from"./BatchList-BI5TxtT9.js";import{W as n}from"./client-DIF6xZJJ.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

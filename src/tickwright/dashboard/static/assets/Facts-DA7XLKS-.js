@@ -1,1 +1,0 @@
-import{G as e,W as t,q as n}from"./client-DIF6xZJJ.js";function r({of:r}){return t(`dl`,{className:n.facts,children:r.map(([r,i])=>e(`div`,{children:[t(`dt`,{children:r}),t(`dd`,{children:i??t(`span`,{className:n.none,children:`–`})})]},r))})}export{r as t};

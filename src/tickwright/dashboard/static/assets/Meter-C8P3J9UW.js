@@ -1,1 +1,0 @@
-import{W as e,q as t}from"./client-DIF6xZJJ.js";function n({label:n,ratio:r,tone:i=`busy`}){let a=Math.max(0,Math.min(1,r));return e(`div`,{className:t.meter,role:`meter`,"aria-label":n,"aria-valuemin":0,"aria-valuemax":1,"aria-valuenow":a,children:e(`div`,{style:{width:`${a*100}%`,background:`var(--${i})`}})})}export{n as t};

@@ -1,1 +1,0 @@
-import{O as e,S as t}from"./src-D01jOxvO.js";import{_ as n}from"./Glyph-Br596VjE.js";import{W as r}from"./client-DIF6xZJJ.js";var i=t(t=>{let i=e([`Input`,`InputWrapper`,`TextInput`],null,t);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};
