@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page, Route, expect
 
 from kit.pages import Site, Visitors
 
@@ -27,7 +27,7 @@ def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -
     job = site.schedule("page.greet", delay="1h")
     screen = visit("viewer", "/jobs")
     screen.may_complain = True
-    row = screen.page.get_by_role("row", name=str(job))
+    row = screen.page.locator(f'tr[data-key="{job}"]')
     row.wait_for()
     refuse(screen.page, r"/v1/jobs\?")
     screen.page.get_by_text("query_too_slow").wait_for(timeout=20_000)
@@ -108,7 +108,7 @@ def test_text_that_deceives_is_shown_as_what_it_is(visit: Visitors, site: Site) 
     job = site.schedule("page.greet", {TURNED: UNSEEN}, delay="2h", idempotency_key=TURNED)
     site.sql("UPDATE tickwright.scheduled_tasks SET error_message = %s WHERE id = %s", UNSEEN, job)
     page = visit("operator", "/jobs?state=pending").page
-    row = page.get_by_role("row", name=str(job))
+    row = page.locator(f'tr[data-key="{job}"]')
     row.get_by_text("pay").wait_for()
     assert "U+202Eexe.slipU+202C" in row.inner_text()
     assert "payU+200Bpal" in row.inner_text()
@@ -127,7 +127,7 @@ def test_what_deceives_goes_back_to_the_api_as_it_was(visit: Visitors, site: Sit
     """Only what is shown changes: a filter with such a key finds its job."""
     job = site.schedule("page.greet", delay="2h", idempotency_key=UNSEEN)
     page = visit("viewer", f"/jobs?key={UNSEEN}").page
-    page.get_by_role("row", name=str(job)).wait_for()
+    page.locator(f'tr[data-key="{job}"]').wait_for()
     assert page.get_by_label("Idempotency key").input_value() == UNSEEN
 
 
@@ -184,6 +184,19 @@ def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
 def test_the_overview_says_from_when_on_it_has_figures(visit: Visitors) -> None:
     """The lines are of the time in which somebody looked: a short one is no quiet quarter of an hour."""
     page = visit("viewer", "/overview").page
-    said = page.get_by_role("region", name="Backlog").get_by_text("when somebody first looked")
+    said = page.get_by_role("region", name="Backlog").get_by_text("since ")
     said.wait_for()
-    assert re.search(r"since \d\d:\d\d:\d\d", said.inner_text())
+    assert re.fullmatch(r"since \d\d:\d\d:\d\d", said.inner_text())
+
+
+def test_a_figure_of_the_overview_leads_to_its_list(visit: Visitors, site: Site) -> None:
+    """From how many to which ones in one click, and the tab says how many alerts fire."""
+    site.sql(
+        "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state) "
+        "VALUES ('made_up', 'x', 'warning', 'made up', 'firing')"
+    )
+    page = visit("viewer", "/overview").page
+    expect(page).to_have_title(re.compile(r"^\(\d+\) Overview"))
+    page.get_by_role("region", name="Failed per s").get_by_role("link").click()
+    page.wait_for_url("**/jobs?state=failed")
+    assert page.get_by_role("button", name="failed").get_attribute("aria-pressed") == "true"

@@ -20,6 +20,8 @@ export interface Column<T> {
   /** A CSS width; one column without a width takes what is left. */
   width?: number | string;
   align?: "right";
+  /** Keeps its width on a phone too, where columns share what there is: for buttons and instants, which are nothing when cut. */
+  keep?: boolean;
   /** Left out where the page is narrower than a phone held sideways (`sm`) or a small laptop (`md`). */
   hide?: "sm" | "md";
 }
@@ -106,7 +108,7 @@ export function DataTable<T>(props: Props<T>) {
               <tr aria-rowindex={1}>
                 {selection && <ChooseAll ids={(rows ?? []).map(rowKey)} selection={selection} />}
                 {columns.map((column) => (
-                  <th key={column.id} scope="col" style={{ width: column.width }} data-align={column.align} data-hide={column.hide}>
+                  <th key={column.id} scope="col" style={{ width: column.width }} data-align={column.align} data-hide={column.hide} data-keep={column.keep}>
                     {column.header}
                   </th>
                 ))}

@@ -1,7 +1,12 @@
-/** The frame of a view: its title, its actions, its content. A table in it fills the height that is left. */
+/**
+ * The frame of a view: its title, its actions, its content. A table in it fills the height that is left.
+ *
+ * The browser's tab says how many alerts fire, so that it is seen among others.
+ */
 import { Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
 import type { ReactNode } from "react";
+import { useOverview } from "../app/live";
 import classes from "./parts.module.css";
 import { Understood } from "./Understood";
 import { plain } from "./visible";
@@ -14,7 +19,8 @@ interface Props {
 }
 
 export function View({ title, actions, children }: Props) {
-  useDocumentTitle(plain(`${title} – Tickwright`));
+  const fire = useOverview((overview) => overview.alerts.critical + overview.alerts.warning) ?? 0;
+  useDocumentTitle(plain(`${fire > 0 ? `(${fire}) ` : ""}${title} – Tickwright`));
   return (
     <section className={classes.view} aria-label={title}>
       <Understood

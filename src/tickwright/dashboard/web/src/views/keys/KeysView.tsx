@@ -32,7 +32,7 @@ function columns(onMade: (key: string) => void): Column<Key>[] {
     { id: "state", header: "State", width: 100, hide: "sm", cell: (one) => <StateBadge state={stateOf(one)} /> },
     { id: "made", header: "Made", width: 170, hide: "md", cell: (one) => <Instant at={one.created_at} /> },
     { id: "ends", header: "Ends", width: 130, hide: "sm", cell: (one) => <Instant at={one.revoked_at ?? one.expires_at} ago /> },
-    { id: "does", header: "", width: 172, cell: (one) => stateOf(one) === "active" && <Actions apiKey={one} onMade={onMade} /> },
+    { id: "does", header: "", width: 172, keep: true, cell: (one) => stateOf(one) === "active" && <Actions apiKey={one} onMade={onMade} /> },
   ];
 }
 

@@ -36,7 +36,11 @@ function Since({ at }: { at: readonly string[] }) {
   const first = at[0];
   if (first === undefined) return <span className={classes.since}>from now on</span>;
   if (Date.parse(at.at(-1) ?? first) - Date.parse(first) > KEPT_MS) return null;
-  return <span className={classes.since}>since {instantText(first, shown).slice(11)}, when somebody first looked</span>;
+  return (
+    <span className={classes.since} title="Figures are kept while somebody looks, for fifteen minutes; before that nobody did">
+      since {instantText(first, shown).slice(11)}
+    </span>
+  );
 }
 
 function Throughput({ at, series, since }: { at: number[]; series: Series; since: ReactNode }) {
