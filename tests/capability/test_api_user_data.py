@@ -34,6 +34,7 @@ SHOWS = {
 }
 """Where the data that is put here is seen by who may; a new route that shows some is put here too."""
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PLACED = """
 WITH taken AS (DELETE FROM tickwright.tracker_intake RETURNING *)
 INSERT INTO tickwright.trackers
@@ -166,6 +167,14 @@ async def test_words_of_errors_stay(api: RunningApi) -> None:
     said = (await api.viewer.get(f"/v1/jobs/{job}")).json
     assert (said["error_message"], said["payload"], said["result"]) == ("no route", None, None)
     assert (await api.viewer.get("/v1/dead-letters/fanout")).json["items"][0]["error_message"] == "no such module"
+
+
+async def test_the_trace_of_a_job_stays(api: RunningApi) -> None:
+    """It is ids alone; what somebody else wrote in its place is not shown to anybody."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
+    for said, seen_is in ((TRACE, TRACE), (f"00-{CANARY}", None)):
+        await api.pool.execute("UPDATE tickwright.scheduled_tasks SET traceparent = $2 WHERE id = $1", job, said)
+        assert (await api.viewer.get(f"/v1/jobs/{job}")).json["traceparent"] == seen_is
 
 
 async def test_the_session_says_whether_payloads_are_shown(api: RunningApi) -> None:

@@ -195,7 +195,8 @@ def test_a_snapshot_that_cannot_be_drawn_is_said(visit: Visitors) -> None:
     screen.may_complain = True
     page = screen.page
     page.route("**/v1/stream", lambda route: route.fulfill(status=502, body="bad gateway"))
-    page.route("**/v1/overview", lambda route: route.fulfill(status=200, body="{}"))
+    empty = '{"at": "2026-01-01T00:00:00Z", "series": {"at": []}}'
+    page.route("**/v1/overview", lambda route: route.fulfill(status=200, body=empty))
     page.get_by_label("API key").fill(screen.site.keys["viewer"])
     page.get_by_role("button", name="Sign in").click()
     page.get_by_text("This view is broken").wait_for()

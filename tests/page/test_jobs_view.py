@@ -172,3 +172,16 @@ def test_the_counts_of_the_states_are_those_of_the_database(visit: Visitors, sit
         site.schedule("page.slow", delay="7h")
     screen = visit("viewer", "/jobs?type=page.slow")
     eventually(lambda: screen.page.get_by_role("button", name="pending 3").count() == 1, 10)
+
+
+def test_a_job_shows_the_trace_that_it_belongs_to(visit: Visitors, site: Site) -> None:
+    """To a viewer too: whoever has it finds the job's spans. What somebody wrote there that is none is not shown."""
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    job, other = site.schedule("page.greet", delay="8h"), site.schedule("page.greet", delay="8h")
+    change = "UPDATE tickwright.scheduled_tasks SET traceparent = %s WHERE id = %s"
+    site.sql(change, trace, job)
+    site.sql(change, "00-my-own", other)
+    screen = opened(visit("viewer"), job)
+    assert screen.page.get_by_label("traceparent", exact=True).inner_text() == trace
+    opened(screen, other)
+    assert screen.page.get_by_role("heading", name="Trace").count() == 0

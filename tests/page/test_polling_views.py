@@ -233,6 +233,14 @@ def test_a_partner_is_made(visit: Visitors, site: Site) -> None:
     assert made["settings"] == {"rate": "5/s"}
 
 
+def test_who_looks_first_is_told_from_when_on_calls_are_counted(visit: Visitors, site: Site) -> None:
+    """Calls are counted between two looks: before the second one the place is not empty, and it comes soon."""
+    site.ask("PUT", "/v1/partners/first", {"rate": "5/s"})
+    page = visit("viewer", "/partners?partner=first").page
+    page.get_by_text("so calls are counted from").wait_for()
+    page.get_by_text("Counted since").wait_for()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(visit: Visitors, scheme: str) -> None:
     """Each view, and a drawer with the edit in it."""

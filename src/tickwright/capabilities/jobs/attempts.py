@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.jobs.views import AttemptView, JobDetail, job_view
+from tickwright.domain.traceparent import read_traceparent
 
 
 class _Noted(msgspec.Struct):
@@ -26,7 +27,8 @@ def job_detail(row: Mapping[str, Any]) -> JobDetail:
     """Return a job's row with the attempts that are known of it."""
     log = attempt_log(row)
     first = next((one.lateness_ms for one in log if one.fence == 1), None)
-    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first)
+    trace = read_traceparent(row["traceparent"])
+    return job_view(JobDetail, row, attempt_log=log, lateness_ms=first, traceparent=trace)
 
 
 def attempt_log(row: Mapping[str, Any]) -> list[AttemptView]:

@@ -61,7 +61,10 @@ class AttemptView(msgspec.Struct):
 
 
 class JobDetail(JobView, UserData, kw_only=True):
-    """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known."""
+    """One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known.
+
+    ``traceparent`` is the trace that it was scheduled in. Ids alone, so every role sees it; what is none is not shown.
+    """
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("payload", "result", "progress")
     payload: Any
@@ -69,6 +72,7 @@ class JobDetail(JobView, UserData, kw_only=True):
     progress: Any
     attempt_log: list[AttemptView] = []
     lateness_ms: float | None = None
+    traceparent: str | None = None
     payload_hidden: bool = False
 
 

@@ -1,3 +1,4 @@
+import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
 import { defineConfig, type Plugin } from "vite";
 
@@ -8,6 +9,15 @@ const placeholders: Plugin = {
   transformIndexHtml: (html) => html.replaceAll("%BASE%", "/").replaceAll("%NONCE%", ""),
 };
 
+/** Whatever makes an element makes it by ours, libraries too; `npm run dev` shows texts as they are. */
+const RUNTIME = fileURLToPath(new URL("src/parts/jsx-runtime.ts", import.meta.url));
+const harmless: Plugin = {
+  name: "harmless",
+  apply: "build",
+  enforce: "pre",
+  resolveId: (source, importer) => (source === "react/jsx-runtime" && importer !== RUNTIME ? RUNTIME : null),
+};
+
 /** `npm run dev` beside a running API: PAGE_API is its address, PAGE_KEY a key that signs every request. */
 const api = process.env["PAGE_API"] ?? "http://127.0.0.1:8420";
 const key = process.env["PAGE_KEY"];
@@ -15,7 +25,7 @@ const headers: Record<string, string> = key === undefined ? {} : { authorization
 
 export default defineConfig({
   base: "./",
-  plugins: [react(), placeholders],
+  plugins: [react(), harmless, placeholders],
   server: { proxy: { "/v1": { target: api, headers } } },
   build: {
     outDir: process.env["PAGE_OUT"] ?? "../static",

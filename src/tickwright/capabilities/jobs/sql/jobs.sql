@@ -6,7 +6,8 @@ t.completed_at, t.retry_at, t.cancel_requested_at, t.fence, t.owner;
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
-SELECT {shown}, t.payload, t.result, t.progress, t.attempt_errors FROM tickwright.scheduled_tasks t WHERE t.id = $1;
+SELECT {shown}, t.payload, t.result, t.progress, t.attempt_errors, t.traceparent
+  FROM tickwright.scheduled_tasks t WHERE t.id = $1;
 
 -- name: get_many
 -- The jobs of a page, newest first. Indexes: the primary key of each table of the family.

@@ -3777,6 +3777,8 @@ export interface components {
         /**
          * JobDetail
          * @description One job with its JSON and its attempts; ``lateness_ms`` is that of its first start, where that is still known.
+         *
+         *         ``traceparent`` is the trace that it was scheduled in. Ids alone, so every role sees it; what is none is not shown.
          */
         JobDetail: {
             id: string;
@@ -3806,6 +3808,8 @@ export interface components {
             attempt_log: components["schemas"]["AttemptView"][];
             /** @default null */
             lateness_ms: number | null;
+            /** @default null */
+            traceparent: string | null;
             /** @default false */
             payload_hidden: boolean;
         };

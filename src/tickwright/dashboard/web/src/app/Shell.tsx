@@ -1,6 +1,6 @@
 /** What stands around every view: the header, the navigation, the banner that says that figures are old. */
 import { AppShell } from "@mantine/core";
-import { useCallback, useEffect, useState, type ReactNode } from "react";
+import { useCallback, useEffect, useState, type MouseEvent, type ReactNode } from "react";
 import { useLocation } from "wouter";
 import { ConfirmProvider } from "../parts/Confirm";
 import classes from "./app.module.css";
@@ -9,6 +9,8 @@ import { Header } from "./Header";
 import { KeysHelp } from "./KeysHelp";
 import { useKeys } from "./keys";
 import { Navigation } from "./Navigation";
+
+const CONTENT = "content";
 
 export function Shell({ children }: { children: ReactNode }) {
   const [menu, setMenu] = useState(false);
@@ -19,18 +21,32 @@ export function Shell({ children }: { children: ReactNode }) {
   return (
     <ConfirmProvider>
       <AppShell header={{ height: 46 }} navbar={{ width: 196, breakpoint: "sm", collapsed: { mobile: !menu } }} padding="md">
+        <SkipLink />
         <AppShell.Header>
           <Header menu={menu} onMenu={() => setMenu(!menu)} onHelp={() => setHelp(true)} />
         </AppShell.Header>
         <AppShell.Navbar>
           <Navigation />
         </AppShell.Navbar>
-        <AppShell.Main className={classes.main}>
+        <AppShell.Main className={classes.main} id={CONTENT} tabIndex={-1}>
           <Banner />
           {children}
         </AppShell.Main>
       </AppShell>
       <KeysHelp open={help} onClose={() => setHelp(false)} />
     </ConfirmProvider>
+  );
+}
+
+/** The first stop of Tab: past the header and two dozen views to what the view shows. */
+function SkipLink() {
+  const skip = (event: MouseEvent) => {
+    event.preventDefault(); // the address is the view's
+    document.getElementById(CONTENT)?.focus();
+  };
+  return (
+    <a href={`#${CONTENT}`} className={classes.skip} onClick={skip}>
+      Skip to the content
+    </a>
   );
 }

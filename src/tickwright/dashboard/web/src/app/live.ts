@@ -54,6 +54,8 @@ export interface Freshness {
   source: Source;
   staleSince: number | null;
   why: string | null;
+  /** Of the problem, where there is one. */
+  code: string | null;
 }
 
 /** Return how the overview comes, since when it is stale, and why. */
@@ -62,15 +64,25 @@ export function useFreshness(): Freshness {
   const { overview, heardAt, source, problem } = useSyncExternalStore(subscribe, () => live);
   const said = overview?.stale_since == null ? null : Date.parse(overview.stale_since);
   const staleSince = said ?? (now() - heardAt > STALE_MS ? heardAt : null);
-  return { source, staleSince, why: problem?.message ?? overview?.stale_why ?? null };
+  return { source, staleSince, why: problem?.message ?? overview?.stale_why ?? null, code: problem?.code ?? null };
 }
 
+/** Take a snapshot; one that cannot be taken leaves the page as it was, and throws. */
 function heard(overview: Overview, source: Source): void {
-  learn(Date.parse(overview.at), true);
-  hint(live.overview, overview);
+  const at = Date.parse(overview.at);
+  if (Number.isNaN(at)) throw new TypeError("it does not say of when it is");
   const isNew = live.overview?.at !== overview.at;
   const series = overview.series ?? (isNew ? extended(live.series, overview) : live.series);
+  hint(live.overview, overview);
+  learn(at, true);
   tell({ overview, series, heardAt: now(), source, problem: null });
+}
+
+/** Say why no snapshot came, or that the one that came is none; the page goes on with what it has. */
+function missed(error: unknown): Problem {
+  if (error instanceof Problem) return error;
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem(0, "snapshot_broken", `The snapshot that came cannot be read: ${detail}. Another one is asked for; if it stays so, reload the page.`);
 }
 
 /** Lists that the snapshot says have changed are asked for again, if somebody looks at them. */
@@ -104,7 +116,7 @@ function follow(): () => void {
       const overview = await get("/v1/overview");
       if (stream?.readyState !== EventSource.OPEN) heard(overview, "polling");
     } catch (error) {
-      if (error instanceof Problem) tell({ source: "away", problem: error });
+      tell({ source: "away", problem: missed(error) });
     }
   }
   function startPolling(): void {
@@ -126,7 +138,11 @@ function follow(): () => void {
     stream = opened;
     opened.addEventListener("overview", (event: MessageEvent<string>) => {
       stopPolling();
-      heard(parse(event.data) as Overview, "stream");
+      try {
+        heard(parse(event.data) as Overview, "stream");
+      } catch (error) {
+        tell({ problem: missed(error) });
+      }
     });
     opened.addEventListener("error", () => {
       startPolling();

@@ -20,6 +20,8 @@ export interface Column<T> {
   /** A CSS width; one column without a width takes what is left. */
   width?: number | string;
   align?: "right";
+  /** Keeps its width on a phone too, where columns share what there is: for buttons and instants, which are nothing when cut. */
+  keep?: boolean;
   /** Left out where the page is narrower than a phone held sideways (`sm`) or a small laptop (`md`). */
   hide?: "sm" | "md";
 }
@@ -56,10 +58,10 @@ export function DataTable<T>(props: Props<T>) {
   });
   const seen = virtual.getVirtualItems();
   const last = seen.at(-1)?.index ?? 0;
-  const { hasMore = false, busy = false, onScroll = true, more } = pages;
+  const { hasMore = false, busy = false, onScroll = true, more, error } = pages;
   useEffect(() => {
-    if (hasMore && onScroll && !busy && rows !== undefined && last >= rows.length - AHEAD) more?.();
-  }, [hasMore, onScroll, busy, last, rows, more]);
+    if (hasMore && onScroll && !busy && error == null && rows !== undefined && last >= rows.length - AHEAD) more?.();
+  }, [hasMore, onScroll, busy, error, last, rows, more]);
 
   useEffect(() => {
     if (rows !== undefined) markUsable();
@@ -90,36 +92,43 @@ export function DataTable<T>(props: Props<T>) {
     act();
   }
 
-  if (pages.error != null) return <ErrorBox error={pages.error} {...(pages.again ? { onRetry: pages.again } : {})} alone />;
-  if (rows?.length === 0) return <div className={classes.empty}>{props.empty}</div>;
+  const problem = error == null ? null : <ErrorBox error={error} {...(pages.again ? { onRetry: pages.again } : {})} alone={rows === undefined} kept={rows !== undefined} />;
+  if (rows === undefined && problem !== null) return problem;
   const above = seen[0]?.start ?? 0;
   const below = virtual.getTotalSize() - (seen.at(-1)?.end ?? 0);
   return (
-    <div ref={place} className={classes.place} data-grows={grows} onKeyDown={onKeyDown} tabIndex={-1}>
-      <table className={classes.table} aria-label={label} aria-rowcount={rows === undefined || hasMore ? -1 : rows.length + 1} aria-busy={rows === undefined || busy}>
-        <thead>
-          <tr aria-rowindex={1}>
-            {selection && <ChooseAll ids={(rows ?? []).map(rowKey)} selection={selection} />}
-            {columns.map((column) => (
-              <th key={column.id} scope="col" style={{ width: column.width }} data-align={column.align} data-hide={column.hide}>
-                {column.header}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows === undefined && <SkeletonRows columns={columns} lead={selection !== undefined} />}
-          {above > 0 && <Gap height={above} />}
-          {seen.map((item) => {
-            const row = rows?.[item.index];
-            return row === undefined ? null : (
-              <Row key={rowKey(row)} {...props} row={row} index={item.index} focusable={item.index === active} onFocus={setActive} />
-            );
-          })}
-          {below > 0 && <Gap height={below} />}
-        </tbody>
-      </table>
-    </div>
+    <>
+      {problem}
+      {rows?.length === 0 ? (
+        <div className={classes.empty}>{props.empty}</div>
+      ) : (
+        <div ref={place} className={classes.place} data-grows={grows} onKeyDown={onKeyDown} tabIndex={-1}>
+          <table className={classes.table} aria-label={label} aria-rowcount={rows === undefined || hasMore ? -1 : rows.length + 1} aria-busy={rows === undefined || busy}>
+            <thead>
+              <tr aria-rowindex={1}>
+                {selection && <ChooseAll ids={(rows ?? []).map(rowKey)} selection={selection} />}
+                {columns.map((column) => (
+                  <th key={column.id} scope="col" style={{ width: column.width }} data-align={column.align} data-hide={column.hide} data-keep={column.keep}>
+                    {column.header}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {rows === undefined && <SkeletonRows columns={columns} lead={selection !== undefined} />}
+              {above > 0 && <Gap height={above} />}
+              {seen.map((item) => {
+                const row = rows?.[item.index];
+                return row === undefined ? null : (
+                  <Row key={rowKey(row)} {...props} row={row} index={item.index} focusable={item.index === active} onFocus={setActive} />
+                );
+              })}
+              {below > 0 && <Gap height={below} />}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
   );
 }
 

@@ -16,15 +16,18 @@ interface Props {
   onRetry?: () => void;
   /** Stands in the middle of the view, where nothing else is. */
   alone?: boolean;
+  /** Below it is what came before: old, and still more than nothing. */
+  kept?: boolean;
 }
 
-export function ErrorBox({ error, onRetry, alone = false }: Props) {
+export function ErrorBox({ error, onRetry, alone = false, kept = false }: Props) {
   const problem = error instanceof Problem ? error : null;
   const title = TITLES[problem?.code ?? ""] ?? (problem === null ? "This view is broken" : "That did not work");
   const detail = problem?.message ?? (error instanceof Error ? error.message : String(error));
   return (
     <Alert color="red" variant="light" title={title} role="alert" className={alone ? classes.alone : undefined}>
       <Text size="sm">{detail}</Text>
+      {kept && <Text size="sm">What is below came before that, and is not renewed.</Text>}
       {problem === null && <Text size="sm">Reload: this page may be of another release than the API.</Text>}
       <Group mt="xs" gap="sm">
         {problem !== null && <Code>{problem.code}</Code>}

@@ -2,9 +2,8 @@
 import { Code, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
+import { Answer } from "./Answer";
 import classes from "./parts.module.css";
-import { ErrorBox } from "./ErrorBox";
-import { Waiting } from "./Waiting";
 
 type Told = Pick<Schemas["Explanation"], "summary" | "reasons">;
 
@@ -16,9 +15,14 @@ interface Props {
 
 export function Explain({ queryKey, load }: Props) {
   const found = useQuery({ queryKey, queryFn: ({ signal }) => load(signal) });
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (found.data === undefined) return <Waiting lines={3} />;
-  const { summary, reasons } = found.data;
+  return (
+    <Answer of={found} lines={3}>
+      {(told) => <Reasons told={told} />}
+    </Answer>
+  );
+}
+
+function Reasons({ told: { summary, reasons } }: { told: Told }) {
   const first = reasons[0]?.text === summary ? reasons[0] : undefined;
   const rest = first === undefined ? reasons : reasons.slice(1);
   return (

@@ -8,6 +8,7 @@ import { useDebouncedCallback } from "@mantine/hooks";
 import { useEffect, useState, type ReactNode } from "react";
 import { Glyph } from "./Glyph";
 import classes from "./parts.module.css";
+import { useUnderstood } from "./Understood";
 import { useUrl } from "./useUrl";
 
 /** A row of filters, with a way to leave them all. */
@@ -70,6 +71,11 @@ interface ChoiceProps {
 
 export function ChoiceFilter({ name, label, options, all = "All", width = 170 }: ChoiceProps) {
   const url = useUrl();
+  useUnderstood(
+    name,
+    label,
+    options.map((one) => (typeof one === "string" ? one : one.value)),
+  );
   return (
     <Select
       label={label}

@@ -1,6 +1,7 @@
 /** An instant as a filter: typed in the chosen zone, in the URL as ISO 8601 in UTC. */
 import { TextInput } from "@mantine/core";
 import { zone } from "../app/prefs";
+import { INSTANT, useUnderstood } from "./Understood";
 import { useUrl } from "./useUrl";
 
 interface Props {
@@ -12,10 +13,12 @@ export function TimeFilter({ name, label }: Props) {
   const url = useUrl();
   const shown = zone.use();
   const there = url.one(name);
+  useUnderstood(name, label, INSTANT);
   return (
     <TextInput
       type="datetime-local"
       step={1}
+      max="9999-12-31T23:59:59"
       w={190}
       label={`${label}${shown === "utc" ? ", UTC" : ""}`}
       value={there === "" ? "" : fieldText(there, shown)}

@@ -21,6 +21,7 @@ interface Options<T, P extends PageOf<T>> {
 export interface Pages<T, P = PageOf<T>> {
   /** The pages as they came, where they say more than their items. */
   pages: readonly P[];
+  /** What came last; a problem that came later takes nothing away. */
   rows: T[] | undefined;
   error: unknown;
   busy: boolean;
@@ -47,7 +48,7 @@ export function usePages<T, P extends PageOf<T> = PageOf<T>>(options: Options<T,
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.items), [found.data]);
   return {
     pages: found.data?.pages ?? [],
-    rows: found.error ? undefined : rows,
+    rows,
     error: found.error,
     busy: found.isFetchingNextPage || found.isPlaceholderData,
     hasMore: found.hasNextPage,
@@ -55,6 +56,6 @@ export function usePages<T, P extends PageOf<T> = PageOf<T>>(options: Options<T,
     more: () => {
       if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
     },
-    again: () => void found.refetch(),
+    again: () => void (found.isFetchNextPageError ? found.fetchNextPage() : found.refetch()),
   };
 }

@@ -41,7 +41,7 @@ function Account({ id }: { id: string }) {
   if (account === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack>
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <Facts of={factsOf(account)} />
       <Group gap="xs">
         <Button component={Link} href={`/trackers?account=${encodeURIComponent(id)}`} variant="default">

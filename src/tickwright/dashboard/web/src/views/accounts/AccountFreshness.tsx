@@ -3,13 +3,12 @@ import { Stack } from "@mantine/core";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { get, type Schemas } from "../../api/client";
+import { Answer } from "../../parts/Answer";
 import { Chart } from "../../parts/Chart";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { count, percent, rate } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { Meter } from "../../parts/Meter";
-import { Waiting } from "../../parts/Waiting";
 import classes from "./accounts.module.css";
 import { budgetTone, exact } from "./figures";
 
@@ -115,8 +114,9 @@ function Series({ id, objective }: { id: string; objective: number }) {
     ],
     [slices, objective],
   );
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (found.data === undefined) return <Waiting lines={5} />;
-  if (at.length < 2) return null;
-  return <Chart label={`Share of stale polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />;
+  return (
+    <Answer of={found} lines={5}>
+      {() => at.length >= 2 && <Chart label={`Share of stale polls of ${id}, slice by slice of five minutes`} at={at} lines={lines} format={percent} />}
+    </Answer>
+  );
 }

@@ -8,6 +8,7 @@ import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { StateBadge, type Tone } from "../../parts/StateBadge";
 import { usePages } from "../../parts/usePages";
+import { Checked } from "../../parts/Understood";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { AlertDrawer } from "./AlertDrawer";
@@ -25,6 +26,7 @@ const COLUMNS: Column<Alert>[] = [
   { id: "who", header: "Looked after by", width: 130, hide: "sm", cell: (one) => <span title={one.acknowledged_note ?? ""}>{one.acknowledged_by}</span> },
   { id: "resolved", header: "Resolved", width: 130, hide: "md", cell: (one) => <Instant at={one.resolved_at} ago /> },
 ];
+const STATES = ["resolved", "all"] as const;
 
 export default function AlertsView() {
   const url = useUrl();
@@ -38,6 +40,7 @@ export default function AlertsView() {
   const open = pages.rows?.find((one) => one.id === url.one("alert"));
   return (
     <View title="Alerts">
+      <Checked name="state" label="State" possible={STATES} />
       <SegmentedControl
         aria-label="State"
         style={{ alignSelf: "flex-start" }}

@@ -43,7 +43,7 @@ export default function ReceiversView() {
       <DataTable
         label="Receivers of alerts"
         columns={COLUMNS}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.name}
         onOpen={(one) => url.set({ receiver: one.name }, true)}
         openKey={url.one("receiver")}

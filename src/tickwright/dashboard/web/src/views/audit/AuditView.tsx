@@ -13,7 +13,7 @@ import { differencesOf } from "./differences";
 type Line = Schemas["AuditView"];
 
 const COLUMNS: Column<Line>[] = [
-  { id: "at", header: "When", width: 170, cell: (one) => <Instant at={one.at} /> },
+  { id: "at", header: "When", width: 170, keep: true, cell: (one) => <Instant at={one.at} /> },
   { id: "actor", header: "Who", width: 140, cell: (one) => <span title={one.actor}>{one.actor}</span> },
   { id: "action", header: "Action", width: 170, cell: (one) => <span title={one.action}>{one.action}</span> },
   { id: "subject", header: "Subject", width: 220, hide: "sm", cell: (one) => <span title={one.subject}>{one.subject}</span> },

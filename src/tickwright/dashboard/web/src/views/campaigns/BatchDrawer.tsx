@@ -44,7 +44,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
   if (batch === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack gap="lg">
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <BatchActions kind={kind} batch={batch} />
       <Facts of={factsOf(batch)} />
       <Section title="Why it runs, or does not">

@@ -17,12 +17,12 @@ export function Versions({ kind, batch }: { kind: Kind; batch: BatchDetail }) {
     load: (cursor, signal) => versionsOf(kind, batch.name, cursor, signal),
     every: false,
   });
-  if (pages.error != null) return <ErrorBox error={pages.error} onRetry={pages.again} />;
-  if (pages.rows === undefined) return <Waiting lines={2} />;
+  if (pages.rows === undefined) return pages.error ? <ErrorBox error={pages.error} onRetry={pages.again} /> : <Waiting lines={2} />;
   const numbers = pages.rows.map((one) => one.version);
   const [from, to] = [Number(url.one("from") || batch.version - 1), Number(url.one("to") || batch.version)];
   return (
     <>
+      {pages.error != null && <ErrorBox error={pages.error} onRetry={pages.again} kept />}
       <ul className={classes.versions}>
         {pages.rows.map((one) => (
           <li key={one.version}>
@@ -58,8 +58,7 @@ function Differences({ kind, name, from, to }: { kind: Kind; name: string; from:
     queryFn: ({ signal }) => Promise.all([versionOf(kind, name, from, signal), versionOf(kind, name, to, signal)]),
     staleTime: Infinity,
   });
-  if (found.error !== null) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (found.data === undefined) return <Waiting lines={2} />;
+  if (found.data === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={2} />;
   const all = differencesOf(found.data[0].definition, found.data[1].definition);
   if (all.length === 0) return <p className={classes.quiet}>Nothing differs.</p>;
   return (

@@ -2,6 +2,7 @@
 import { SegmentedControl } from "@mantine/core";
 import { useOverview } from "../../app/live";
 import { count } from "../../parts/Figure";
+import { Checked } from "../../parts/Understood";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { kindOf, WORDS, type Kind } from "./kinds";
@@ -24,6 +25,7 @@ export default function DeadLettersView() {
   const change = (value: string) => url.set({ kind: value === "job" ? null : value, subject: null, letter: null });
   return (
     <View title="Dead letters">
+      <Checked name="kind" label="Kind" possible={KINDS} />
       <SegmentedControl aria-label="Kind" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={kind} onChange={change} data={tabs} />
       {kind === "job" || kind === "outbox" ? <StoredLetters key={kind} kind={kind} /> : <QueuedLetters key={kind} kind={kind} />}
     </View>

@@ -24,7 +24,7 @@ export const WORDS: Record<Kind, Words> = {
 
 /** Return the kind that the URL names; jobs without one. */
 export function kindOf(text: string): Kind {
-  return text in WORDS ? (text as Kind) : "job";
+  return Object.hasOwn(WORDS, text) ? (text as Kind) : "job";
 }
 
 /** A dead letter of a queue. */

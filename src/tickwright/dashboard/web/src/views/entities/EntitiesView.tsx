@@ -39,7 +39,7 @@ function Modules({ of: one }: { of: Standing }) {
 
 function filterOf(url: Url) {
   const enabled = url.one("enabled");
-  return { q: url.one("q") || undefined, module: url.one("module") || undefined, enabled: enabled === "" ? undefined : enabled === "yes" };
+  return { q: url.one("q") || undefined, module: url.one("module") || undefined, enabled: enabled === "yes" ? true : enabled === "no" ? false : undefined };
 }
 
 export default function EntitiesView() {

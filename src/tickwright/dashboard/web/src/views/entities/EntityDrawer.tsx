@@ -42,7 +42,7 @@ function Shown({ code }: { code: string }) {
   const chosen = one.modules.find((module) => module.name === url.one("of")) ?? one.modules[0];
   return (
     <Stack gap="lg">
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       {isAdmin && <FlipButton entity={one} />}
       <Facts
         of={[

@@ -39,7 +39,7 @@ function Shown({ id }: { id: string }) {
   if (one === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack gap="lg">
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <ExecutionActions execution={one} />
       <Progress of={one} />
       <Facts of={factsOf(one)} />

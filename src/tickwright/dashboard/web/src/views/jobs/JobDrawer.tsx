@@ -4,8 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
+import { Answer } from "../../parts/Answer";
 import { Duration } from "../../parts/Duration";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Explain } from "../../parts/Explain";
 import { Facts } from "../../parts/Facts";
 import { Instant } from "../../parts/Instant";
@@ -13,7 +13,6 @@ import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { Section } from "../../parts/View";
-import { Waiting } from "../../parts/Waiting";
 import { JobActions } from "./JobActions";
 import { Timeline } from "./Timeline";
 
@@ -34,9 +33,7 @@ function JobById({ id }: { id: string }) {
     queryFn: ({ signal }) => get("/v1/jobs/{job_id}", { path: { job_id: id }, signal }),
     refetchInterval: held ? false : 2_000,
   });
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (found.data === undefined) return <Waiting />;
-  return <Shown job={found.data} />;
+  return <Answer of={found}>{(job) => <Shown job={job} />}</Answer>;
 }
 
 function Shown({ job }: { job: Job }) {
@@ -56,6 +53,11 @@ function Shown({ job }: { job: Job }) {
       <Section title="Payload">
         <Json label="payload" value={job.payload} hidden={job.payload_hidden} />
       </Section>
+      {job.traceparent != null && (
+        <Section title="Trace">
+          <Json label="traceparent" value={job.traceparent} verbatim />
+        </Section>
+      )}
       {job.progress != null && (
         <Section title="Progress">
           <Json label="progress" value={job.progress} />

@@ -3,6 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
 import { count } from "../../parts/Figure";
+import { useUnderstood } from "../../parts/Understood";
 import { useUrl } from "../../parts/useUrl";
 import type { JobFilter } from "./filter";
 import { STATES } from "./filter";
@@ -12,6 +13,7 @@ type Counts = Schemas["JobCounts"];
 
 export function StateTabs({ filter }: { filter: JobFilter & { worker?: string } }) {
   const url = useUrl();
+  useUnderstood("state", "State", STATES);
   const held = updating.use() === "held";
   const { status: _, ...others } = filter;
   const found = useQuery({

@@ -32,7 +32,7 @@ function columns(onMade: (key: string) => void): Column<Key>[] {
     { id: "state", header: "State", width: 100, hide: "sm", cell: (one) => <StateBadge state={stateOf(one)} /> },
     { id: "made", header: "Made", width: 170, hide: "md", cell: (one) => <Instant at={one.created_at} /> },
     { id: "ends", header: "Ends", width: 130, hide: "sm", cell: (one) => <Instant at={one.revoked_at ?? one.expires_at} ago /> },
-    { id: "does", header: "", width: 172, cell: (one) => stateOf(one) === "active" && <Actions apiKey={one} onMade={onMade} /> },
+    { id: "does", header: "", width: 172, keep: true, cell: (one) => stateOf(one) === "active" && <Actions apiKey={one} onMade={onMade} /> },
   ];
 }
 
@@ -53,7 +53,7 @@ export default function KeysView() {
       <DataTable
         label="API keys"
         columns={columns(setMade)}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.id}
         empty={<EmptyState title="No key matches">Leave out a filter, or make a key.</EmptyState>}
       />

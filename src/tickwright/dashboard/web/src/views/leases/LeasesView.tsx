@@ -39,7 +39,7 @@ function columns(may: boolean): Column<Lease>[] {
     { id: "name", header: "Lease", width: 160, cell: (one) => <span title={one.job_name}>{one.job_name}</span> },
     { id: "state", header: "State", width: 96, cell: (one) => <State lease={one} /> },
     { id: "owner", header: "Owner", width: 170, cell: (one) => <Owner lease={one} /> },
-    { id: "fence", header: "Fence", width: 64, align: "right", cell: (one) => one.version },
+    { id: "fence", header: "Fence", width: 64, align: "right", hide: "sm", cell: (one) => one.version },
     { id: "since", header: "Held since", width: 130, hide: "sm", cell: (one) => (one.held ? <Instant at={one.last_started_at} ago /> : "–") },
     { id: "until", header: "Deadline", width: 110, hide: "sm", cell: (one) => (one.running ? <Instant at={one.lease_until} ago /> : "–") },
     { id: "guards", header: "What only its holder does", hide: "md", cell: (one) => <span title={one.guards}>{one.guards}</span> },
@@ -87,7 +87,7 @@ export default function LeasesView() {
       <DataTable
         label="Leases of the control loops"
         columns={columns(may)}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.job_name}
         empty={
           all?.length === 0 ? (

@@ -2,10 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating, zone } from "../../app/prefs";
-import { ErrorBox } from "../../parts/ErrorBox";
+import { Answer } from "../../parts/Answer";
 import { count } from "../../parts/Figure";
 import { Instant, instantText } from "../../parts/Instant";
-import { Waiting } from "../../parts/Waiting";
 import classes from "./modules.module.css";
 
 type Row = Schemas["ModuleWindows"];
@@ -28,9 +27,15 @@ export function Matrix({ hours, module, polledOnly = false }: Props) {
     queryFn: ({ signal }) => get("/v1/fanout/windows", { query: { hours, module }, signal }),
     refetchInterval: held ? false : 5_000,
   });
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (found.data === undefined) return <Waiting lines={4} />;
-  const rows = found.data.modules.filter((one) => !polledOnly || one.expected > 0 || one.windows.some((window) => window.state !== "idle" && window.state !== "open"));
+  return (
+    <Answer of={found} lines={4}>
+      {(windows) => <Lines of={windows.modules} hours={hours} polledOnly={polledOnly} />}
+    </Answer>
+  );
+}
+
+function Lines({ of: modules, hours, polledOnly }: { of: Row[]; hours: number; polledOnly: boolean }) {
+  const rows = modules.filter((one) => !polledOnly || one.expected > 0 || one.windows.some((window) => window.state !== "idle" && window.state !== "open"));
   if (rows.length === 0) return null;
   return (
     <div className={classes.matrix}>

@@ -45,6 +45,7 @@ function Shown({ name }: { name: string }) {
   if (one === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={8} />;
   return (
     <Stack gap="lg">
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       {isAdmin && <Actions module={one} />}
       {one.gated && (
         <Alert variant="light" title="It has a gate">

@@ -56,7 +56,7 @@ export function Destinations() {
       <DataTable
         label="Destinations, the stuck and the oldest first"
         columns={columns(may)}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.destination}
         empty={
           all?.length === 0 ? (

@@ -5,6 +5,7 @@ import { useOverview } from "../../app/live";
 import { spoken } from "../../parts/Duration";
 import { count, rate } from "../../parts/Figure";
 import { Tile, Tiles } from "../../parts/Panel";
+import { Checked } from "../../parts/Understood";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { Destinations } from "./Destinations";
@@ -18,12 +19,14 @@ const PARTS = [
   { value: "relays", label: "Poll relays" },
   { value: "partitions", label: "Poll partitions" },
 ];
+const NAMED = PARTS.map((part) => part.value).filter((value) => value !== "");
 
 export default function OutboxView() {
   const url = useUrl();
   const part = url.one("part");
   return (
     <View title="Outbox">
+      <Checked name="part" label="Part" possible={NAMED} />
       <Lag />
       <SegmentedControl aria-label="Part" style={{ alignSelf: "flex-start", maxWidth: "100%", overflowX: "auto" }} value={part} onChange={(value) => url.set({ part: value })} data={PARTS} />
       {part === "messages" ? <Messages /> : part === "relays" ? <PollRelays /> : part === "partitions" ? <PollPartitions /> : <Destinations />}

@@ -27,7 +27,7 @@ export function PollPartitions() {
     <DataTable
       label="Partitions of polls"
       columns={COLUMNS}
-      pages={{ rows: found.error ? undefined : found.data?.items, error: found.error, again: () => void found.refetch() }}
+      pages={{ rows: found.data?.items, error: found.error, again: () => void found.refetch() }}
       rowKey={(one) => `${one.topic}/${one.partition}`}
       empty={<EmptyState title="No poll went to Kafka within a week">Without TICKWRIGHT_KAFKA_BOOTSTRAP polls stay inside PostgreSQL; the relays show what waits.</EmptyState>}
     />

@@ -5,17 +5,16 @@ import { useState } from "react";
 import { get, post, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
 import { useMay } from "../../app/session";
+import { Answer } from "../../parts/Answer";
 import { useConfirm } from "../../parts/Confirm";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
 import { useAction } from "../../parts/useAction";
 import { useUrl } from "../../parts/useUrl";
-import { Waiting } from "../../parts/Waiting";
 
 type Relay = Schemas["PollRelayView"];
 
@@ -55,7 +54,7 @@ export function PollRelays() {
       <DataTable
         label="Relays of polls"
         columns={columns(may, (number) => url.set({ shard: String(number) }, true))}
-        pages={{ rows: found.error ? undefined : found.data?.items, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows: found.data?.items, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => String(one.shard)}
         empty={<EmptyState title="No relay of polls">Polls are relayed by processes with the role relay: <code>tickwright run relay</code>.</EmptyState>}
       />
@@ -88,18 +87,14 @@ function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
   return (
     <Stack>
       <NumberInput label="All batches up to this one are published" placeholder="the last that is certain" allowDecimal={false} min={0} value={position} onChange={setPosition} />
-      {looked.error ? (
-        <ErrorBox error={looked.error} onRetry={() => void looked.refetch()} />
-      ) : looked.data === undefined ? (
-        <Waiting lines={3} />
-      ) : (
-        <Facts of={[["Would agree on batch", count(looked.data.adopted)], ["Taken as published", count(looked.data.counted)], ["Sent again", count(looked.data.sent_again)]]} />
-      )}
+      <Answer of={looked} lines={3}>
+        {(would) => <Facts of={[["Would agree on batch", count(would.adopted)], ["Taken as published", count(would.counted)], ["Sent again", count(would.sent_again)]]} />}
+      </Answer>
       <Group justify="flex-end" gap="xs">
         <Button variant="default" onClick={onClose}>
           Leave it
         </Button>
-        <Button disabled={looked.data === undefined || looked.isFetching} loading={action.isPending} onClick={() => looked.data && void ask(looked.data)}>
+        <Button disabled={looked.data === undefined || looked.isFetching || looked.isError} loading={action.isPending} onClick={() => looked.data && void ask(looked.data)}>
           Reconcile
         </Button>
       </Group>

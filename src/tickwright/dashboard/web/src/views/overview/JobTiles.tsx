@@ -21,6 +21,7 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
     <Tiles>
       <Tile
         title="Due"
+        to="/jobs?state=pending"
         value={count(jobs.due, jobs.capped_at)}
         below={jobs.due > 0 ? `the oldest for ${spoken(jobs.oldest_due_s)}` : "nothing waits for a worker"}
         tone={jobs.oldest_due_s > 60 ? "bad" : undefined}
@@ -32,19 +33,21 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         below={late === null ? "no start in the last minute" : `p50 ${bucket(late.p50_s)}, ${count(late.starts)} starts`}
         tone={late !== null && (late.p99_s === null || late.p99_s > LATE_S) ? "warn" : undefined}
       />
-      <Tile title="Started per s" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} run now`} />
+      <Tile title="Started per s" to="/jobs?state=processing" value={perSecond(jobs.started_per_s)} below={`${count(jobs.running)} run now`} />
       <Tile
         title="Completed per s"
+        to="/jobs?state=completed"
         value={perSecond(ended?.completed ?? null)}
         below={ended === null ? "" : `${rate(ended.retried ?? 0)} retried, ${rate(ended.cancelled ?? 0)} cancelled`}
       />
       <Tile
         title="Failed per s"
+        to="/jobs?state=failed"
         value={perSecond(ended?.failed ?? null)}
         below={ended === null ? "" : `${rate(ended.given_back ?? 0)} given back`}
         tone={(ended?.failed ?? 0) > 0 ? "bad" : undefined}
       />
-      <Tile title="Upcoming" value={count(jobs.waiting, jobs.capped_at)} below="not due yet" />
+      <Tile title="Upcoming" to="/jobs?state=pending" value={count(jobs.waiting, jobs.capped_at)} below="not due yet" />
     </Tiles>
   );
 }

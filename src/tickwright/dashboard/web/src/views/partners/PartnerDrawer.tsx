@@ -39,6 +39,7 @@ function One({ name }: { name: string }) {
   if (partner === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack>
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <PartnerNow partner={partner}>
         <Group gap="xs">
           <Button component={Link} href={`/trackers?partner=${encodeURIComponent(name)}`} variant="default">

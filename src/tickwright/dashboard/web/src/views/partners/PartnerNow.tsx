@@ -18,13 +18,15 @@ import classes from "./partners.module.css";
 
 type Partner = Schemas["PartnerView"];
 type Figures = Schemas["PartnerFigures"];
+/** Calls are counted between two looks, and processes tell theirs every two seconds. */
+const EVERY_MS = 3_000;
 
 export function PartnerNow({ partner, children }: { partner: Partner; children: ReactNode }) {
   const { name } = partner;
   const found = useQuery({
     queryKey: ["partners", "figures", name],
     queryFn: ({ signal }) => get("/v1/partners/{name}/figures", { path: { name }, signal }),
-    refetchInterval: 3_000,
+    refetchInterval: EVERY_MS,
   });
   const figures = found.data;
   if (figures === undefined) {
@@ -37,6 +39,7 @@ export function PartnerNow({ partner, children }: { partner: Partner; children: 
   }
   return (
     <Stack>
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <Facts
         of={[
           ["State", <StateBadge key="state" {...stateOf(partner, figures)} />],
@@ -52,7 +55,7 @@ export function PartnerNow({ partner, children }: { partner: Partner; children: 
         <Quota figures={figures} />
       </Section>
       <Section title="Calls of the last five minutes">
-        <Calls calls={figures.calls} />
+        <Calls figures={figures} />
       </Section>
       <Section title="Breaker and quiet hours">
         <Facts of={stops(figures)} />
@@ -95,8 +98,14 @@ function Quota({ figures }: { figures: Figures }) {
   );
 }
 
-function Calls({ calls }: { calls: Figures["calls"] }) {
-  if (calls === null) return <p className={classes.none}>Counting: the first figures come in a few seconds.</p>;
+function Calls({ figures: { at, calls } }: { figures: Figures }) {
+  if (calls === null) {
+    return (
+      <p className={classes.none}>
+        Nobody looked for five minutes, so calls are counted from <Instant at={at} /> on; the first figures come in a few seconds.
+      </p>
+    );
+  }
   return (
     <Facts
       of={[

@@ -25,27 +25,34 @@ interface Row {
 
 /** So many partners are asked for their figures at once; the drawer has those of any. */
 const FIGURES_MAX = 50;
+/** Who looks first gets no calls; the second look, which has some, is not far. */
+const FIRST_MS = 2_000;
 
 const COLUMNS: Column<Row>[] = [
   { id: "name", header: "Partner", width: 170, cell: ({ partner }) => <span title={partner.name}>{partner.name}</span> },
   { id: "state", header: "State", width: 140, cell: ({ partner, figures }) => <StateBadge {...stateOf(partner, figures)} /> },
   { id: "until", header: "Until", width: 110, hide: "sm", cell: ({ figures }) => <Instant at={figures?.state_until} ago /> },
   { id: "quota", header: "Quota used", cell: ({ figures }) => figures && <QuotaBar name={figures.name} quota={figures.quota} /> },
-  { id: "throttled", header: "429 share", width: 96, align: "right", hide: "sm", cell: ({ figures }) => share(figures?.calls?.throttled_share) },
-  { id: "failed", header: "Errors", width: 80, align: "right", hide: "md", cell: ({ figures }) => share(figures?.calls?.failed_share) },
+  { id: "throttled", header: "429 share", width: 96, align: "right", hide: "sm", cell: ({ figures }) => share(figures, "throttled_share") },
+  { id: "failed", header: "Errors", width: 80, align: "right", hide: "md", cell: ({ figures }) => share(figures, "failed_share") },
   { id: "waiting", header: "Waiting polls", width: 110, align: "right", hide: "md", cell: ({ figures }) => figures && `${count(figures.waiting.polls)}${figures.waiting.capped ? "+" : ""}` },
   { id: "called", header: "Called by", width: 100, hide: "md", cell: ({ partner }) => partner.called_by ?? "nobody" },
   { id: "rate", header: "Calls/s", width: 80, align: "right", hide: "sm", cell: ({ figures }) => (figures?.quota.calls_per_s == null ? "–" : rate(figures.quota.calls_per_s)) },
 ];
 
-const share = (value: number | null | undefined) => (value == null ? "–" : percent(value));
+/** Calls are counted between two looks: the first one begins to. */
+function share(figures: Figures | undefined, name: "throttled_share" | "failed_share") {
+  if (figures?.calls === null) return <span title="Calls are counted between two looks; this was the first for five minutes">counting</span>;
+  const value = figures?.calls?.[name];
+  return value == null ? "–" : percent(value);
+}
 
 function useFigures(names: readonly string[], held: boolean) {
   return useQueries({
     queries: names.slice(0, FIGURES_MAX).map((name) => ({
       queryKey: ["partners", "figures", name],
       queryFn: ({ signal }: { signal: AbortSignal }) => get("/v1/partners/{name}/figures", { path: { name }, signal }),
-      refetchInterval: held ? (false as const) : 5_000,
+      refetchInterval: ({ state }: { state: { data: Figures | undefined } }) => (held ? (false as const) : state.data?.calls === null ? FIRST_MS : 5_000),
     })),
     combine: (found: UseQueryResult<Figures>[]) => new Map(found.flatMap(({ data }) => (data === undefined ? [] : [[data.name, data] as const]))),
   });
@@ -73,7 +80,7 @@ export default function PartnersView() {
       <DataTable
         label="Partners by name"
         columns={COLUMNS}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(row) => row.partner.name}
         onOpen={(row) => url.set({ partner: row.partner.name }, true)}
         openKey={url.one("partner")}

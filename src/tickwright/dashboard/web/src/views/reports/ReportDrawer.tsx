@@ -43,7 +43,7 @@ function Shown({ id }: { id: string }) {
   if (one === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack gap="lg">
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <Group gap="xs">
         <Download report={one} />
         <CancelButton report={one} />

@@ -32,7 +32,7 @@ const COLUMNS: Column<Report>[] = [
   { id: "rows", header: "Rows", width: 84, align: "right", hide: "md", cell: (one) => (one.rows === null ? "–" : count(one.rows)) },
   { id: "bytes", header: "Size", width: 84, align: "right", hide: "md", cell: (one) => (one.bytes === null ? "–" : bytes(one.bytes)) },
   { id: "format", header: "Format", width: 76, hide: "md", cell: (one) => one.format },
-  { id: "file", header: "File", width: 104, cell: (one) => <Download report={one} small /> },
+  { id: "file", header: "File", width: 104, keep: true, cell: (one) => <Download report={one} small /> },
 ];
 
 function filterOf(url: Url) {

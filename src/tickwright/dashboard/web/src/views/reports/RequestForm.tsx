@@ -48,8 +48,7 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
     touches: ["reports"],
     quiet: true,
   });
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (parameters === undefined) return <Waiting lines={3} />;
+  if (parameters === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={3} />;
   const field = (name: keyof typeof more, label: string, placeholder: string) => (
     <TextInput label={label} placeholder={placeholder} value={more[name]} onChange={(event) => setMore({ ...more, [name]: event.currentTarget.value })} />
   );

@@ -5,15 +5,14 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { del, get, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
+import { Answer } from "../../parts/Answer";
 import { useConfirm } from "../../parts/Confirm";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { Instant } from "../../parts/Instant";
 import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { useAction } from "../../parts/useAction";
 import { Section } from "../../parts/View";
-import { Waiting } from "../../parts/Waiting";
 import { TypeForm } from "./TypeForm";
 
 interface Props {
@@ -30,11 +29,16 @@ export function TypeDrawer({ name, onClose }: Props) {
 }
 
 function Shown({ name, onClose }: Props) {
-  const isAdmin = useMay("admin");
   const found = useQuery({ queryKey: ["report-types", "one", name], queryFn: ({ signal }) => get("/v1/report-types/{name}", { path: { name }, signal }) });
-  const one = found.data;
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} />;
-  if (one === undefined) return <Waiting lines={8} />;
+  return (
+    <Answer of={found} lines={8}>
+      {(one) => <One type={one} onClose={onClose} />}
+    </Answer>
+  );
+}
+
+function One({ type: one, onClose }: { type: Schemas["ReportTypeDetail"]; onClose: () => void }) {
+  const isAdmin = useMay("admin");
   return (
     <Stack gap="lg">
       {isAdmin && <Actions type={one} onClose={onClose} />}
@@ -45,7 +49,7 @@ function Shown({ name, onClose }: Props) {
           ["Format", one.format],
           ["Set by", one.set_by],
           ["Changed", <Instant key="changed" at={one.updated_at} />],
-          ["Its reports", <Link key="reports" href={`/reports?type=${encodeURIComponent(name)}`}>show</Link>],
+          ["Its reports", <Link key="reports" href={`/reports?type=${encodeURIComponent(one.name)}`}>show</Link>],
         ]}
       />
       <Section title="Definition">

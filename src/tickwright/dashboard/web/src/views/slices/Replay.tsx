@@ -5,15 +5,14 @@ import { useState } from "react";
 import { post, type Schemas } from "../../api/client";
 import { zone } from "../../app/prefs";
 import { useMay } from "../../app/session";
+import { Answer } from "../../parts/Answer";
 import { useConfirm } from "../../parts/Confirm";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
 import { fieldText } from "../../parts/TimeFilter";
 import { useAction } from "../../parts/useAction";
 import { useUrl } from "../../parts/useUrl";
-import { Waiting } from "../../parts/Waiting";
 import { now } from "../../app/clock";
 
 const HOUR_MS = 3_600_000;
@@ -70,18 +69,14 @@ function Range({ from, to, onClose }: { from: string; to: string; onClose: () =>
         <TimeField label="Before" name="until" at={to} />
       </Group>
       <Checkbox label="The topic has lost what was not read: count that as missing too" checked={lost} onChange={(event) => setLost(event.currentTarget.checked)} />
-      {counted.error ? (
-        <ErrorBox error={counted.error} onRetry={() => void counted.refetch()} />
-      ) : counted.data === undefined ? (
-        <Waiting lines={4} />
-      ) : (
-        <Counted found={counted.data} />
-      )}
+      <Answer of={counted} lines={4}>
+        {(found) => <Counted found={found} />}
+      </Answer>
       <Group justify="flex-end" gap="xs">
         <Button variant="default" onClick={onClose}>
           Leave it
         </Button>
-        <Button disabled={counted.isFetching || !counted.data?.trackers} loading={action.isPending} onClick={() => counted.data && void replay(counted.data)}>
+        <Button disabled={counted.isFetching || counted.isError || !counted.data?.trackers} loading={action.isPending} onClick={() => counted.data && void replay(counted.data)}>
           {counted.data ? `Poll ${trackers(counted.data.trackers)} again` : "Counting"}
         </Button>
       </Group>

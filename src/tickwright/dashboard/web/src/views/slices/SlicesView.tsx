@@ -7,14 +7,14 @@ import { get } from "../../api/client";
 import { now as serverNow } from "../../app/clock";
 import { updating } from "../../app/prefs";
 import { markUsable } from "../../app/usable";
+import { Answer } from "../../parts/Answer";
 import { EmptyState } from "../../parts/EmptyState";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { count } from "../../parts/Figure";
 import { ChoiceFilter, Filters } from "../../parts/Filters";
 import { TimeFilter } from "../../parts/TimeFilter";
+import { Checked } from "../../parts/Understood";
 import { useUrl, type Url } from "../../parts/useUrl";
 import { View } from "../../parts/View";
-import { Waiting } from "../../parts/Waiting";
 import { usePartnerNames } from "../partners/names";
 import { beginOf, gridOf, MEASURES, placeOf, strengths, type Heat } from "./heat";
 import { HeatMap } from "./HeatMap";
@@ -24,6 +24,7 @@ import { Differences } from "./Differences";
 import classes from "./slices.module.css";
 
 const NAMES = ["partner", "step", "from", "to"] as const;
+const FIGURES = MEASURES.map((one) => one.value);
 const STEPS = ["1", "15", "60"] as const;
 type Step = "1" | "5" | "15" | "60";
 
@@ -57,6 +58,7 @@ export default function SlicesView() {
   }, [found.data]);
   return (
     <View title="Slices" actions={<Replay />}>
+      <Checked name="figure" label="Figure" possible={FIGURES} />
       <Filters names={NAMES}>
         <ChoiceFilter name="partner" label="Partner" options={partners} />
         <ChoiceFilter name="step" label="A cell is" all="5 minutes" width={130} options={STEPS.map((step) => ({ value: step, label: STEP_NAMES[step] }))} />
@@ -70,15 +72,15 @@ export default function SlicesView() {
         onChange={(figure) => url.set({ figure: figure === "expected" ? null : figure })}
         data={MEASURES.map(({ value, label }) => ({ value, label }))}
       />
-      {found.error !== null ? (
-        <ErrorBox error={found.error} onRetry={() => void found.refetch()} alone />
-      ) : found.data === undefined ? (
-        <Waiting lines={14} />
-      ) : found.data.cells.length === 0 ? (
-        <EmptyState title="Nothing stood in these slices">Trackers stand in slices once they are placed: choose another range or partner, or register trackers.</EmptyState>
-      ) : (
-        <Map heat={found.data} />
-      )}
+      <Answer of={found} lines={14} alone>
+        {(heat) =>
+          heat.cells.length === 0 ? (
+            <EmptyState title="Nothing stood in these slices">Trackers stand in slices once they are placed: choose another range or partner, or register trackers.</EmptyState>
+          ) : (
+            <Map heat={heat} />
+          )
+        }
+      </Answer>
     </View>
   );
 }

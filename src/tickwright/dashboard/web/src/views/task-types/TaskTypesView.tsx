@@ -74,7 +74,7 @@ export default function TaskTypesView() {
       <DataTable
         label="Task types by name"
         columns={COLUMNS}
-        pages={{ rows: types.error ? undefined : rows, error: types.error, again: () => void types.refetch() }}
+        pages={{ rows, error: types.error, again: () => void types.refetch() }}
         rowKey={(row) => row.name}
         onOpen={(row) => url.set({ type: row.name }, true)}
         openKey={url.one("type")}

@@ -37,7 +37,7 @@ function Tracker({ id }: { id: string }) {
   if (tracker === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
   return (
     <Stack>
-      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} />}
+      {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
       <Facts of={factsOf(tracker)} />
       <Group gap="xs">
         <Button component={Link} href={`/accounts?account=${encodeURIComponent(tracker.account_id)}`} variant="default">

@@ -4,9 +4,9 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { get, post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
+import { Answer } from "../../parts/Answer";
 import { useConfirm } from "../../parts/Confirm";
 import { DataTable, type Column } from "../../parts/DataTable";
-import { ErrorBox } from "../../parts/ErrorBox";
 import { Facts } from "../../parts/Facts";
 import { count } from "../../parts/Figure";
 import { Instant } from "../../parts/Instant";
@@ -15,7 +15,6 @@ import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
 import { useAction } from "../../parts/useAction";
 import { Section } from "../../parts/View";
-import { Waiting } from "../../parts/Waiting";
 import { Holds } from "./Holds";
 import { figuresOf, jobsOf, stateOf, typesOf, type TypeFigures } from "./facts";
 
@@ -35,8 +34,11 @@ function Session({ id }: { id: string }) {
     queryFn: ({ signal }) => get("/v1/workers/{worker}", { path: { worker: id }, signal }),
     refetchInterval: 3_000,
   });
-  if (found.data !== undefined) return <One worker={found.data} />;
-  return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={12} />;
+  return (
+    <Answer of={found} lines={12}>
+      {(worker) => <One worker={worker} />}
+    </Answer>
+  );
 }
 
 function One({ worker }: { worker: Worker }) {

@@ -59,7 +59,7 @@ export default function WorkersView() {
       <DataTable
         label="Worker sessions, newest first"
         columns={COLUMNS}
-        pages={{ rows: found.error ? undefined : rows, error: found.error, again: () => void found.refetch() }}
+        pages={{ rows, error: found.error, again: () => void found.refetch() }}
         rowKey={(one) => one.id}
         onOpen={(one) => url.set({ worker: one.id }, true)}
         openKey={url.one("worker")}

@@ -2,10 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get } from "../../../api/client";
-import { ErrorBox } from "../../../parts/ErrorBox";
+import { Answer } from "../../../parts/Answer";
 import { useUrl } from "../../../parts/useUrl";
 import { View } from "../../../parts/View";
-import { Waiting } from "../../../parts/Waiting";
 import { Editor } from "./Editor";
 import { fieldsOf, NEW } from "./form";
 
@@ -24,7 +23,9 @@ function Saved({ name }: { name: string }) {
     refetchOnWindowFocus: false,
     gcTime: 0,
   });
-  if (found.error) return <ErrorBox error={found.error} onRetry={() => void found.refetch()} alone />;
-  if (found.data === undefined) return <Waiting lines={12} />;
-  return <Editor saved={{ name, version: found.data.version }} begin={fieldsOf(name, found.data.definition)} />;
+  return (
+    <Answer of={found} lines={12} alone>
+      {(campaign) => <Editor saved={{ name, version: campaign.version }} begin={fieldsOf(name, campaign.definition)} />}
+    </Answer>
+  );
 }
