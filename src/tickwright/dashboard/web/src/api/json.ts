@@ -37,6 +37,17 @@ export function parseUsers(text: string): unknown {
   });
 }
 
+/** Return the object that a user wrote, or what is wrong with it. */
+export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
+  try {
+    const value = parseUsers(text);
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value) && !raw.isRawJSON(value);
+    return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "write an object: { … }" };
+  } catch (error) {
+    return { value: null, problem: `this is no JSON: ${error instanceof Error ? error.message : String(error)}` };
+  }
+}
+
 /** The user's own JSON as a whole body: it is sent as it is. */
 export class Users {
   constructor(readonly toJSON: () => unknown) {}
