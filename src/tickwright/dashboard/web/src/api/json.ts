@@ -37,6 +37,21 @@ export function parseUsers(text: string): unknown {
   });
 }
 
+/**
+ * Return the number that a user typed, every digit of it; nothing for an empty field. What is no number stays as it was
+ * typed, so that the API says what is wrong with it, and no form takes it for nothing.
+ */
+export function readNumber(typed: string): number | null {
+  const text = typed.trim();
+  if (text === "") return null;
+  try {
+    const value = parseUsers(text);
+    return (typeof value === "number" || raw.isRawJSON(value) ? value : text) as number;
+  } catch {
+    return text as unknown as number;
+  }
+}
+
 /** Return the object that a user wrote, or what is wrong with it. */
 export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
   try {

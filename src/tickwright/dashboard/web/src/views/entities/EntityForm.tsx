@@ -50,7 +50,7 @@ export function EntityForm({ entity, onClose }: Props) {
       >
         <Stack>
           {entity === undefined && (
-            <TextInput label="Code" description="letters, digits, _ . * @ + -" required maxLength={100} value={fields.code} onChange={(event) => change({ code: event.currentTarget.value })} data-autofocus />
+            <TextInput label="Code" description="letters, digits, _ . * @ + -" required value={fields.code} onChange={(event) => change({ code: event.currentTarget.value })} data-autofocus />
           )}
           {entity?.config_version !== opened && (
             <Alert variant="light" color="yellow">
@@ -58,7 +58,7 @@ export function EntityForm({ entity, onClose }: Props) {
             </Alert>
           )}
           <Modules chosen={fields.modules} onChange={(modules) => change({ modules })} />
-          <TextInput label="Partner" description="whose quota its calls count for" placeholder="none" maxLength={50} value={fields.partner} onChange={(event) => change({ partner: event.currentTarget.value })} />
+          <TextInput label="Partner" description="whose quota its calls count for" placeholder="none" value={fields.partner} onChange={(event) => change({ partner: event.currentTarget.value })} />
           <JsonField
             label="Party"
             description={"JSON; it goes into messages as it is, so a secret is written ${env:NAME}"}

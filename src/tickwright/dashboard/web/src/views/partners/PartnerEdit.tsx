@@ -76,7 +76,7 @@ export function NewPartner() {
       </Button>
       <Modal opened={open} onClose={end} title="New partner" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
         <Stack gap="sm">
-          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} maxLength={50} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
+          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
           <SettingsField text={text} onChange={setText} />
           <Refused error={action.error} />
           <Group justify="flex-end" gap="xs">

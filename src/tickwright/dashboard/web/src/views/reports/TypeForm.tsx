@@ -40,7 +40,7 @@ export function TypeForm({ type, onClose }: Props) {
         }}
       >
         <Stack>
-          {type === undefined && <TextInput label="Name" required maxLength={50} value={name} onChange={(event) => setName(event.currentTarget.value)} />}
+          {type === undefined && <TextInput label="Name" required value={name} onChange={(event) => setName(event.currentTarget.value)} />}
           {type?.set_by === "app" && <Alert variant="light">A program brings this type. Once it is set here, the program changes it no more.</Alert>}
           <JsonField label="Definition" description="JSON" minRows={10} value={text} onChange={setText} />
           {save.error !== null && <ErrorBox error={save.error} />}

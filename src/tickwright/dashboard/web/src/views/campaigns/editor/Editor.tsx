@@ -39,7 +39,7 @@ export function Editor({ saved, begin }: Props) {
   return (
     <div className={classes.layout}>
       <div className={classes.part}>
-        <TextInput label="Name" description="letters, digits, _ . -" disabled={saved !== null} maxLength={100} value={fields.name} onChange={(event) => form.change({ name: event.currentTarget.value })} />
+        <TextInput label="Name" description="letters, digits, _ . -" disabled={saved !== null} value={fields.name} onChange={(event) => form.change({ name: event.currentTarget.value })} />
         <Section title="When">
           <div className={classes.part}>
             <Calendar {...form} />

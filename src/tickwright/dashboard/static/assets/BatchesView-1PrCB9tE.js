@@ -1,1 +1,0 @@
-import{n as e}from"./View-iBfKrdc-.js";import{t}from"./BatchList-CYV7WotO.js";import{G as n}from"./parts.module-BTPFjlxV.js";var r=n();function i(){return(0,r.jsx)(e,{title:`Batches of programs`,children:(0,r.jsx)(t,{kind:`batches`})})}export{i as default};

@@ -1,1 +1,0 @@
-import{b as e,m as t}from"./src-CTMcM_OB.js";import{b as n}from"./Glyph-BT2fwQ7O.js";import{G as r}from"./parts.module-BTPFjlxV.js";var i=r(),a=t(t=>{let r=e([`Input`,`InputWrapper`,`TextInput`],null,t);return(0,i.jsx)(n,{component:`input`,...r,__staticSelector:`TextInput`})});a.classes=n.classes,a.displayName=`@mantine/core/TextInput`;export{a as t};
