@@ -67,6 +67,7 @@ NEEDS = {
     ("put", "/v1/campaigns/{name}"): Role.ADMIN,
     ("delete", "/v1/campaigns/{name}"): Role.ADMIN,
     ("post", "/v1/campaigns:check"): Role.ADMIN,
+    ("post", "/v1/campaigns:dry-run"): Role.ADMIN,
     ("post", "/v1/campaigns/{name}/dry-run"): Role.OPERATOR,
     ("post", "/v1/campaigns/{name}/activate"): Role.OPERATOR,
     ("post", "/v1/campaigns/{name}/deactivate"): Role.OPERATOR,

@@ -14,6 +14,7 @@ from kit.polling import Ground
 ASKS = {
     ("post", "/v1/accounts/{account_id}/preview"): "says what a change would do",
     ("post", "/v1/campaigns:check"): "says what is wrong with a definition",
+    ("post", "/v1/campaigns:dry-run"): "says what an execution would do",
     ("post", "/v1/campaigns/{name}/dry-run"): "says what an execution would do",
 }
 """They change nothing."""

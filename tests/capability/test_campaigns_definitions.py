@@ -206,6 +206,20 @@ async def test_a_dry_run_counts_and_shows_whom_an_execution_would_select(campaig
     (await campaigns.post("/campaigns/none/dry-run")).says(404, "campaign_not_found")
 
 
+async def test_a_campaign_that_is_not_saved_has_a_dry_run(campaigns: CampaignApi) -> None:
+    """An admin's, since an audience may be any query; nothing is saved."""
+    words = {word: LOAN[word] for word in ("audience", "expression")}
+    ask = campaigns.api.admin.post
+    told = (await ask("/v1/campaigns:dry-run", words)).says(200).json
+    assert (told["members"], told["selected"], [one["client_id"] for one in told["examples"]]) == (5, 1, ["1"])
+    assert (await campaigns.get("/campaigns"))["items"] == []
+    wrong = (await ask("/v1/campaigns:dry-run", {**words, "expression": "client.tall"})).says(422, "unknown_field")
+    assert wrong.json["line"] == 1
+    (await ask("/v1/campaigns:dry-run", {**words, "name": "loans"})).says(422, "invalid_campaign")
+    (await ask("/v1/campaigns:dry-run", {"expression": "true"})).says(422, "invalid_campaign")
+    (await campaigns.post("/campaigns:dry-run", words)).says(403, "forbidden")
+
+
 async def test_a_listing_goes_on_and_filters(campaigns: CampaignApi) -> None:
     """By name; by type, status and what the name begins with."""
     for name in ("b2", "a1", "b1", "c1"):

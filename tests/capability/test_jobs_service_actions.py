@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -190,6 +190,42 @@ async def test_dead_letters_of_both_kinds_are_listed_and_requeued(pool: Pool, se
     assert (message["key"], message["payload"], message["attempts"]) == ("k", '{"a": 1}', 0)
     assert (await service.dead_letters.requeue("job", caller=ADMIN, subject="noop")).ids == [job]
     assert (await service.get(job)).status == "pending"
+
+
+@pytest.mark.parametrize("kind", ["job", "outbox"])
+async def test_a_requeue_that_goes_on_takes_nothing_twice(
+    pool: Pool, service: JobService, kind: Literal["job", "outbox"]
+) -> None:
+    """What dies again behind the caller's back is dead for the next question, which says how many there are."""
+    ids = [await bury(pool, kind) for _ in range(3)]
+    dead = service.dead_letters
+    told = await dead.count(kind, subject="pg:x")
+    assert (told.requeued, told.ids, told.more, told.dry_run) == (3, [], False, True)
+    first = await dead.requeue(kind, caller=ADMIN, subject="pg:x", limit=2)
+    assert (first.ids, first.more) == (ids[:2], True)
+    await bury(pool, kind, ids[0])
+    second = await dead.requeue(kind, caller=ADMIN, subject="pg:x", limit=2, cursor=first.next)
+    assert (second.ids, second.more, second.next) == (ids[2:], False, None)
+    assert (await dead.count(kind, subject="pg:x")).requeued == 1
+    assert (await dead.count(kind, subject="pg:y")).requeued == 0
+    assert (await refused(dead.count(kind))).code == "empty_filter"
+    other = dead.requeue(kind, caller=ADMIN, subject="pg:y", cursor=first.next)
+    assert (await refused(other)).code == "invalid_cursor"
+
+
+async def bury(pool: Pool, kind: str, again: int | None = None) -> int:
+    """Make a dead letter of the subject ``pg:x``; or let one die again."""
+    if kind == "job":
+        job = again or await insert(pool, "pg:x")
+        await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE id = $1", job)
+        return job
+    sql = """
+    INSERT INTO tickwright.outbox_dead (id, destination, key, payload, headers, created_at, attempts)
+    VALUES (coalesce($1, 1 + (SELECT count(*) FROM tickwright.outbox_dead)), 'pg:x', 'k', '{}', '{}', now(), 3)
+    RETURNING id
+    """
+    await pool.execute("DELETE FROM tickwright.outbox WHERE id = $1", again)
+    return int(await pool.fetchval(sql, again))
 
 
 async def test_the_listing_shows_live_and_finished_jobs_under_one_name(pool: Pool, service: JobService) -> None:

@@ -82,6 +82,26 @@ async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> No
     assert snapshots.streams == 0
 
 
+class Silent(CountingProbe):
+    """A database that never answers."""
+
+    async def reached(self, name: str, /, **facts: object) -> None:
+        """Count, and wait for ever."""
+        await super().reached(name, **facts)
+        await asyncio.Event().wait()
+
+
+async def test_it_is_stopped_while_the_database_does_not_answer(pool: Pool) -> None:
+    """The question is given up, and the service ends as it does on any day."""
+    probe = Silent()
+    snapshots = Snapshots(pool, version="0", every_s=0.05, probe=probe)
+    running = asyncio.create_task(snapshots.run())
+    with snapshots.subscribe():
+        await eventually_async(lambda: probe.reached_times == 1, what="it has asked")
+        await snapshots.stop()
+        await running
+
+
 async def test_who_does_not_read_is_let_go(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """His connection is cut when its buffers are full; nothing is kept for him, and others do not notice."""
     monkeypatch.setattr(event_stream, "UNREAD_S", 0.3)

@@ -62,14 +62,14 @@ class WorkSite(Site):
 
 
 @contextmanager
-def work_site(pg_server: PostgresServer, template: str, folder: Path) -> Iterator[WorkSite]:
-    """Run one, with clients in its source."""
+def work_site(pg_server: PostgresServer, template: str, folder: Path, **settings: str) -> Iterator[WorkSite]:
+    """Run one, with clients in its source; ``settings`` are more of ``TICKWRIGHT_…``."""
     name = f"work{next(_numbers)}"
     crm = folder / "crm.db"
     config = folder / "tickwright.toml"
     config.write_text(f'[sources.crm]\nurl = "sqlite://{crm}"\n', encoding="utf-8")
     roles = (*ROLES, "fanout-consumer", "report-listener", "campaign-consumer")
-    made = WorkSite(pg_server.create_database(name, template=template), roles, CONFIG=str(config))
+    made = WorkSite(pg_server.create_database(name, template=template), roles, CONFIG=str(config), **settings)
     made.crm = crm
     try:
         made.make_clients("clients")

@@ -1,5 +1,6 @@
 """Campaigns and executions: the editor shows a mistake where it stands, and every action has its effect."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from playwright.sync_api import Error
 from kit.pages import Screen, Visitors
 from kit.servers import PostgresServer
 from kit.waiting import eventually
-from kit.work_pages import CLIENTS, WorkSite, work_site
+from kit.work_pages import AUDIENCE, CLIENTS, WorkSite, work_site
 
 STATUS = "SELECT status FROM tickwright.batches WHERE name = %s"
 EXECUTION = "SELECT status FROM tickwright.executions WHERE id = %s"
@@ -89,6 +90,21 @@ def test_a_dry_run_counts_what_stands_in_the_form(visit: Visitors, site: WorkSit
     )
     assert site.one(runs) == 0
     assert site.ask("GET", "/v1/campaigns/dry")["version"] == 1
+
+
+def test_a_campaign_that_was_never_saved_has_a_dry_run(visit: Visitors, site: WorkSite) -> None:
+    """Audience and expression of the form are counted; no campaign is made."""
+    screen = visit("admin", "/campaigns/edit")
+    screen.page.get_by_label("Audience").fill(json.dumps(AUDIENCE))
+    typed(screen, "client.age >= 90", 0)
+    screen.page.get_by_role("button", name="Dry run").click()
+    result = screen.page.get_by_role("status", name="Dry run")
+    result.get_by_text(str(CLIENTS // 10), exact=True).wait_for()
+    typed(screen, "client.age >= 80", 0)
+    screen.page.get_by_text("What stands below is of another expression or audience.").wait_for()
+    screen.page.get_by_role("button", name="Dry run").click()
+    result.get_by_text(str(CLIENTS // 5), exact=True).wait_for()
+    assert site.one("SELECT count(*) FROM tickwright.batches WHERE name = ''") == 0
 
 
 def test_a_campaign_is_made_changed_and_compared(visit: Visitors, site: WorkSite) -> None:

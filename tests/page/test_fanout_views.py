@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Locator
 
 from kit.pages import Visitors
 from kit.servers import PostgresServer
@@ -55,6 +56,82 @@ def test_an_entity_is_paused_and_enabled(visit: Visitors, site: WorkSite) -> Non
         eventually(partial(site.gives, expected, POLLED, "NL.ONE"), 10)
 
 
+def test_an_entity_is_created_edited_and_deleted(visit: Visitors, site: WorkSite) -> None:
+    """What the form says is what is there, digit by digit; each change is in the audit trail."""
+    screen = visit("admin", "/entities")
+    page = screen.page
+    page.get_by_role("button", name="Create", exact=True).click()
+    form = page.get_by_role("dialog", name="Create an entity")
+    form.get_by_role("textbox", name="Code").fill("PL.NEW")
+    choose(form, "PAGES")
+    form.get_by_label("Party").fill(f'{{"limit": {2**60 + 1}}}')
+    form.get_by_role("button", name="Create 1 entity").click()
+    page.get_by_text("PL.NEW is created").wait_for()
+    made = site.ask("GET", "/v1/entities/PL.NEW")
+    assert (made["party"], [one["name"] for one in made["modules"]]) == ({"limit": 2**60 + 1}, ["PAGES"])
+    page.get_by_role("row", name=re.compile("PL.NEW")).click()
+    page.get_by_role("button", name="Edit", exact=True).click()
+    form = page.get_by_role("dialog", name="Edit PL.NEW")
+    form.get_by_label("Polling is enabled").uncheck()
+    form.get_by_role("button", name="Set 1 entity").click()
+    page.get_by_text("PL.NEW is set").wait_for()
+    changed = site.ask("GET", "/v1/entities/PL.NEW")
+    assert (changed["party"], changed["is_polling_enabled"]) == ({"limit": 2**60 + 1}, False)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    screen.confirm("Delete 1 entity")
+    page.get_by_text("PL.NEW is deleted").wait_for()
+    assert site.one("SELECT count(*) FROM tickwright.entities WHERE code = %s", "PL.NEW") == 0
+    told = "SELECT string_agg(action, ' ' ORDER BY id) FROM tickwright.audit WHERE subject = %s AND actor = 'Ada'"
+    assert site.one(told, "entity:PL.NEW") == "entities.put entities.put entities.delete"
+
+
+def choose(form: Locator, name: str) -> None:
+    """Add a module to those that are chosen."""
+    form.get_by_role("combobox", name="Modules").click()
+    form.page.get_by_role("option", name=name).click()
+    form.page.keyboard.press("Escape")
+
+
+def test_an_entity_that_is_there_is_not_written_over_unasked(visit: Visitors, site: WorkSite) -> None:
+    """The form that makes one asks before it sets one; a no leaves it, and what was typed."""
+    site.ask("PUT", "/v1/entities/NL.TAKEN", {"party": {"who": "was here"}})
+    screen = visit("admin", "/entities")
+    page = screen.page
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_role("textbox", name="Code").fill("NL.TAKEN")
+    page.get_by_role("button", name="Create 1 entity").click()
+    page.get_by_role("dialog", name="Set 1 entity?").get_by_role("button", name="Leave it").click()
+    assert site.ask("GET", "/v1/entities/NL.TAKEN")["party"] == {"who": "was here"}
+    page.get_by_role("button", name="Create 1 entity").click()
+    screen.confirm("Set 1 entity")
+    page.get_by_text("NL.TAKEN is set").wait_for()
+    assert site.ask("GET", "/v1/entities/NL.TAKEN")["party"] == {}
+
+
+def test_a_secret_that_is_not_shown_is_not_lost_by_an_edit(visit: Visitors, site: WorkSite) -> None:
+    """What SQL wrote is shown as ***; to save that is refused in the form, and the secret stays."""
+    site.ask("PUT", "/v1/entities/NL.SECRET", {})
+    site.sql("""UPDATE tickwright.entities SET party = '{"token": "t-123"}' WHERE code = 'NL.SECRET'""")
+    screen = visit("admin", "/entities?entity=NL.SECRET")
+    screen.may_complain = True  # the 422 is in the console
+    screen.page.get_by_role("button", name="Edit", exact=True).click()
+    assert "***" in screen.page.get_by_label("Party", exact=True).last.input_value()
+    screen.page.get_by_role("button", name="Set 1 entity").click()
+    screen.page.get_by_role("alert").get_by_text("plain_secret", exact=True).wait_for()
+    assert site.one("SELECT party->>'token' FROM tickwright.entities WHERE code = %s", "NL.SECRET") == "t-123"
+
+
+def test_a_form_says_that_somebody_else_changed_the_entity(visit: Visitors, site: WorkSite) -> None:
+    """The drawer below it looks again; the form keeps what was typed and says so."""
+    site.ask("PUT", "/v1/entities/NL.BOTH", {})
+    page = visit("admin", "/entities?entity=NL.BOTH").page
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_role("textbox", name="Partner").fill("typed")
+    site.ask("PUT", "/v1/entities/NL.BOTH", {"party": {"who": "other"}})
+    page.get_by_text("Somebody changed it since this form was opened").wait_for()
+    assert page.get_by_role("textbox", name="Partner").input_value() == "typed"
+
+
 def test_a_module_is_paused_enabled_and_changed(visit: Visitors, site: WorkSite) -> None:
     """The question says how many entities it is about."""
     screen = visit("admin", "/modules?module=PAGES")
@@ -89,7 +166,12 @@ def test_an_operator_is_shown_no_action(visit: Visitors) -> None:
         for role, number in (("operator", 0), ("admin", 1)):
             page = visit(role, path).page
             page.get_by_role("heading", name=heading).wait_for()
-            assert page.get_by_role("button", name="Pause", exact=True).count() == number, (path, role)
+            for name in ("Pause", "Edit"):
+                assert page.get_by_role("button", name=name, exact=True).count() == number, (path, role)
+    for role, number in (("operator", 0), ("admin", 1)):
+        page = visit(role, "/entities").page
+        page.get_by_role("row", name=re.compile("NL.ONE")).wait_for()
+        assert page.get_by_role("button", name="Create", exact=True).count() == number, role
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

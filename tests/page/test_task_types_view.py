@@ -76,8 +76,51 @@ def test_dead_letters_go_back_to_work(visit: Visitors, site: Site) -> None:
     screen.page.get_by_label(f"Choose job {jobs[0]}").check()
     screen.page.get_by_role("button", name="Requeue 1 job", exact=True).click()
     screen.confirm("Requeue 1 job")
-    screen.page.get_by_text("1 jobs went back to work").wait_for()
+    screen.page.get_by_text("1 job went back to work").wait_for()
     row = site.sql("SELECT actor, after FROM tickwright.audit WHERE action = 'dead_letters.requeue' ORDER BY id DESC")[
         0
     ]
     assert (row["actor"], row["after"]) == ("Olaf", {"ids": [jobs[0]]})
+
+
+def dead_messages(site: Site, destination: str, number: int) -> None:
+    """Bury so many messages of a destination."""
+    sql = """
+    INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)
+    SELECT 1000000 + (SELECT count(*) FROM tickwright.outbox_dead) + n, %s, '{}', '{}', now(), 3
+      FROM generate_series(1, %s) AS n
+    """
+    site.sql(sql, destination, number)
+
+
+def test_all_of_a_destination_go_back_after_a_question_with_their_number(visit: Visitors, site: Site) -> None:
+    """A thousand a call; what dies after the question is left for the next one, and so is another destination."""
+    dead_messages(site, "pg:nobody", 1_200)
+    dead_messages(site, "pg:other", 1)
+    screen = visit("operator", "/dead-letters?kind=outbox&subject=pg%3Anobody")
+    screen.page.get_by_role("button", name="Requeue all messages of pg:nobody").click()
+    screen.page.get_by_role("dialog", name="Requeue 1,200 messages of pg:nobody?").wait_for()
+    dead_messages(site, "pg:nobody", 3)
+    screen.confirm("Requeue 1,200 messages")
+    screen.page.get_by_text("1,200 messages went back to work").wait_for()
+    left = site.sql("SELECT destination, count(*) FROM tickwright.outbox_dead GROUP BY 1 ORDER BY 1")
+    assert [tuple(row.values()) for row in left] == [("pg:nobody", 3), ("pg:other", 1)]
+
+
+def test_jobs_that_die_again_at_once_are_put_back_once(visit: Visitors, site: Site) -> None:
+    """Else a type that always fails would be called without an end."""
+    jobs = [site.schedule("page.broken") for _ in range(3)]
+    for job in jobs:
+        site.until(job, "failed")
+    number = site.sql("SELECT count(*) FROM tickwright.scheduled_tasks_dead WHERE task_type = 'page.broken'")[0][
+        "count"
+    ]
+    calls: list[str] = []
+    screen = visit("operator", "/dead-letters?subject=page.broken")
+    screen.page.on("request", lambda one: calls.append(one.url) if one.url.endswith("/requeue") else None)
+    screen.page.get_by_role("button", name="Requeue all jobs of page.broken").click()
+    screen.confirm(f"Requeue {number} jobs")
+    screen.page.get_by_text(f"{number} jobs went back to work").wait_for()
+    assert len(calls) == 2, "one that counts, one that acts"
+    screen.page.get_by_role("link", name="By a part of their error").click()
+    screen.page.wait_for_url("**/jobs?state=failed&type=page.broken")

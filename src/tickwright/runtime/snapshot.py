@@ -240,6 +240,8 @@ class Snapshots:
         self._publish()
 
     def _judge(self, reading: "asyncio.Task[tuple[Moment, dict[str, Any]]]") -> None:
+        if reading.cancelled():  # by `stop`, which is no end of whoever waited for it
+            return
         try:
             moment, parts = reading.result()
         except TimeoutError:

@@ -113,12 +113,23 @@ class Campaigns:
         """
         if "audience" in words and caller.role < Role.ADMIN:
             raise Rejected("forbidden", "another audience is for the role admin; leave it out", status=403)
-        problems = Problems(WHAT)
-        unknown = words.keys() - {"audience", "expression"}
-        for word in sorted(unknown):
-            problems.add(word, "unknown key; a dry run tries another audience or expression")
+        problems = _only_selection(words)
         saved = (await self._batches.get(name)).definition
-        document = {**saved, **words}
+        return await self._try({**saved, **words}, problems)
+
+    async def dry_run_unsaved(self, words: Mapping[str, Any]) -> DryRun:
+        """Count whom a campaign that nobody has saved would select now, as :meth:`dry_run` does.
+
+        Args:
+            words: ``audience`` and ``expression``; the audience may be any query, so an admin has to ask.
+
+        Raises:
+            Rejected: ``invalid_campaign``, the codes of expressions and audiences. Permanent.
+            Unavailable: The source does not answer in time. Retry.
+        """
+        return await self._try(words, _only_selection(words))
+
+    async def _try(self, document: Mapping[str, Any], problems: Problems) -> DryRun:
         selection = await asyncio.to_thread(read_selection, document, problems)
         problems.raise_found()
         assert selection.audience is not None  # noqa: S101  # nothing was refused
@@ -154,6 +165,14 @@ class Campaigns:
             except Rejected as error:
                 problems.of(error, "audience")
         return campaign
+
+
+def _only_selection(words: Mapping[str, Any]) -> Problems:
+    """Return as mistakes what a dry run has no use for."""
+    problems = Problems(WHAT)
+    for word in sorted(words.keys() - {"audience", "expression"}):
+        problems.add(word, "unknown key; a dry run tries another audience or expression")
+    return problems
 
 
 def _named(document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

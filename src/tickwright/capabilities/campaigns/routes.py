@@ -74,12 +74,18 @@ def _trying(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     campaigns = service.campaigns
     checked = {**answers(CheckedCampaign), **takes(dict[str, Any])}
+    tried_unsaved = {**answers(DryRun), **takes(dict[str, Any])}
     tried = {**answers(DryRun), **takes(dict[str, Any], required=False)}
 
     @router.post("/v1/campaigns:check", tags=_TAGS, dependencies=admin, **checked)
     async def check_campaign(request: Request) -> Response:
         """Say everything that is wrong with a definition, without saving it."""
         return answer(await campaigns.check(await gate.read(request, dict[str, Any])))
+
+    @router.post("/v1/campaigns:dry-run", tags=_TAGS, dependencies=admin, **tried_unsaved)
+    async def dry_run_unsaved_campaign(request: Request) -> Response:
+        """Count whom a campaign that is not saved would select now: its `audience` and its `expression`."""
+        return answer(await campaigns.dry_run_unsaved(await gate.read(request, dict[str, Any])))
 
     @router.post("/v1/campaigns/{name}/dry-run", tags=_TAGS, **tried)
     async def dry_run_campaign(request: Request, name: Name, caller: operator) -> Response:

@@ -17,6 +17,8 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.jobs.sql", "operations.sql")
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 Kind = Literal["job", "outbox"]
+LOOKED_MAX = 100_000
+"""Dead letters that a count looks at: no index knows their subjects."""
 
 
 class DeadLetters:
@@ -49,6 +51,16 @@ class DeadLetters:
             more = await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject)
         return Page(items, more)
 
+    async def count(self, kind: Kind, *, ids: Sequence[int] | None = None, subject: str | None = None) -> Requeued:
+        """Say how many a requeue would take, among 100,000 at most; ``more`` where there are others. Nothing goes back.
+
+        Raises:
+            Rejected: ``empty_filter``. Permanent.
+        """
+        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(MANY_MAX)
+        row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, LOOKED_MAX)
+        return Requeued(row["found"], [], row["looked"] == LOOKED_MAX, dry_run=True)
+
     async def requeue(
         self,
         kind: Kind,
@@ -57,32 +69,39 @@ class DeadLetters:
         ids: Sequence[int] | None = None,
         subject: str | None = None,
         limit: int = MANY_MAX,
+        cursor: str | None = None,
     ) -> Requeued:
         """Put dead letters back to work, the oldest first, at most 1,000 in one transaction.
 
-        Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless.
+        Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless. ``next``
+        goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again.
 
         Raises:
-            Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(limit)
+        listing = ("requeue", kind, ids, subject)
+        after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection, connection.transaction():
             if kind == "job":
-                done: Sequence[int] = [row["id"] for row in await self._store.revive(connection, ids, subject, limit)]
+                rows = await self._store.revive(connection, ids, subject, limit, after)
+                done: Sequence[int] = [row["id"] for row in rows]
             else:
-                done = await self._revive_messages(connection, ids, subject, limit)
+                done = await self._revive_messages(connection, ids, subject, limit, after)
             if done:
                 before = {"kind": kind, "ids": ids, "subject": subject}
                 subjects = "jobs" if kind == "job" else "outbox"
                 await write_audit(
                     connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
                 )
-        return Requeued(len(done), [*done], len(done) == limit)
+        more = len(done) == limit
+        return Requeued(len(done), [*done], more, await self._cursors.make(done[-1], *listing) if more else None)
 
     async def _revive_messages(
-        self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int
+        self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
     ) -> Sequence[int]:
-        done = [row["id"] for row in await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit)]
+        rows = await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit, after)
+        done = [row["id"] for row in rows]
         if done:
             await connection.execute(_SQL["revive_messages"], done)
         return done

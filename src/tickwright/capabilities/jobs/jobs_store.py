@@ -83,11 +83,11 @@ class JobsStore:
         return sorted(row["id"] for row in await connection.fetch(LOOKS["move_many"], list(ids), at, shift))
 
     async def revive(
-        self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int
+        self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
     ) -> "list[Row]":
-        """Make dead letters pending again, by id or of a type, and return them as they were."""
+        """Make dead letters pending again, by id or of a type, behind the id ``after``; return them as they were."""
         some = None if ids is None else list(ids)
-        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit)
+        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
         if rows:
             await connection.execute(_QUERIES["revive"], [row["id"] for row in rows])
             columns = [[row[name] for row in rows] for name in ("id", "fence", "idempotency_key", "request_digest")]

@@ -216,12 +216,18 @@ class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
 
 
 class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters go back: by id, or the oldest of one subject (a task type, a destination)."""
+    """Which dead letters go back: by id, or the oldest of one subject (a task type, a destination).
+
+    ``dry_run`` changes nothing and says how many there are among 100,000. ``cursor`` is ``next`` of the call before:
+    with it, what died again meanwhile is not taken a second time.
+    """
 
     kind: Literal["job", "outbox"] = "job"
     ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
     subject: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    dry_run: bool = False
 
 
 class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

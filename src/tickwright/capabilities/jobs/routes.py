@@ -260,9 +260,12 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
 
     @router.post("/v1/dead-letters/requeue", tags=["dead letters"], **answers(Requeued), **takes(RequeueRequest))
     async def requeue_dead_letters(request: Request, caller: operator) -> Response:
-        """Put dead letters back to work, the oldest first, at most 1,000 a call."""
+        """Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are."""
         body = await gate.read(request, RequeueRequest)
-        done = await service.dead_letters.requeue(
-            body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit
+        dead = service.dead_letters
+        if body.dry_run:
+            return answer(await dead.count(body.kind, ids=body.ids, subject=body.subject))
+        done = await dead.requeue(
+            body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit, cursor=body.cursor
         )
         return answer(done)

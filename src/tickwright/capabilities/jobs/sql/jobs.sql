@@ -36,9 +36,9 @@ UPDATE ONLY tickwright.scheduled_tasks t
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
 -- name: pick_dead
--- Dead letters by id or of a type, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
+-- Dead letters by id or of a type, behind a place, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
 SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest FROM tickwright.scheduled_tasks_dead t
- WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
+ WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2) AND t.id > $4
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: revive

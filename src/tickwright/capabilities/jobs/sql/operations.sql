@@ -31,10 +31,18 @@ SELECT kind, id, subject, error_message, attempts, created_at, died_at FROM tick
  ORDER BY died_at DESC, id DESC LIMIT $5;
 
 -- name: pick_dead_messages
--- Dead outbox messages that a filter names, the oldest first, locked. Index: outbox_dead_pkey.
+-- Dead outbox messages that a filter names, behind a place, the oldest first, locked. Index: outbox_dead_pkey.
 SELECT id FROM tickwright.outbox_dead
- WHERE ($1::bigint[] IS NULL OR id = ANY ($1)) AND ($2::text IS NULL OR destination = $2)
+ WHERE ($1::bigint[] IS NULL OR id = ANY ($1)) AND ($2::text IS NULL OR destination = $2) AND id > $4
  ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- name: count_dead
+-- How many of a kind a filter names, as far as one looks: found, and looked at. Nothing indexes a subject, so the look
+-- is bounded. Index: scheduled_tasks_dead_pkey or outbox_dead_pkey for ids, else rows as they lie.
+SELECT count(*) FILTER (WHERE $3::text IS NULL OR subject = $3) AS found, count(*) AS looked FROM (
+  SELECT subject FROM tickwright.dead_letters
+   WHERE kind = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2)) LIMIT $4
+) AS seen;
 
 -- name: revive_messages
 -- Dead messages wait for the relay again, under their own ids. Index: outbox_dead_pkey.

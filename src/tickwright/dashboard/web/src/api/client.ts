@@ -132,8 +132,16 @@ function refused(response: Response, text: string): Problem {
 }
 
 function filled(path: string, values: Record<string, unknown> = {}): string {
-  return path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(values[name])));
+  return path.replace(/\{(\w+)\}/g, (_, name: string) => step(String(values[name])));
 }
+
+/** One step of a path. Nothing and dots would lead elsewhere, and half a character has no UTF-8. */
+function step(text: string): string {
+  if (!/^\.{0,2}$/.test(text) && !HALF.test(text)) return encodeURIComponent(text);
+  throw new Problem(0, "invalid_name", text === "" ? "Write a name." : "This is no name: it is dots only, or has half a character in it.");
+}
+
+const HALF = /\p{Surrogate}/u;
 
 function queried(values: Record<string, unknown> = {}): string {
   const query = new URLSearchParams();

@@ -37,6 +37,32 @@ export function parseUsers(text: string): unknown {
   });
 }
 
+/**
+ * Return the number that a user typed, every digit of it; nothing for an empty field. What is no number stays as it was
+ * typed, so that the API says what is wrong with it, and no form takes it for nothing.
+ */
+export function readNumber(typed: string): number | null {
+  const text = typed.trim();
+  if (text === "") return null;
+  try {
+    const value = parseUsers(text);
+    return (typeof value === "number" || raw.isRawJSON(value) ? value : text) as number;
+  } catch {
+    return text as unknown as number;
+  }
+}
+
+/** Return the object that a user wrote, or what is wrong with it. */
+export function readObject(text: string): { value: Record<string, unknown> | null; problem: string | null } {
+  try {
+    const value = parseUsers(text);
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value) && !raw.isRawJSON(value);
+    return isObject ? { value: value as Record<string, unknown>, problem: null } : { value: null, problem: "write an object: { … }" };
+  } catch (error) {
+    return { value: null, problem: `this is no JSON: ${error instanceof Error ? error.message : String(error)}` };
+  }
+}
+
 /** The user's own JSON as a whole body: it is sent as it is. */
 export class Users {
   constructor(readonly toJSON: () => unknown) {}

@@ -513,7 +513,7 @@ export interface paths {
         put?: never;
         /**
          * Requeue Dead Letters
-         * @description Put dead letters back to work, the oldest first, at most 1,000 a call.
+         * @description Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are.
          */
         post: operations["requeue_dead_letters_v1_dead_letters_requeue_post"];
         delete?: never;
@@ -1616,6 +1616,26 @@ export interface paths {
          * @description Say everything that is wrong with a definition, without saving it.
          */
         post: operations["check_campaign_v1_campaigns_check_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/campaigns:dry-run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Dry Run Unsaved Campaign
+         * @description Count whom a campaign that is not saved would select now: its `audience` and its `expression`.
+         */
+        post: operations["dry_run_unsaved_campaign_v1_campaigns_dry_run_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -5173,6 +5193,9 @@ export interface components {
         /**
          * RequeueRequest
          * @description Which dead letters go back: by id, or the oldest of one subject (a task type, a destination).
+         *
+         *         ``dry_run`` changes nothing and says how many there are among 100,000. ``cursor`` is ``next`` of the call before:
+         *         with it, what died again meanwhile is not taken a second time.
          */
         RequeueRequest: {
             /**
@@ -5186,6 +5209,10 @@ export interface components {
             subject?: string | null;
             /** @default 1000 */
             limit?: number;
+            /** @default null */
+            cursor?: string | null;
+            /** @default false */
+            dry_run?: boolean;
         };
         /**
          * Requeued
@@ -13026,6 +13053,84 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CheckedCampaign"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    dry_run_unsaved_campaign_v1_campaigns_dry_run_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": Record<string, unknown>;
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRun"];
                 };
             };
             /** @description No key, or one that is unknown, expired or revoked */

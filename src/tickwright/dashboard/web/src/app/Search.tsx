@@ -29,6 +29,7 @@ export function Search() {
       aria-label="Search"
       placeholder="Go to an id, a key, a view"
       data-search
+      maxLength={200}
       leftSection={<Glyph name="search" size={14} />}
       value={typed}
       onChange={setTyped}

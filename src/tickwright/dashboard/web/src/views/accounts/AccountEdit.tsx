@@ -1,9 +1,10 @@
 /** Settings of an account; what a change does to the load is shown before anybody can save it. */
-import { Alert, Button, Group, NumberInput, Stack } from "@mantine/core";
+import { Alert, Button, Group, Stack, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { patch, post, type Schemas } from "../../api/client";
+import { readNumber } from "../../api/json";
 import { useConfirm } from "../../parts/Confirm";
 import { ErrorBox } from "../../parts/ErrorBox";
 import { count, rate } from "../../parts/Figure";
@@ -17,10 +18,10 @@ type Detail = Schemas["AccountDetail"];
 type Change = Schemas["AccountChange"];
 
 interface Draft {
-  interval: number | string;
-  cap: number | string;
-  age: number | string;
-  objective: number | string;
+  interval: string;
+  cap: string;
+  age: string;
+  objective: string;
 }
 
 const TYPING_MS = 350;
@@ -35,6 +36,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
     run: () => patch("/v1/accounts/{account_id}", { path: { account_id: account.account_id }, body: change }),
     told: (now) => `Account ${now.account_id} is changed; its trackers are moved within minutes.`,
     touches: ["accounts"],
+    quiet: true,
   });
   const changes = Object.keys(change).length;
   const isSettled = settled === JSON.stringify({ interval: change.polling_interval_minutes, cap: change.polls_per_slice_max });
@@ -48,15 +50,28 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
     });
     if (yes) action.mutate(undefined, { onSuccess: onClose });
   }
-  const put = (name: keyof Draft) => (value: number | string) => setDraft((before) => ({ ...before, [name]: value }));
+  const field = (name: keyof Draft, label: string, placeholder?: string) => (
+    <TextInput
+      label={label}
+      w={140}
+      inputMode="decimal"
+      placeholder={placeholder}
+      value={draft[name]}
+      onChange={(event) => {
+        const value = event.currentTarget.value;
+        setDraft((before) => ({ ...before, [name]: value }));
+      }}
+      data-autofocus={name === "interval" || undefined}
+    />
+  );
   return (
     <Section title="Edit">
       <Stack gap="sm">
         <Group align="flex-end" gap="sm">
-          <NumberInput label="Interval, minutes" w={140} min={1} max={10_080} allowDecimal={false} value={draft.interval} onChange={put("interval")} data-autofocus />
-          <NumberInput label="Cap per 5 min" w={140} min={1} max={1_000_000} allowDecimal={false} placeholder="none" value={draft.cap} onChange={put("cap")} />
-          <NumberInput label="Polled for, days" w={140} min={1} max={3_650} allowDecimal={false} value={draft.age} onChange={put("age")} />
-          <NumberInput label="Objective, %" w={140} min={50} max={99.99} decimalScale={2} value={draft.objective} onChange={put("objective")} />
+          {field("interval", "Interval, minutes")}
+          {field("cap", "Cap per 5 min", "none")}
+          {field("age", "Polled for, days")}
+          {field("objective", "Objective, %")}
         </Group>
         {changes === 0 ? (
           <Alert variant="light" color="gray">
@@ -69,6 +84,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
         ) : (
           <Load load={preview.data} busy={!isSettled || preview.isPlaceholderData} />
         )}
+        {action.error !== null && <ErrorBox error={action.error} />}
         <Group justify="flex-end" gap="xs">
           <Button variant="default" onClick={onClose}>
             Leave it
@@ -95,20 +111,23 @@ function usePreview(account: Detail, change: Change, settled: string) {
 
 function draftOf(account: Detail): Draft {
   return {
-    interval: account.polling_interval_minutes,
-    cap: account.polls_per_slice_max ?? "",
-    age: account.max_age_days,
-    objective: +(account.freshness_objective * 100).toFixed(2),
+    interval: `${account.polling_interval_minutes}`,
+    cap: `${account.polls_per_slice_max ?? ""}`,
+    age: `${account.max_age_days}`,
+    objective: `${+(account.freshness_objective * 100).toFixed(2)}`,
   };
 }
 
-/** Return only what differs, so that nobody else's edit is written over. */
+/** Return only what differs, so that nobody else's edit is written over; an empty field is a mistake, but for the cap. */
 function changeOf(draft: Draft, account: Detail): Change {
   const was = draftOf(account);
   const change: Change = {};
-  if (typeof draft.interval === "number" && draft.interval !== was.interval) change.polling_interval_minutes = draft.interval;
-  if (draft.cap !== was.cap) change.polls_per_slice_max = typeof draft.cap === "number" ? draft.cap : null;
-  if (typeof draft.age === "number" && draft.age !== was.age) change.max_age_days = draft.age;
-  if (typeof draft.objective === "number" && draft.objective !== was.objective) change.freshness_objective = +(draft.objective / 100).toFixed(4);
+  if (draft.interval !== was.interval) change.polling_interval_minutes = needed(draft.interval);
+  if (draft.cap !== was.cap) change.polls_per_slice_max = readNumber(draft.cap);
+  if (draft.age !== was.age) change.max_age_days = needed(draft.age);
+  if (draft.objective !== was.objective) change.freshness_objective = shareOf(needed(draft.objective));
   return change;
 }
+
+const needed = (typed: string): number => readNumber(typed) ?? ("" as unknown as number);
+const shareOf = (percent: number): number => (typeof percent === "number" ? +(percent / 100).toFixed(4) : percent);

@@ -64,8 +64,8 @@ function Form({ receiver, onSecret, onClose }: FormProps) {
     });
   return (
     <Stack gap="sm">
-      {receiver === undefined && <TextInput label="Name" description="A receiver of this name would be replaced." value={name} maxLength={50} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />}
-      <TextInput label="Address" placeholder="https://example.org/alerts" value={address} maxLength={2048} onChange={(event) => setAddress(event.currentTarget.value.trim())} />
+      {receiver === undefined && <TextInput label="Name" description="A receiver of this name would be replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />}
+      <TextInput label="Address" placeholder="https://example.org/alerts" value={address} onChange={(event) => setAddress(event.currentTarget.value.trim())} />
       <Select label="From severity" data={SEVERITIES} value={severity} onChange={(value) => setSeverity(value ?? "info")} allowDeselect={false} />
       <TextInput label="Rules" placeholder="every rule" description="Names with commas between them" value={rules} onChange={(event) => setRules(event.currentTarget.value)} />
       {action.error instanceof Problem && (

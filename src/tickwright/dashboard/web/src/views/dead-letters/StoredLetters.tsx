@@ -1,7 +1,7 @@
 /** Dead letters that are in the database, the youngest first: failed jobs, and messages that could not be delivered. */
 import { Button } from "@mantine/core";
 import { useEffect } from "react";
-import { useLocation } from "wouter";
+import { Link, useLocation } from "wouter";
 import { get, post, type Schemas } from "../../api/client";
 import { useMay } from "../../app/session";
 import { useConfirm } from "../../parts/Confirm";
@@ -19,7 +19,12 @@ import classes from "./letters.module.css";
 
 type Letter = Schemas["DeadLetter"];
 type Kind = StoredKind;
-type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string };
+type Which = { kind: Kind; ids: string[] } | { kind: Kind; subject: string; number: Many };
+/** How many there are; `more`: so many at least. */
+interface Many {
+  requeued: number;
+  more: boolean;
+}
 
 const CALLS_MAX = 1000;
 const IDS_MAX = 1000;
@@ -31,7 +36,7 @@ const COLUMNS: Column<Letter>[] = [
   { id: "error", header: "Error", hide: "sm", cell: (one) => <span title={one.error_message ?? ""}>{one.error_message}</span> },
 ];
 
-/** Requeue what is meant, a thousand a call; the answer is how many went back. */
+/** Requeue what is meant, a thousand a call; return how many went back. What dies again meanwhile is not taken twice. */
 async function requeue(which: Which): Promise<number> {
   if ("ids" in which) {
     let done = 0;
@@ -41,11 +46,14 @@ async function requeue(which: Which): Promise<number> {
     }
     return done;
   }
-  let done = 0;
-  for (let calls = 0; calls < CALLS_MAX; calls += 1) {
-    const answer = await post("/v1/dead-letters/requeue", { body: which });
+  const { kind, subject, number } = which;
+  let [done, cursor] = [0, null as string | null];
+  for (let calls = 0; calls < CALLS_MAX && (number.more || done < number.requeued); calls += 1) {
+    const limit = number.more ? IDS_MAX : Math.min(IDS_MAX, number.requeued - done);
+    const answer = await post("/v1/dead-letters/requeue", { body: { kind, subject, limit, ...(cursor === null ? {} : { cursor }) } });
     done += answer.requeued;
-    if (!answer.more) break;
+    cursor = answer.next;
+    if (cursor === null) break;
   }
   return done;
 }
@@ -67,6 +75,7 @@ export function StoredLetters({ kind }: { kind: Kind }) {
         <Filters names={["subject"]}>
           <TextFilter name="subject" label={WORDS[kind].subject} placeholder="exact" width={WORDS[kind].subjectWidth} first />
         </Filters>
+        {kind === "job" && <Link href={`/jobs?${new URLSearchParams({ state: "failed", ...(subject === "" ? {} : { type: subject }) })}`}>By a part of their error</Link>}
         <Requeue kind={kind} subject={subject} ids={selection.ids} onDone={selection.clear} />
       </div>
       <DataTable
@@ -93,22 +102,27 @@ interface Props {
 function Requeue({ kind, subject, ids, onDone }: Props) {
   const may = useMay("operator");
   const confirm = useConfirm();
-  const action = useAction({
-    run: requeue,
-    told: (done) => `${count(done)} ${WORDS[kind].many} went back to work`,
-    touches: ["dead_letters", "jobs"],
-  });
+  const named = (number: number) => `${count(number)} ${number === 1 ? WORDS[kind].one : WORDS[kind].many}`;
+  const action = useAction({ run: requeue, told: (done) => `${named(done)} went back to work`, touches: ["dead_letters", "jobs"] });
+  const look = useAction({ run: () => post("/v1/dead-letters/requeue", { body: { kind, subject, dry_run: true } }), told: () => null, touches: [] });
   if (!may) return null;
-  const words = ids.length === 1 ? WORDS[kind].one : WORDS[kind].many;
-  const which: Which = ids.length > 0 ? { kind, ids: [...ids] } : { kind, subject };
-  const does = ids.length > 0 ? `Requeue ${count(ids.length)} ${words}` : `Requeue all ${WORDS[kind].many}${subject === "" ? "" : ` of ${subject}`}`;
   async function ask(): Promise<void> {
-    const text = "They are due now and keep their ids and attempts. The oldest go first.";
-    if (await confirm({ title: `${does}?`, text, does })) action.mutate(which, { onSuccess: onDone });
+    const number: Many = ids.length > 0 ? { requeued: ids.length, more: false } : await look.mutateAsync(undefined);
+    const does = `Requeue ${named(number.requeued)}${number.more ? " or more" : ""}`;
+    const none = number.requeued === 0 && !number.more ? `There is nothing of ${subject} any more. ` : "";
+    const text = `${none}They are due now and keep their ids and attempts. The oldest go first.`;
+    const which: Which = ids.length > 0 ? { kind, ids: [...ids] } : { kind, subject, number };
+    if (await confirm({ title: `${does}${ids.length > 0 ? "" : ` of ${subject}`}?`, text, does })) action.mutate(which, { onSuccess: onDone });
   }
+  const label = ids.length > 0 ? `Requeue ${named(ids.length)}` : subject === "" ? "Requeue" : `Requeue all ${WORDS[kind].many} of ${subject}`;
   return (
-    <Button disabled={ids.length === 0 && subject === ""} loading={action.isPending} onClick={() => void ask()} title="Choose some, or name a task type or destination">
-      {ids.length === 0 && subject === "" ? "Requeue" : does}
+    <Button
+      disabled={ids.length === 0 && subject === ""}
+      loading={action.isPending || look.isPending}
+      onClick={() => void ask().catch(() => undefined)}
+      title="Choose some, or name a task type or destination"
+    >
+      {label}
     </Button>
   );
 }

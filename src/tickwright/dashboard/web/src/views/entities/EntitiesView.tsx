@@ -1,9 +1,13 @@
 /** Entities against the modules that they are polled for, with the last success of each; above, modules against windows. */
+import { Button } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { get, type Schemas } from "../../api/client";
+import { useMay } from "../../app/session";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
 import { ChoiceFilter, Filters, TextFilter } from "../../parts/Filters";
+import { Glyph } from "../../parts/Glyph";
 import { Instant } from "../../parts/Instant";
 import { StateBadge } from "../../parts/StateBadge";
 import { usePages } from "../../parts/usePages";
@@ -12,6 +16,7 @@ import { View } from "../../parts/View";
 import { Matrix } from "../modules/Matrix";
 import classes from "../modules/modules.module.css";
 import { EntityDrawer } from "./EntityDrawer";
+import { EntityForm } from "./EntityForm";
 import { stateOf } from "./standing";
 
 type Standing = Schemas["EntityStanding"];
@@ -44,12 +49,23 @@ function filterOf(url: Url) {
 
 export default function EntitiesView() {
   const url = useUrl();
+  const isAdmin = useMay("admin");
+  const [creating, setCreating] = useState(false);
   const filter = filterOf(url);
   const filtered = NAMES.some((name) => url.one(name) !== "");
   const modules = useQuery({ queryKey: ["fanout", "modules"], queryFn: ({ signal }) => get("/v1/modules", { signal }), staleTime: 30_000 });
   const pages = usePages({ queryKey: ["fanout", "entities", filter], load: (cursor, signal) => get("/v1/fanout/entities", { query: { ...filter, cursor, limit: 50 }, signal }) });
   return (
-    <View title="Entities">
+    <View
+      title="Entities"
+      actions={
+        isAdmin && (
+          <Button leftSection={<Glyph name="plus" size={12} />} onClick={() => setCreating(true)}>
+            Create
+          </Button>
+        )
+      }
+    >
       <Matrix hours={6} module={filter.module} polledOnly />
       <Filters names={NAMES}>
         <TextFilter name="q" label="Entity" placeholder="how its code begins" width={220} first />
@@ -76,12 +92,13 @@ export default function EntitiesView() {
             <EmptyState title="No entity matches so far">A page looks at 5,000 at most; the next one is being asked for.</EmptyState>
           ) : (
             <EmptyState title={filtered ? "No entity matches" : "There is no entity"}>
-              {filtered ? "Leave out a filter; a code is compared from its beginning on." : "Set one with PUT /v1/entities/CODE, tickwright entities put, or a row in tickwright.entities."}
+              {filtered ? "Leave out a filter; a code is compared from its beginning on." : "Create one here, with tickwright entities put, or as a row in tickwright.entities."}
             </EmptyState>
           )
         }
       />
       <EntityDrawer code={url.one("entity")} onClose={() => url.set({ entity: null, of: null })} />
+      {creating && <EntityForm onClose={() => setCreating(false)} />}
     </View>
   );
 }

@@ -1,11 +1,10 @@
 /** One entity: what became of polling it, module by module, and why. */
-import { Button, Group, Select, Stack } from "@mantine/core";
+import { Select, Stack } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
-import { get, post, type Schemas } from "../../api/client";
+import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
 import { useMay } from "../../app/session";
-import { useConfirm } from "../../parts/Confirm";
 import { DataTable, type Column } from "../../parts/DataTable";
 import { EmptyState } from "../../parts/EmptyState";
 import { ErrorBox } from "../../parts/ErrorBox";
@@ -15,10 +14,10 @@ import { Instant } from "../../parts/Instant";
 import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { StateBadge } from "../../parts/StateBadge";
-import { useAction } from "../../parts/useAction";
 import { useUrl } from "../../parts/useUrl";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
+import { EntityActions } from "./EntityActions";
 import { stateOf } from "./standing";
 
 type Detail = Schemas["EntityDetail"];
@@ -27,12 +26,12 @@ type Module = Schemas["EntityModule"];
 export function EntityDrawer({ code, onClose }: { code: string; onClose: () => void }) {
   return (
     <Side open={code !== ""} title={code} onClose={onClose} wide>
-      {code !== "" && <Shown key={code} code={code} />}
+      {code !== "" && <Shown key={code} code={code} onClose={onClose} />}
     </Side>
   );
 }
 
-function Shown({ code }: { code: string }) {
+function Shown({ code, onClose }: { code: string; onClose: () => void }) {
   const url = useUrl();
   const isAdmin = useMay("admin");
   const held = updating.use() === "held";
@@ -43,7 +42,7 @@ function Shown({ code }: { code: string }) {
   return (
     <Stack gap="lg">
       {found.error !== null && <ErrorBox error={found.error} onRetry={() => void found.refetch()} kept />}
-      {isAdmin && <FlipButton entity={one} />}
+      {isAdmin && <EntityActions entity={one} onClose={onClose} />}
       <Facts
         of={[
           ["Polling", <StateBadge key="polling" state={one.is_polling_enabled ? "enabled" : "paused"} />],
@@ -62,7 +61,7 @@ function Shown({ code }: { code: string }) {
           rowKey={(module) => module.name}
           onOpen={(module) => url.set({ of: module.name })}
           openKey={chosen?.name ?? null}
-          empty={<EmptyState title="It is polled for no module">Set its modules with PUT /v1/entities/{code} or tickwright entities put.</EmptyState>}
+          empty={<EmptyState title="It is polled for no module">An admin edits it here, or with tickwright entities put.</EmptyState>}
         />
       </Section>
       {chosen !== undefined && <Why code={code} chosen={chosen} modules={one.modules} onChoose={(name) => url.set({ of: name })} />}
@@ -100,27 +99,5 @@ function Why({ code, chosen, modules, onChoose }: WhyProps) {
         load={(signal) => get("/v1/entities/{code}/explain", { path: { code }, query: { module: chosen.name }, signal })}
       />
     </Section>
-  );
-}
-
-function FlipButton({ entity }: { entity: Detail }) {
-  const confirm = useConfirm();
-  const path = { path: { code: entity.code } };
-  const does = entity.is_polling_enabled ? "Pause" : "Enable";
-  const action = useAction({
-    run: () => (entity.is_polling_enabled ? post("/v1/entities/{code}/pause", path) : post("/v1/entities/{code}/enable", path)),
-    told: (done) => `${done.code} is ${done.is_polling_enabled ? "enabled" : "paused"}`,
-    touches: ["fanout"],
-  });
-  async function ask(): Promise<void> {
-    const text = entity.is_polling_enabled ? `${entity.code} is polled no more for its ${entity.modules.length} modules; what runs goes on.` : `${entity.code} is polled again, from the window on that lies around now.`;
-    if (await confirm({ title: `${does} 1 entity?`, text, does: `${does} 1 entity`, danger: entity.is_polling_enabled })) action.mutate(undefined);
-  }
-  return (
-    <Group gap="xs">
-      <Button variant="default" loading={action.isPending} onClick={() => void ask()}>
-        {does}
-      </Button>
-    </Group>
   );
 }

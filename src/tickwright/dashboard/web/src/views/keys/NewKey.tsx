@@ -46,7 +46,7 @@ export function NewKey({ onMade }: { onMade: (key: string) => void }) {
       </Button>
       <Modal opened={open} onClose={end} title="New key" closeButtonProps={{ "aria-label": "Close" }}>
         <Stack gap="sm">
-          <TextInput label="Name" description="Of the person or program that uses it; the audit list shows it." value={name} maxLength={100} onChange={(event) => setName(event.currentTarget.value)} data-autofocus />
+          <TextInput label="Name" description="Of the person or program that uses it; the audit list shows it." value={name} onChange={(event) => setName(event.currentTarget.value)} data-autofocus />
           <Select label="Role" data={ROLES} value={role} onChange={(value) => setRole(ROLES.find((one) => one.value === value)?.value ?? "viewer")} allowDeselect={false} />
           <Select label="Ends after" data={TERMS} value={term} onChange={setTerm} placeholder="never" clearable clearButtonProps={{ "aria-label": "Never" }} />
           {action.error instanceof Problem && (

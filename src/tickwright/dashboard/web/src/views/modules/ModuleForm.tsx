@@ -34,7 +34,7 @@ export function ModuleForm({ module, onClose }: Props) {
         }}
       >
         <Stack>
-          {module === undefined && <TextInput label="Name" required maxLength={50} value={name} onChange={(event) => setName(event.currentTarget.value)} />}
+          {module === undefined && <TextInput label="Name" required value={name} onChange={(event) => setName(event.currentTarget.value)} />}
           {module?.set_by === "app" && <Alert variant="light">A program brings this module. Once it is set here, the program changes it no more.</Alert>}
           <TextInput label="Window" description="whole seconds from 1s to 1d" required value={every} onChange={(event) => setEvery(event.currentTarget.value)} />
           <TextInput label="Timeout of a run" description="from 10ms to 25m" required value={timeout} onChange={(event) => setLongest(event.currentTarget.value)} />

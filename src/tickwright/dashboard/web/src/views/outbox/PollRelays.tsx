@@ -1,8 +1,9 @@
 /** The relays of polls, one a shard; one that stands is put right here, after a look at what that would do. */
-import { Button, Modal, NumberInput, Stack, Group } from "@mantine/core";
+import { Button, Modal, Stack, TextInput, Group } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, post, type Schemas } from "../../api/client";
+import { readNumber } from "../../api/json";
 import { updating } from "../../app/prefs";
 import { useMay } from "../../app/session";
 import { Answer } from "../../parts/Answer";
@@ -66,9 +67,9 @@ export function PollRelays() {
 }
 
 function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
-  const [position, setPosition] = useState<number | string>("");
+  const [position, setPosition] = useState("");
   const confirm = useConfirm();
-  const body = { shard, position: typeof position === "number" ? position : null };
+  const body = { shard, position: readNumber(position) };
   const looked = useQuery({ queryKey: ["reconcile", body], queryFn: ({ signal }) => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: false }, signal }), retry: false });
   const action = useAction({
     run: () => post("/v1/outbox/polls/reconcile", { body: { ...body, apply: true } }),
@@ -86,7 +87,7 @@ function Reconcile({ shard, onClose }: { shard: number; onClose: () => void }) {
   }
   return (
     <Stack>
-      <NumberInput label="All batches up to this one are published" placeholder="the last that is certain" allowDecimal={false} min={0} value={position} onChange={setPosition} />
+      <TextInput label="All batches up to this one are published" placeholder="the last that is certain" inputMode="numeric" value={position} onChange={(event) => setPosition(event.currentTarget.value)} />
       <Answer of={looked} lines={3}>
         {(would) => <Facts of={[["Would agree on batch", count(would.adopted)], ["Taken as published", count(would.counted)], ["Sent again", count(would.sent_again)]]} />}
       </Answer>

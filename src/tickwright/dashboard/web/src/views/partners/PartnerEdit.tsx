@@ -1,21 +1,22 @@
 /** A partner's settings, in the words of `[partners.NAME]`; every mistake is named at once by the API. */
-import { Alert, Button, Group, Modal, Stack, TextInput, Textarea } from "@mantine/core";
+import { Alert, Button, Group, Modal, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
-import { pretty } from "../../api/json";
+import { pretty, readObject } from "../../api/json";
 import { patch, Problem, put, type Schemas } from "../../api/client";
 import { useConfirm } from "../../parts/Confirm";
 import { Glyph } from "../../parts/Glyph";
+import { JsonField } from "../../parts/JsonField";
 import { useAction } from "../../parts/useAction";
 import { Section } from "../../parts/View";
-import { bodyOf, changesOf, parseSettings } from "./settings";
+import { bodyOf, changesOf } from "./settings";
 
 type Partner = Schemas["PartnerView"];
 
 export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: () => void }) {
   const [was] = useState(() => pretty(partner.settings));
   const [text, setText] = useState(was);
-  const read = parseSettings(text);
-  const changes = read.value === null ? {} : changesOf(parseSettings(was).value ?? {}, read.value);
+  const read = readObject(text);
+  const changes = read.value === null ? {} : changesOf(readObject(was).value ?? {}, read.value);
   const number = Object.keys(changes).length;
   const confirm = useConfirm();
   const action = useAction({
@@ -34,7 +35,7 @@ export function PartnerEdit({ partner, onClose }: { partner: Partner; onClose: (
   return (
     <Section title="Edit the settings">
       <Stack gap="xs">
-        <SettingsField text={text} onChange={setText} problem={read.problem} />
+        <SettingsField text={text} onChange={setText} />
         <Refused error={action.error} />
         <Group justify="flex-end" gap="xs">
           <Button variant="default" onClick={onClose}>
@@ -56,7 +57,7 @@ export function NewPartner() {
   const [open, setOpen] = useState(false);
   const [name, setName] = useState("");
   const [text, setText] = useState(BEGINNING);
-  const read = parseSettings(text);
+  const read = readObject(text);
   const action = useAction({
     run: () => put("/v1/partners/{name}", { path: { name }, body: bodyOf(read.value ?? {}) }),
     told: (stored) => `Partner ${stored.partner.name} is ${stored.created ? "there" : "replaced"}.`,
@@ -75,8 +76,8 @@ export function NewPartner() {
       </Button>
       <Modal opened={open} onClose={end} title="New partner" size="lg" closeButtonProps={{ "aria-label": "Close" }}>
         <Stack gap="sm">
-          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} maxLength={50} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
-          <SettingsField text={text} onChange={setText} problem={read.problem} />
+          <TextInput label="Name" description="Letters, digits, “_”, “.”, “-”. A partner of this name would be replaced." value={name} onChange={(event) => setName(event.currentTarget.value.trim())} data-autofocus />
+          <SettingsField text={text} onChange={setText} />
           <Refused error={action.error} />
           <Group justify="flex-end" gap="xs">
             <Button variant="default" onClick={end}>
@@ -92,21 +93,8 @@ export function NewPartner() {
   );
 }
 
-function SettingsField({ text, onChange, problem }: { text: string; onChange: (text: string) => void; problem: string | null }) {
-  return (
-    <Textarea
-      label="Settings"
-      description="JSON, in the words of [partners.NAME]: rate, per_minute, per_day, concurrency, timeout, quiet, breaker, terminal_statuses, http"
-      value={text}
-      onChange={(event) => onChange(event.currentTarget.value)}
-      error={problem}
-      autosize
-      minRows={8}
-      maxRows={24}
-      spellCheck={false}
-      styles={{ input: { fontFamily: "var(--mantine-font-family-monospace)" } }}
-    />
-  );
+function SettingsField({ text, onChange }: { text: string; onChange: (text: string) => void }) {
+  return <JsonField label="Settings" description="JSON, in the words of [partners.NAME]: rate, per_minute, per_day, concurrency, timeout, quiet, breaker, terminal_statuses, http" value={text} onChange={onChange} />;
 }
 
 /** Every mistake that the API found, line by line. */

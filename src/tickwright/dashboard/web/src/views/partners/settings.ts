@@ -1,18 +1,7 @@
 /** A partner's settings as text, and what differs between two of them (RFC 7396: null takes a word out). */
-import { parseUsers, pretty, Users } from "../../api/json";
+import { pretty, Users } from "../../api/json";
 
 type Settings = Record<string, unknown>;
-
-/** Return the settings that `text` says, or what is wrong with it. */
-export function parseSettings(text: string): { value: Settings | null; problem: string | null } {
-  try {
-    const value = parseUsers(text);
-    if (typeof value === "object" && value !== null && !Array.isArray(value)) return { value: value as Settings, problem: null };
-    return { value: null, problem: "Write an object: { … }" };
-  } catch (error) {
-    return { value: null, problem: error instanceof Error ? error.message : "This is not JSON." };
-  }
-}
 
 /** Return what is to be merged into `was` so that it becomes `wanted`; nobody else's edit of another word is written over. */
 export function changesOf(was: Settings, wanted: Settings): Settings {

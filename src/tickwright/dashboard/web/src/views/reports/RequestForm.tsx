@@ -1,10 +1,11 @@
 /** Asks for a report: a type, and the values of its parameters. */
-import { Button, Group, Modal, Select, SimpleGrid, Stack, Textarea, TextInput } from "@mantine/core";
+import { Button, Group, Modal, Select, SimpleGrid, Stack, TextInput } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { get, post } from "../../api/client";
-import { parseUsers } from "../../api/json";
+import { readObject } from "../../api/json";
 import { ErrorBox } from "../../parts/ErrorBox";
+import { JsonField } from "../../parts/JsonField";
 import { useAction } from "../../parts/useAction";
 import { Waiting } from "../../parts/Waiting";
 import { conditionsOf, parametersOf } from "./conditions";
@@ -36,7 +37,7 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
   const parameters = found.data === undefined ? undefined : parametersOf(found.data.definition);
   const send = useAction({
     run: async () => {
-      const conditions = parameters == null ? (parseUsers(free) as Record<string, unknown>) : conditionsOf(parameters, typed);
+      const conditions = parameters == null ? (readObject(free).value ?? {}) : conditionsOf(parameters, typed);
       const said = Object.fromEntries(Object.entries(more).filter(([, value]) => value.trim() !== ""));
       return post("/v1/reports", { body: { type, conditions, ...said } });
     },
@@ -61,7 +62,7 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
     >
       <Stack>
         {parameters === null ? (
-          <Textarea label="Conditions" description="JSON; this type takes any" autosize minRows={3} value={free} onChange={(event) => setFree(event.currentTarget.value)} />
+          <JsonField label="Conditions" description="JSON; this type takes any" minRows={3} value={free} onChange={setFree} />
         ) : (
           <SimpleGrid cols={{ base: 1, xs: 2 }} spacing="sm">
             {parameters.map((one) => (
@@ -88,7 +89,7 @@ function Asked({ type, onClose, onMade }: Props & { type: string }) {
           <Button variant="default" onClick={onClose}>
             Leave it
           </Button>
-          <Button type="submit" loading={send.isPending}>
+          <Button type="submit" disabled={parameters === null && readObject(free).value === null} loading={send.isPending}>
             Request 1 report
           </Button>
         </Group>

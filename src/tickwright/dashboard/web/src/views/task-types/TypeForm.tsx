@@ -1,5 +1,5 @@
 /** Creates a task type, or changes what differs of one; a change of somebody else in between is refused, not undone. */
-import { Button, Checkbox, Group, Modal, NumberInput, SimpleGrid, Stack, TextInput } from "@mantine/core";
+import { Button, Checkbox, Group, Modal, SimpleGrid, Stack, TextInput } from "@mantine/core";
 import { useState, type FormEvent } from "react";
 import { patch, put, type Schemas } from "../../api/client";
 import { ErrorBox } from "../../parts/ErrorBox";
@@ -43,14 +43,13 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
     />
   );
   const figure = (field: "max_attempts" | "retry_factor" | "concurrency" | "rate_per_s", label: string, description?: string) => (
-    <NumberInput
+    <TextInput
       label={label}
       description={description}
+      inputMode="decimal"
       value={fields[field]}
-      min={0}
-      hideControls
       required={field === "max_attempts" || field === "retry_factor"}
-      onChange={(value) => setFields({ ...fields, [field]: value })}
+      onChange={(event) => setFields({ ...fields, [field]: event.currentTarget.value })}
     />
   );
   return (
@@ -63,7 +62,7 @@ export function TypeForm({ type, onClose, onSecret }: Props) {
       >
         <Stack>
           {type === null && (
-            <TextInput label="Name" description="letters, digits, _ . : -" required maxLength={50} value={name} onChange={(event) => setName(event.currentTarget.value)} />
+            <TextInput label="Name" description="letters, digits, _ . : -" required value={name} onChange={(event) => setName(event.currentTarget.value)} />
           )}
           {text("target", "Target", "https://…, wss://…, amqp:EXCHANGE/KEY, kafka:TOPIC, python:NAME")}
           <SimpleGrid cols={{ base: 2, xs: 3 }} spacing="sm" style={{ alignItems: "end" }}>

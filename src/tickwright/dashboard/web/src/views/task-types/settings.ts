@@ -1,41 +1,43 @@
 /** The settings of a task type as fields of a form, and only what differs as a change. */
 import type { Schemas } from "../../api/client";
+import { readNumber } from "../../api/json";
 import type { TaskType } from "./rows";
 
 export interface Fields {
   target: string;
   timeout: string;
-  max_attempts: number | string;
+  max_attempts: string;
   retry_base: string;
-  retry_factor: number | string;
+  retry_factor: string;
   retry_cap: string;
   final_statuses: string;
-  concurrency: number | string;
-  rate_per_s: number | string;
+  concurrency: string;
+  rate_per_s: string;
   keep_history: boolean;
 }
 type Settings = Omit<Schemas["TaskTypeRequest"], never>;
 
 export const DEFAULTS: Fields = {
-  target: "", timeout: "30s", max_attempts: 3, retry_base: "1s", retry_factor: 2, retry_cap: "1h", final_statuses: "",
+  target: "", timeout: "30s", max_attempts: "3", retry_base: "1s", retry_factor: "2", retry_cap: "1h", final_statuses: "",
   concurrency: "", rate_per_s: "", keep_history: true,
 }; // prettier-ignore
 
 export function fieldsOf(type: TaskType): Fields {
-  return { ...type, final_statuses: type.final_statuses.join(", "), concurrency: type.concurrency ?? "", rate_per_s: type.rate_per_s ?? "" };
+  const { max_attempts, retry_factor, concurrency, rate_per_s } = type;
+  return { ...type, final_statuses: type.final_statuses.join(", "), max_attempts: `${max_attempts}`, retry_factor: `${retry_factor}`, concurrency: `${concurrency ?? ""}`, rate_per_s: `${rate_per_s ?? ""}` };
 }
 
 export function settingsOf(fields: Fields): Settings {
   return {
     target: fields.target.trim(),
     timeout: fields.timeout.trim(),
-    max_attempts: Number(fields.max_attempts),
+    max_attempts: readNumber(fields.max_attempts) as number,
     retry_base: fields.retry_base.trim(),
-    retry_factor: Number(fields.retry_factor),
+    retry_factor: readNumber(fields.retry_factor) as number,
     retry_cap: fields.retry_cap.trim(),
-    final_statuses: fields.final_statuses.split(/[\s,]+/).filter(Boolean).map(Number),
-    concurrency: fields.concurrency === "" ? null : Number(fields.concurrency),
-    rate_per_s: fields.rate_per_s === "" ? null : Number(fields.rate_per_s),
+    final_statuses: fields.final_statuses.split(/[\s,]+/).filter(Boolean).map((one) => readNumber(one) as number),
+    concurrency: readNumber(fields.concurrency),
+    rate_per_s: readNumber(fields.rate_per_s),
     keep_history: fields.keep_history,
   };
 }

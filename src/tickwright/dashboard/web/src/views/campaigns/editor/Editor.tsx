@@ -39,7 +39,7 @@ export function Editor({ saved, begin }: Props) {
   return (
     <div className={classes.layout}>
       <div className={classes.part}>
-        <TextInput label="Name" description="letters, digits, _ . -" disabled={saved !== null} maxLength={100} value={fields.name} onChange={(event) => form.change({ name: event.currentTarget.value })} />
+        <TextInput label="Name" description="letters, digits, _ . -" disabled={saved !== null} value={fields.name} onChange={(event) => form.change({ name: event.currentTarget.value })} />
         <Section title="When">
           <div className={classes.part}>
             <Calendar {...form} />
@@ -70,7 +70,7 @@ export function Editor({ saved, begin }: Props) {
       <div className={classes.part}>
         <ExpressionEditor value={fields.expression} onChange={(expression) => form.change({ expression })} mistakes={ofExpression} status={statusOf(known, checked.error, ofExpression.length)} />
         {checked.error !== null && <ErrorBox error={checked.error} />}
-        <TryIt name={saved?.name ?? ""} definition={definition} ready={selects} />
+        <TryIt definition={definition} ready={selects} />
         <Save saved={saved} fields={fields} known={known} mistakes={mistakes} />
       </div>
     </div>

@@ -8,23 +8,20 @@ import classes from "./editor.module.css";
 import type { Definition } from "./form";
 
 interface Props {
-  /** Of the saved campaign; empty for one that is not saved yet. */
-  name: string;
   definition: Definition;
   /** Whether expression and audience are known to be right. */
   ready: boolean;
 }
 
-export function TryIt({ name, definition, ready }: Props) {
+export function TryIt({ definition, ready }: Props) {
   const { expression, audience } = definition;
   const tried = JSON.stringify([expression, audience]);
   const run = useAction({
-    run: async (of: { tried: string; body: Record<string, unknown> }) => ({ tried: of.tried, found: await post("/v1/campaigns/{name}/dry-run", { path: { name }, body: of.body }) }),
+    run: async (of: { tried: string; body: Record<string, unknown> }) => ({ tried: of.tried, found: await post("/v1/campaigns:dry-run", { body: of.body }) }),
     told: () => null,
     touches: [],
     quiet: true,
   });
-  if (name === "") return <p className={classes.quiet}>A dry run is there once the campaign is saved; saved, it is idle until it is started or activated.</p>;
   const isOld = run.variables !== undefined && run.variables.tried !== tried;
   return (
     <>

@@ -1,1 +1,0 @@
-var e={quiet:`_quiet_zgnmo_1`,error:`_error_zgnmo_4`,progress:`_progress_zgnmo_12`,parts:`_parts_zgnmo_18`,line:`_line_zgnmo_28`,bar:`_bar_zgnmo_42`,partError:`_partError_zgnmo_65`,mono:`_mono_zgnmo_70`};export{e as t};

@@ -1,0 +1,29 @@
+/** A field for an object of the user's own as JSON: what is wrong with it stands below, and what was typed stays. */
+import { Textarea } from "@mantine/core";
+import { readObject } from "../api/json";
+
+interface Props {
+  label: string;
+  description: string;
+  value: string;
+  onChange: (text: string) => void;
+  minRows?: number;
+}
+
+export function JsonField({ label, description, value, onChange, minRows = 8 }: Props) {
+  const { problem } = readObject(value);
+  return (
+    <Textarea
+      label={label}
+      description={description}
+      value={value}
+      error={problem === null ? undefined : `${problem} (invalid_json)`}
+      onChange={(event) => onChange(event.currentTarget.value)}
+      autosize
+      minRows={minRows}
+      maxRows={24}
+      spellCheck={false}
+      styles={{ input: { fontFamily: "var(--mantine-font-family-monospace)", fontSize: 13 } }}
+    />
+  );
+}

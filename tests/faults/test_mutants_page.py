@@ -1,0 +1,152 @@
+"""Mutants of what stands between a browser and us: with a guard taken out, the check of its promise has to fail."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import page_guards as checks
+from kit.mutants import mutate
+from kit.page_guards import Check, guarded
+from tickwright.api import app, auth, cookies, gate, lane, session_routes
+from tickwright.capabilities.jobs import looking_routes
+from tickwright.dashboard import page
+from tickwright.ports import user_data
+from tickwright.runtime.snapshot import Snapshots
+from tickwright.store import bounds
+
+MUTANTS: list[tuple[str, Any, str, str, Check]] = [
+    ("scripts read the cookie", cookies._set_cookie, ', "HttpOnly"', "", checks.check_the_cookie),
+    ("other sites send the cookie", cookies._set_cookie, "SameSite=Strict", "SameSite=Lax", checks.check_the_cookie),
+    ("the cookie leaves in the clear", cookies._set_cookie, "if secure else", "if False else", checks.check_the_cookie),
+    ("a proxy's TLS is not seen", cookies.over_tls, "*forwarded, ", "", checks.check_the_cookie),
+    (
+        "a token is not compared",
+        cookies.check_change,
+        "not hmac.compare_digest",
+        "False and not hmac.compare_digest",
+        checks.check_the_token,
+    ),
+    (
+        "no token is enough",
+        cookies.check_change,
+        "if not shown:",
+        "if not shown:\n        return\n    if not shown:",
+        checks.check_the_token,
+    ),
+    ("one token for all", cookies.csrf_token, "key.encode()", 'b"key"', checks.check_the_token),
+    (
+        "the cookie alone changes things",
+        auth.caller_of,
+        'if scope["method"] not in SAFE_METHODS',
+        "if False",
+        checks.check_the_token,
+    ),
+    (
+        "the site is not asked",
+        cookies.check_change,
+        "if site_of(headers) is not Site.OURS",
+        "if False",
+        checks.check_the_site,
+    ),
+    ("unsaid is ours", cookies.check_change, "is not Site.OURS", "is Site.OTHER", checks.check_the_site),
+    (
+        "a neighbour is ours",
+        cookies.site_of,
+        "set(said) <= _OURS",
+        'set(said) <= {*_OURS, b"same-site"}',
+        checks.check_the_site,
+    ),
+    ("every origin is ours", cookies.site_of, "if _bare(authority, scheme) in ours", "if ours", checks.check_the_site),
+    (
+        "others sign in",
+        session_routes.session_routes,
+        'if site_of(request.scope["headers"]) is Site.OTHER',
+        "if False",
+        checks.check_the_door,
+    ),
+    ("two cookies are one", auth.caller_of, " or len(shown) > 1", "", checks.check_one_cookie),
+    (
+        "keys can be guessed",
+        session_routes.Failures.count,
+        "if wait_s > -FAILURE_GAP_S",
+        "if False",
+        checks.check_bad_keys_are_limited,
+    ),
+    ("one nonce for all", page.Page._index, "random_token(NONCE_BYTES)", '"A" * 24', checks.check_the_policy),
+    ("the nonce is kept", page.Page._index, "NEVER", "ASK_AGAIN", checks.check_the_policy),
+    ("styles need no nonce", page.policy, "'nonce-{nonce}'", "'unsafe-inline'", checks.check_the_policy),
+    (
+        "inline scripts run",
+        page.policy,
+        "script-src 'self'",
+        "script-src 'self' 'unsafe-inline'",
+        checks.check_the_policy,
+    ),
+    ("everybody frames it", page.policy, "frame-ancestors 'none'", "frame-ancestors *", checks.check_the_policy),
+    ("no role is asked for", gate.check_role, "if caller.role < role", "if False", checks.check_roles),
+    ("no route asks for a role", gate.ApiGate.allow, "check_role(caller, role)", "pass", checks.check_roles),
+    ("the fast lane asks for no role", lane.post_job, "Role.OPERATOR", "Role.VIEWER", checks.check_roles),
+    (
+        "all see data of users",
+        app.Api._route,
+        "let_see(allowed=caller.role >= self._context.payloads_from)",
+        "pass",
+        checks.check_hiding,
+    ),
+    ("nothing is hidden", user_data.shown, "if _seen.get() else _without(value)", "", checks.check_hiding),
+    ("lists are not hidden", user_data._without, "[_without(item) for item in value]", "value", checks.check_hiding),
+    ("hidden data is found", looking_routes._filter, "sees()", "True", checks.check_hiding),
+    (
+        "reads are not bound",
+        app.Api._route,
+        'scope["method"] in SAFE_METHODS and',
+        "False and",
+        checks.check_reads_are_bound,
+    ),
+    ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
+    ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),
+    (
+        "every caller looks",
+        Snapshots._look_if_due,
+        "if monotonic() - self._looked_s >= self._rest_s",
+        "if True",
+        checks.check_one_look_for_all,
+    ),
+    (
+        "it looks without a rest",
+        Snapshots._look,
+        "max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME)",
+        "0",
+        checks.check_one_look_for_all,
+    ),
+    ("it looks for nobody", Snapshots._is_wanted, "bool(self._subscribers) or", "True or", checks.check_nobody_looks),
+    (
+        "it asks again and again",
+        Snapshots._look,
+        "if self._reading is None",
+        "if True",
+        checks.check_one_question_at_a_time,
+    ),
+    ("a revoked key looks on", Snapshots._take, "subscriber.end()", "pass", checks.check_streams_end_with_their_key),
+]
+
+
+async def test_every_check_holds_as_it_is(database_url: str, tmp_path: Path) -> None:
+    """Without a mutant none of them fails."""
+    async with guarded(database_url, tmp_path) as api:
+        await checks.check_the_page_can_act(api)
+        for check in dict.fromkeys(mutant[-1] for mutant in MUTANTS):
+            await check(api)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
+async def test_a_missing_guard_is_found(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, Any, str, str, Check]
+) -> None:
+    """A process that has the mutant from its start on fails the check of what the guard is for."""
+    _, function, guard, instead, check = mutant
+    mutate(monkeypatch, function, guard, instead)
+    async with guarded(database_url, tmp_path) as api:
+        with pytest.raises(AssertionError, match="broken"):
+            await check(api)

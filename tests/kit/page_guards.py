@@ -1,0 +1,287 @@
+"""What has to hold between a browser and us, each as a check that fails with ``broken`` where it does not."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.api import Answer, RunningApi, running_api
+from kit.streams import CountingProbe, open_stream
+from tickwright.api import ApiLimits
+from tickwright.api.cookies import csrf_token
+from tickwright.api.session_routes import FAILURES_BURST
+from tickwright.dashboard import Page
+from tickwright.ports.caller import Role
+from tickwright.runtime import snapshot
+from tickwright.runtime.snapshot import Snapshots
+from tickwright.store.bounds import LEAST_S, TookTooLong, within
+
+CANARY = "canary-91c7"
+READ_S = 0.3
+SOON_S = 2.0
+EVERY_S = 0.1
+LOOKS_S = 1.0
+INDEX = '<!doctype html><base href="%BASE%" /><meta name="csp-nonce" content="%NONCE%" />'
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self' 'nonce-NONCE'",
+    "img-src": "'self' data:",
+    "font-src": "'self'",
+    "connect-src": "'self'",
+    "manifest-src": "'self'",
+    "base-uri": "'self'",
+    "form-action": "'self'",
+    "frame-ancestors": "'none'",
+}
+CHANGES = ("/v1/jobs", "/v1/task-types/noop/pause")
+"""One of the fast lane and one of a route; noop's key may do both."""
+Check = Callable[[RunningApi], Awaitable[None]]
+
+
+@asynccontextmanager
+async def guarded(database_url: str, folder: Path) -> AsyncIterator[RunningApi]:
+    """Run an API with a page, whose viewers see no data of users, and whose reads have less than a second."""
+    (folder / "index.html").write_text(INDEX)
+    limits = ApiLimits(read_timeout=timedelta(seconds=READ_S))
+    async with running_api(database_url, limits=limits, page=Page("", folder), payloads_from=Role.OPERATOR) as api:
+        yield api
+
+
+async def send(api: RunningApi, path: str, **headers: str) -> Answer:
+    """Send a change as the page of an admin does; headers can be replaced, and left out with an empty one."""
+    key = str(api.admin.key)
+    ours = {
+        "Cookie": f"tickwright_session={key}",
+        "Sec-Fetch-Site": "same-origin",
+        "X-Tickwright-Csrf": csrf_token(key),
+    }
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = {"task_type": "noop"} if path == "/v1/jobs" else None
+    whole = {name: value for name, value in {**ours, **named}.items() if value}
+    return await api.stranger.post(path, body, headers=whole)
+
+
+async def check_the_page_can_act(api: RunningApi) -> None:
+    """What the page sends is done; the other checks would mean nothing without it."""
+    for path in CHANGES:
+        assert (await send(api, path)).status in {200, 201}, "broken: a page of ours is refused"
+
+
+async def check_the_cookie(api: RunningApi) -> None:
+    """No script reads it, no other site sends it, and what came over TLS never leaves without it."""
+    for proto, more in (("http", set[str]()), ("https", {"Secure"})):
+        answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers={"X-Forwarded-Proto": proto})
+        flags = set(answer.headers["set-cookie"].split("; ")[1:])
+        assert flags == {"Path=/", "Max-Age=43200", "HttpOnly", "SameSite=Strict", *more}, f"cookie broken: {flags}"
+
+
+async def check_the_token(api: RunningApi) -> None:
+    """A change without the session's own token is refused."""
+    for path in CHANGES:
+        for token in ("", "x" * 43, csrf_token(str(api.viewer.key))):
+            assert (await send(api, path, X_Tickwright_Csrf=token)).status == 403, f"token broken at {path}"
+
+
+async def check_the_site(api: RunningApi) -> None:
+    """A change that no page of ours sent is refused, even with the token."""
+    for path in CHANGES:
+        for said in (
+            {"Sec_Fetch_Site": "same-site"},
+            {"Sec_Fetch_Site": "", "Origin": "https://evil.example"},
+            {"Sec_Fetch_Site": ""},
+        ):
+            assert (await send(api, path, **said)).status == 403, f"site broken at {path}: {said}"
+
+
+async def check_the_door(api: RunningApi) -> None:
+    """No other site signs its visitor in with a key of its own."""
+    answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers={"Sec-Fetch-Site": "cross-site"})
+    assert (answer.status, answer.headers.get("set-cookie")) == (403, None), "door broken"
+
+
+async def check_one_cookie(api: RunningApi) -> None:
+    """Two cookies of the name are none: a neighbour's domain may have set one."""
+    pair = f"tickwright_session={api.viewer.key}; tickwright_session={api.admin.key}"
+    assert (await api.stranger.get("/v1/session", headers={"Cookie": pair})).status == 401, "one cookie broken"
+
+
+async def check_bad_keys_are_limited(api: RunningApi) -> None:
+    """After a burst of keys that are none, more are told to wait."""
+    asked = [api.stranger.post("/v1/session", {"key": "guess"}) for _ in range(2 * FAILURES_BURST)]
+    found = {answer.status for answer in await asyncio.gather(*asked)}
+    assert found == {401, 429}, f"limit broken: {found}"
+
+
+async def check_the_policy(api: RunningApi) -> None:
+    """Nothing from elsewhere and nothing inline but styles with the number of this very answer, which nobody keeps."""
+    seen = set()
+    for _ in range(2):
+        answer = await api.stranger.get("/")
+        found = re.search(rb'content="([A-Za-z0-9_-]{24})"', answer.body)
+        assert found, "policy broken: no nonce"
+        nonce = found[1].decode()
+        seen.add(nonce)
+        rules = dict(rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";"))
+        wanted = {name: rule.replace("NONCE", nonce) for name, rule in POLICY.items()}
+        assert rules == wanted, f"policy broken: {rules}"
+        assert answer.headers["cache-control"] == "no-store", "policy broken: an answer with its nonce is kept"
+    assert len(seen) == 2, "policy broken: a nonce twice"
+
+
+async def check_roles(api: RunningApi) -> None:
+    """A viewer changes nothing, by the fast lane or a route; an operator makes no key."""
+    tried = [
+        await api.viewer.post("/v1/jobs", {"task_type": "noop"}),
+        await api.viewer.post("/v1/jobs:cancel", {"task_type": "noop"}),
+        await api.operator.post("/v1/keys", {"name": "x", "role": "admin"}),
+    ]
+    assert [answer.status for answer in tried] == [403] * 3, f"roles broken: {[answer.status for answer in tried]}"
+
+
+async def check_hiding(api: RunningApi) -> None:
+    """Who may not see data of users finds none: not in a detail, not in a list, not by guessing with a filter."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": {"who": CANARY}, "delay": "1h"})).json[
+        "id"
+    ]
+    put = await api.admin.send("PUT", "/v1/entities/ACME", {"party": {"who": CANARY}})
+    assert put.status in {200, 201}, put.body
+    for path in (f"/v1/jobs/{job}", "/v1/entities/ACME", "/v1/audit?action=entities.put"):
+        assert CANARY in (await api.operator.get(path)).body.decode(), path
+        assert CANARY not in (await api.viewer.get(path)).body.decode(), f"hiding broken at {path}"
+    for client, number in ((api.operator, 1), (api.viewer, 0)):
+        found = (await client.get(f"/v1/jobs?text={CANARY}")).json["items"]
+        assert len(found) == number, "hiding broken: a filter finds what is hidden"
+
+
+async def check_reads_are_bound(api: RunningApi) -> None:
+    """A read that the database does not answer is given up in time; and what a statement of it did ends there."""
+    assert (await api.admin.get("/v1/audit")).status == 200
+    async with api.pool.acquire() as connection, _held(connection.transaction()):
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        await connection.execute("LOCK TABLE tickwright.audit IN ACCESS EXCLUSIVE MODE")
+        try:
+            async with asyncio.timeout(SOON_S):
+                answer = await api.admin.get("/v1/audit")
+        except TimeoutError:
+            raise AssertionError("bound broken: a read waits for a lock") from None
+    assert (answer.status, answer.json["code"]) == (503, "query_too_slow"), "bound broken"
+
+
+@asynccontextmanager
+async def _held(transaction: asyncpg.transaction.Transaction) -> AsyncIterator[None]:
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+
+
+async def check_what_outlives_is_free(api: RunningApi) -> None:
+    """A task that goes on after the request is not bound by it."""
+    over = asyncio.Event()
+
+    async def goes_on() -> None:
+        await over.wait()
+        await api.pool.fetchval("SELECT pg_sleep($1)", 2 * LEAST_S)
+
+    with within(0.01):
+        task = asyncio.create_task(goes_on())
+        await asyncio.sleep(0)
+    over.set()
+    try:
+        await task
+    except TookTooLong:
+        raise AssertionError("bound broken: it binds what outlives the request") from None
+
+
+@contextmanager
+def _watching(snapshots: Snapshots, number: int) -> Iterator[None]:
+    opened = [snapshots.subscribe() for _ in range(number)]
+    for one in opened:
+        one.__enter__()
+    try:
+        yield
+    finally:
+        for one in opened:
+            one.__exit__(None, None, None)
+
+
+async def _looks(api: RunningApi, probe: Any, watch: Callable[[Snapshots], Awaitable[None]], number: int) -> None:
+    snapshots = Snapshots(api.pool, version="0", every_s=EVERY_S, probe=probe)
+    running = asyncio.create_task(snapshots.run())
+    try:
+        with _watching(snapshots, number):
+            await watch(snapshots)
+    finally:
+        await snapshots.stop()
+        await running
+
+
+async def check_one_look_for_all(api: RunningApi) -> None:
+    """Streams, and calls of the overview beside them, ask the database once per turn all together."""
+    probe, now = CountingProbe(), asyncio.get_running_loop().time
+    began_s = now()
+
+    async def watch(snapshots: Snapshots) -> None:
+        while now() - began_s < LOOKS_S:
+            await asyncio.gather(*(snapshots.latest() for _ in range(20)))
+            await asyncio.sleep(EVERY_S / 10)
+
+    await _looks(api, probe, watch, 30)
+    most = (now() - began_s) / EVERY_S + 2
+    assert 0 < probe.reached_times <= most, f"one look broken: {probe.reached_times} of at most {most:.0f}"
+
+
+async def check_nobody_looks(api: RunningApi) -> None:
+    """Then nothing is asked."""
+    probe = CountingProbe()
+    await _looks(api, probe, lambda _: asyncio.sleep(5 * EVERY_S), 0)
+    assert probe.reached_times == 0, "rest broken: it looks for nobody"
+
+
+class Stuck(CountingProbe):
+    """A database that does not answer until ``heals`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heals = asyncio.Event()
+
+    async def reached(self, name: str, /, **facts: object) -> None:
+        """Count, and wait."""
+        await super().reached(name, **facts)
+        await self.heals.wait()
+
+
+async def check_one_question_at_a_time(api: RunningApi) -> None:
+    """A database that does not answer is not asked again until it has."""
+    probe, asked = Stuck(), list[int]()
+
+    async def watch(_snapshots: Snapshots) -> None:
+        await asyncio.sleep(6 * EVERY_S)
+        asked.append(probe.reached_times)
+        probe.heals.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "ANSWER_S", EVERY_S)
+        patch.setattr(snapshot, "SHARE_OF_TIME", 1.0)
+        await _looks(api, probe, watch, 1)
+    assert asked == [1], f"one question broken: {asked} at once"
+
+
+async def check_streams_end_with_their_key(api: RunningApi) -> None:
+    """Revoked, a key sees nothing any more."""
+    made = (await api.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
+    async with open_stream(api.stranger.with_key(made["key"])) as stream:
+        await stream.next()
+        assert (await api.admin.post(f"/v1/keys/{made['details']['id']}/revoke")).status == 200
+        try:
+            await stream.ended(SOON_S)
+        except TimeoutError:
+            raise AssertionError("streams broken: a revoked key goes on seeing") from None
