@@ -86,6 +86,7 @@ class Lane:
 
     Attributes:
         partner_no: Whose.
+        name: What metrics call it.
         settings: As the last exchange found them.
         share: Calls at once; ``None`` is no limit.
         held: Calls that run.
@@ -100,6 +101,7 @@ class Lane:
     clock: DbClock
     session: Standing
     urgent: Callable[[], None]
+    name: str = ""
     settings: PartnerSettings = field(default_factory=PartnerSettings)
     share: int | None = 0
     held: int = 0
