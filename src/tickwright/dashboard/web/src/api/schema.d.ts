@@ -3529,7 +3529,10 @@ export interface components {
         };
         /**
          * FanoutNow
-         * @description Entity fan-out. The last four are of the last minute; ``queued`` is ``None`` where no consumer has counted.
+         * @description Entity fan-out; ``queued`` is ``None`` where no consumer has counted.
+         *
+         *         ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` are calls of
+         *         modules' functions that ended, in whatever way.
          */
         FanoutNow: {
             entities: number;
@@ -3541,6 +3544,8 @@ export interface components {
             failed: number;
             superseded: number;
             expired: number;
+            /** @default null */
+            called_per_s: number | null;
         };
         /**
          * FilterRequest
@@ -6029,6 +6034,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6209,6 +6223,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6284,6 +6307,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6614,6 +6646,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6683,6 +6724,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6770,6 +6820,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6839,6 +6898,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6924,6 +6992,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6995,6 +7072,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7080,6 +7166,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7151,6 +7246,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7397,6 +7501,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7464,6 +7577,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7551,6 +7673,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7620,6 +7751,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7703,6 +7843,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7776,6 +7925,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7934,6 +8092,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8113,6 +8280,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8185,6 +8361,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8420,6 +8605,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8493,6 +8687,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8747,6 +8950,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8820,6 +9032,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8986,6 +9207,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9062,6 +9292,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9131,6 +9370,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9377,6 +9625,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9450,6 +9707,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9609,6 +9875,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9685,6 +9960,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9754,6 +10038,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9999,6 +10292,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10254,6 +10556,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10321,6 +10632,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10482,6 +10802,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10551,6 +10880,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10630,6 +10968,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10876,6 +11223,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10952,6 +11308,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11021,6 +11386,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11343,6 +11717,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11586,6 +11969,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11653,6 +12045,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11829,6 +12230,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11898,6 +12308,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12356,6 +12775,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -12430,6 +12858,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12592,6 +13029,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -12745,6 +13191,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12917,6 +13372,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -12984,6 +13448,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13069,6 +13542,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13142,6 +13624,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13461,6 +13952,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13530,6 +14030,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13613,6 +14122,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13682,6 +14200,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14159,6 +14686,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14228,6 +14764,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14311,6 +14856,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14380,6 +14934,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14778,6 +15341,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14847,6 +15419,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14930,6 +15511,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14999,6 +15589,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15149,6 +15748,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15533,6 +16141,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16073,6 +16690,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16225,6 +16851,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16294,6 +16929,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16374,6 +17018,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16620,6 +17273,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16687,6 +17349,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16767,6 +17438,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16926,6 +17606,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -17006,6 +17695,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -17075,6 +17773,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };

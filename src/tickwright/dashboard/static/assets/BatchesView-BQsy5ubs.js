@@ -1,0 +1,1 @@
+import{n as e}from"./View-BcANOP1N.js";import{t}from"./BatchList-DbZyf28x.js";import{W as n}from"./parts.module-zOKL8mwT.js";var r=n();function i(){return(0,r.jsx)(e,{title:`Batches of programs`,children:(0,r.jsx)(t,{kind:`batches`})})}export{i as default};

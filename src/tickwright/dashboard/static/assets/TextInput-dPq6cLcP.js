@@ -1,1 +1,0 @@
-import{b as e,m as t}from"./src-DrWAvXch.js";import{b as n}from"./Glyph-Bh08lRp9.js";import{W as r}from"./parts.module-zOKL8mwT.js";var i=r(),a=t(t=>{let r=e([`Input`,`InputWrapper`,`TextInput`],null,t);return(0,i.jsx)(n,{component:`input`,...r,__staticSelector:`TextInput`})});a.classes=n.classes,a.displayName=`@mantine/core/TextInput`;export{a as t};
