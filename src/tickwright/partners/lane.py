@@ -213,10 +213,8 @@ class Lane:
                 self.outcomes["throttled" if throttled else "failed"] += 1
                 self.seen.failed += 1
                 self.seen.error = reason[:ERROR_CHARS_MAX]
-                terms = self.settings.breaker
-                if self.seen.failed >= terms.failures and self.seen.failed >= terms.share * (
-                    self.seen.failed + self.seen.ok
-                ):
+                seen, terms = self.seen, self.settings.breaker
+                if seen.failed >= terms.failures and seen.failed >= terms.share * (seen.failed + seen.ok):
                     self._tripped = True
                     self.urgent()
 
