@@ -25,6 +25,7 @@ from tickwright.capabilities.polling.consumer_metrics import consumer_source
 from tickwright.capabilities.reports.metrics import source_of as report_source
 from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
+from tickwright.partners.metrics import contract_source
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_relay import PollRelay
 from tickwright.runtime.readings import (
@@ -134,7 +135,7 @@ async def _samples_of_a_consumer(url: str) -> list[Sample]:
     async with running_consumer(url, functions={"acme": ask}) as side:
         trackers = await seed(side.pool, 1)
         await eventually_async(lambda: all_done(side.pool, trackers))
-        return list(consumer_source(side.consumer)())
+        return [*consumer_source(side.consumer)(), *contract_source(side.contract)()]
 
 
 async def _page_of_fan_out(url: str) -> bytes:

@@ -1,13 +1,20 @@
 """The overview says what is: compared with real work, real alerts and a worker that is killed."""
 
 import asyncio
+import json
 from pathlib import Path
+
+from pydantic import SecretStr
 
 from kit.api import running_api
 from kit.engine import SHORT, WorkerProcess, running_engine
+from kit.fanout import MODULE, Hub, registry_of
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
+from tickwright.wiring.brought import Brought
+from tickwright.wiring.node import open_node
+from tickwright.wiring.settings import Bind, Settings
 
 STARTS = 60
 
@@ -128,3 +135,35 @@ async def test_nothing_is_asked_while_nobody_looks(database_url: str) -> None:
         seen = probe.reached_times
         assert (await api.viewer.get("/v1/workers")).status == 200
         assert probe.reached_times == seen
+
+
+async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_their_partner(database_url: str) -> None:
+    """A real scheduler and consumer poll entities: the overview has their rate, the partner their calls."""
+    settings = Settings(database_url=SecretStr(database_url), metrics_bind=Bind("127.0.0.1", 0))
+    brought = Brought(modules=registry_of({MODULE: Hub()}))
+    async with running_api(database_url) as api:
+        await api.pool.execute("INSERT INTO tickwright.partners (name) VALUES ('hub')")
+        async with open_node(settings, ["scheduler", "fanout-consumer"], brought=brought, any_port=True) as node:
+            running = asyncio.create_task(node.run(signals=False))
+            try:
+                async with open_stream(api.viewer) as stream:
+                    await stream.until(lambda one: one["fanout"]["called_per_s"] == 0)
+                    await api.pool.execute(
+                        """INSERT INTO tickwright.entities (code, polling_enabled_modules, partner)
+                           SELECT 'E' || n, $1, 'hub' FROM generate_series(1, 20) n""",
+                        MODULE,
+                    )
+                    found = await stream.until(lambda one: one["fanout"]["called_per_s"] > 0)
+                    assert found["jobs"]["started_per_s"] in {0, None}
+
+                async def counted() -> bool:
+                    rows = await api.pool.fetch("SELECT facts -> 'counters' AS said FROM tickwright.workers")
+                    said = [json.loads(row["said"]) for row in rows]
+                    return {"hub": {"answered": 20, "throttled": 0, "failed": 0}} in [
+                        one.get("partners") for one in said
+                    ]
+
+                await eventually_async(counted, 20.0)
+            finally:
+                node.supervisor.request()
+                await running

@@ -21,6 +21,7 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
 from tickwright.capabilities.polling.consumer_metrics import consumer_source
 from tickwright.capabilities.polling.service import PollingService
+from tickwright.partners.metrics import contract_source
 from tickwright.partners.store import put_partner
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -48,7 +49,10 @@ async def test_a_poll_by_configuration_reaches_the_courier_and_its_answer_the_tr
         assert (first["account_id"], first["partner"], first["external_id"]) == ("shop", "acme", "T1")
         assert [event["text"] for event in first["events"]] == ["hub"]
         assert (await slice_of(side.pool, trackers))["polled"] == 3
-        counted = {(sample.name, sample.labels): sample.value for sample in consumer_source(side.consumer)()}
+        counted = {
+            (sample.name, sample.labels): sample.value
+            for sample in [*consumer_source(side.consumer)(), *contract_source(side.contract)()]
+        }
         assert counted["tickwright_polls_done_total", ()] == counted["tickwright_poll_news_total", ()] == 3
         assert counted["tickwright_partner_calls_total", ("acme", "answered")] == 3
         assert counted["tickwright_polls_held", ("acme",)] == counted["tickwright_partner_closed", ("acme",)] == 0

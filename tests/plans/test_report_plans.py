@@ -70,7 +70,6 @@ PART_CASES = {
     "keep_parts": ([[1000], ["lefts"], [0], [5], 7], {"report_parts": PARTS_PKEY | {"report_parts_owner"}}),
     "finish_part": ([1000, "lefts", 1, 0, 7, 1, 1, "x", "[]", "redis", None], {"report_parts": PARTS_PKEY}),
     "deliver_part": ([50, "lefts", 1, "now", 1, 1, "x", "[]", "redis", None], {"report_parts": PARTS_PKEY}),
-    "part_of": ([50, "lefts"], {"report_parts": PARTS_PKEY, "reports": PKEY}),
     "get_data": ([1, "lefts", 1], {"report_data": DATA_PKEY}),
     "fail_part": ([1000, "lefts", 1, 0, 7, "e", None], {"report_parts": PARTS_PKEY}),
     "refuse_part": ([50, "lefts", 1, "e"], {"report_parts": PARTS_PKEY}),

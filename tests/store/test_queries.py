@@ -28,9 +28,9 @@ def _bare(text: str) -> str:
 
 
 def _fragments(path: Path) -> dict[str, str]:
-    """Return what the templates of a file are filled with: other queries of it, and the folder's fragments."""
-    beside = path.with_name("fragments.sql")
-    return {name: _bare(text) for name, text in {**_load(path), **(_load(beside) if beside.exists() else {})}.items()}
+    """Return what the templates of a file are filled with: other queries of it, the folder's fragments, the store's."""
+    pieces = (one for one in (ROOT / "store/sql/fragments.sql", path.with_name("fragments.sql")) if one.exists())
+    return {name: _bare(text) for one in (path, *pieces) for name, text in _load(one).items()}
 
 
 def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:

@@ -145,7 +145,7 @@ def test_what_is_said_is_bounded_and_the_busiest_are_in() -> None:
 
 
 def test_numbers_come_from_the_metrics_that_count_them() -> None:
-    """Polls of every shard together, calls by partner, the relay's outcomes; what has no part is not there."""
+    """Polls of every shard together, calls by partner, the relay's outcomes, runs; what has no part is not there."""
     counters = Counters()
     counters.add(
         lambda: [
@@ -154,11 +154,16 @@ def test_numbers_come_from_the_metrics_that_count_them() -> None:
             Sample("tickwright_polls_late_total", 1),
             Sample("tickwright_partner_calls_total", 4, ("dhl", "throttled")),
             Sample("tickwright_relay_messages_total", 6, ("published",)),
+            Sample("tickwright_fanout_tasks_total", 5, ("succeeded",)),
+            Sample("tickwright_fanout_tasks_total", 1, ("failed",)),
+            Sample("tickwright_fanout_tasks_total", 2, ("given_up",)),
+            Sample("tickwright_fanout_tasks_total", 9, ("superseded",)),
             Sample("tickwright_relay_busy_destinations", 9),
         ]
     )
     assert counters.say() == {
         "polls": {"published": 5, "answered": 0, "late": 1, "superseded": 0},
         "relay": {"published": 6},
+        "fanout": {"succeeded": 5, "failed": 3, "throttled": 0},
         "partners": {"dhl": {"answered": 0, "throttled": 4, "failed": 0}},
     }

@@ -6,6 +6,7 @@ are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
 """
 
 from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import structlog
@@ -29,7 +30,7 @@ from tickwright.api.figure_routes import STRUCTS as FIGURE_STRUCTS
 from tickwright.api.figure_routes import figure_routes
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
-from tickwright.api.openapi import document, is_open, is_open_ended
+from tickwright.api.openapi import document, is_of_many, is_open, is_open_ended
 from tickwright.api.overview_routes import STRUCTS as OVERVIEW_STRUCTS
 from tickwright.api.overview_routes import overview_routes
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
@@ -50,7 +51,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.rest import answer
 from tickwright.ports.user_data import let_see
 from tickwright.runtime.type_figures import TypesNow
-from tickwright.store.bounds import within
+from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -76,7 +77,8 @@ class Api:
     async def _answer(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         try:
             if scope["path"] == PATH and scope["method"] == "POST":
-                await post_job(self._context, self._auth, scope, receive, send.as_it_is)
+                with self._changing():
+                    await post_job(self._context, self._auth, scope, receive, send.as_it_is)
                 return
             await self._route(scope, receive, send)
         except ClientGone:
@@ -90,11 +92,21 @@ class Api:
         if not is_open(scope["method"], scope["path"]):
             caller = scope[CALLER] = await caller_of(self._auth, scope)
             let_see(allowed=caller.role >= self._context.payloads_from)
-        if scope["method"] in SAFE_METHODS and not is_open_ended(scope["path"]):
-            with within(self._context.limits.read_timeout.total_seconds()):
-                await self.framework(scope, receive, send)
-        else:
+        with self._bounds(scope["method"], scope["path"]):
             await self.framework(scope, receive, send)
+
+    def _bounds(self, method: str, path: str) -> AbstractContextManager[Any]:
+        if method not in SAFE_METHODS:
+            return nullcontext() if is_of_many(path) else self._changing()
+        return nullcontext() if is_open_ended(path) else within(self._context.limits.read_timeout.total_seconds())
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        try:
+            with within(self._context.limits.change_timeout.total_seconds()):
+                yield
+        except TookTooLong as error:
+            raise outcome_unknown() from error
 
 
 class _Guarded:

@@ -35,6 +35,8 @@ class ApiLimits:
         body_timeout: From the head of a request to the end of its body.
         idle_timeout: Between two pieces of an import.
         read_timeout: Of the database for one read, a connection included; above it 503 ``query_too_slow``.
+        change_timeout: The same for one change that is not of many; above it 504 ``outcome_unknown``. Longer than a
+            lock is waited for, so that who waits behind somebody hears ``busy``.
         key_age_max: How long an answer about a key is believed; bounds how long a revoked one works.
         requests_per_s: Per key and process; above it 429.
         burst: Requests that may come at once before the rate counts.
@@ -45,6 +47,7 @@ class ApiLimits:
     body_timeout: timedelta = timedelta(seconds=20)
     idle_timeout: timedelta = timedelta(seconds=30)
     read_timeout: timedelta = timedelta(seconds=3)
+    change_timeout: timedelta = timedelta(seconds=10)
     key_age_max: timedelta = timedelta(milliseconds=800)
     requests_per_s: float = 50_000.0
     burst: int = 50_000

@@ -1,5 +1,6 @@
 """The OpenAPI document: FastAPI's of the routes, completed with our schemas, errors and the key."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +16,18 @@ STREAM = "/v1/stream"
 SIGN_IN = ("POST", "/v1/session")
 SIGNED = "/v1/report-files/"
 """What lies below is opened by a signature in the link itself."""
+_OF_MANY = frozenset({"/v1/slices/replay", "/v1/outbox/polls/reconcile"})
+_REQUEUES = "/v1/dead-letters/"
+_LONG = re.compile(r"/v1/(?:campaigns/[^/]+/dry-run|accounts/[^/]+/preview|reports/[^/]+/parts/[^/]+)")
 _PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+UNKNOWN = "504"
 _ERRORS = {
     "401": "No key, or one that is unknown, expired or revoked",
     "403": "The key's role is too low, or a cookie signs a change without proof that a page of ours sent it",
     "422": "A value is not allowed",
     "429": "Too many requests; see Retry-After",
     "503": "The database is away; see Retry-After",
+    UNKNOWN: "Nobody knows whether a change was done (`outcome_unknown`): look, or send it again",
     "default": "Any other error",
 }
 _SCHEMES = {
@@ -47,6 +53,12 @@ def is_open(method: str, path: str) -> bool:
 def is_open_ended(path: str) -> bool:
     """Whether an answer lasts as long as its reader listens: a stream, or a file."""
     return path == STREAM or path.startswith(SIGNED)
+
+
+def is_of_many(path: str) -> bool:
+    """Whether a change is of many rows, of an endless body, or asks others: each statement has a minute."""
+    of_a_list = path.count("/") == 2 and ":" in path
+    return of_a_list or path in _OF_MANY or path.startswith(_REQUEUES) or _LONG.fullmatch(path) is not None
 
 
 def document(app: FastAPI, structs: Sequence[Any]) -> dict[str, Any]:
@@ -78,6 +90,8 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     needs_none = is_open(method, path)
     answers.pop("422", None)
     for status, description in _ERRORS.items():
+        if status == UNKNOWN and method in SAFE_METHODS:
+            continue
         if not needs_none or status == "default":
             answers.setdefault(status, {"description": description, **_PROBLEM})
     for status, found in answers.items():

@@ -43,7 +43,7 @@ def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
     )
     headers: Headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"content-length", str(len(body)).encode())]
     headers += SAFE_HEADERS
-    if status in {429, 503}:
+    if status in {429, 503, 504}:
         wait_s = max(1, round(error.details.get("retry_after_s", RETRY_AFTER_S)))
         headers.append((b"retry-after", str(wait_s).encode()))
     if status == HTTPStatus.UNAUTHORIZED:

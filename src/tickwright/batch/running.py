@@ -60,10 +60,6 @@ class Running:
         """
         return await self._alone(BatchAction.START, name, caller)
 
-    async def start_on(self, connection: Connection, name: str, *, caller: Caller) -> BatchChange:
-        """Do the same in the transaction of ``connection``: it is started with it, or not at all."""
-        return await self._act(connection, BatchAction.START, name, caller)
-
     async def stop(self, name: str, *, caller: Caller) -> BatchChange:
         """End what is open, or still releases: ``STOPPED``. Whether the batch runs by itself stays as it is.
 

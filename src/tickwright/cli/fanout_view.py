@@ -12,6 +12,8 @@ def fanout_line(picture: FanoutNow) -> str:
         parts.append(f"queued {picture.queued}")
     if picture.dead_letters:
         parts.append(f"dead letters {picture.dead_letters}")
+    if picture.called_per_s is not None:
+        parts.append(f"{picture.called_per_s:.1f} calls/s")
     parts.append(
         f"last minute: succeeded {picture.succeeded}, failed {picture.failed}, "
         f"superseded {picture.superseded}, expired {picture.expired}"

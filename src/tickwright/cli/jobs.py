@@ -7,17 +7,13 @@ import typer
 
 from tickwright.cli.gateway import ask
 from tickwright.cli.importing import Upload, import_file
-from tickwright.cli.options import At, Cursor, In, JobId, JobIds, Json, Limit, Since, Until
+from tickwright.cli.job_filter import Which, takes_which
+from tickwright.cli.options import At, Cursor, In, JobId, Json, Limit
 from tickwright.cli.output import say, show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
-from tickwright.domain.states import JobStatus
 
 app = typer.Typer(help="One-shot jobs.", no_args_is_help=True, rich_markup_mode=None)
 One = Annotated[int | None, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The job's id.")]
-Status = Annotated[list[JobStatus] | None, typer.Option(help="May be given several times.")]
-OfType = Annotated[str | None, typer.Option("--type", help="Of one task type.")]
-KeyOf = Annotated[str | None, typer.Option("--key", help="The job of an idempotency key.")]
-Text = Annotated[str | None, typer.Option(help="With this text in the key, the last error or the payload.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change none.")]
 COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
 
@@ -79,30 +75,17 @@ def import_(
 
 
 @app.command("list")
+@takes_which(without={"ids"})
 def list_(
-    status: Status = None,
-    task_type: OfType = None,
-    since: Since = None,
-    until: Until = None,
-    key: KeyOf = None,
-    text: Text = None,
+    *,
+    which: Which,
     worker: Annotated[int | None, typer.Option(min=1, help="Held by this worker session now.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    query = {
-        "status": [str(one) for one in status or ()],
-        "task_type": task_type,
-        "execute_from": since,
-        "execute_to": until,
-        "idempotency_key": key,
-        "text": text,
-        "worker": worker,
-        "cursor": cursor,
-        "limit": limit,
-    }
+    query = {**which.named(), "worker": worker, "cursor": cursor, "limit": limit}
     show_page(ask("GET", "/jobs", query=query), COLUMNS, as_json=as_json, empty="no jobs")
 
 
@@ -122,50 +105,36 @@ def explain(job_id: JobId, as_json: Json = False) -> None:
 
 
 @app.command()
+@takes_which()
 def cancel(
     job_id: One = None,
-    ids: JobIds = None,
-    status: Status = None,
-    task_type: OfType = None,
-    since: Since = None,
-    until: Until = None,
-    key: KeyOf = None,
-    text: Text = None,
+    *,
+    which: Which,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Cancel more than one.")] = False,
     as_json: Json = False,
 ) -> None:
     """Cancel a job, or with --yes all jobs that the options name."""
-    which = _which(ids, status, task_type, since, until, key, text)
-    if _is_one(job_id, which):
+    if _is_one(job_id, which.named()):
         _act(job_id, "cancel", as_json=as_json)
         return
     if not yes and not dry_run:
         raise typer.BadParameter("this may cancel many jobs; look with --dry-run, then add --yes")
-    _act_on_all("cancel", which, dry_run=dry_run, as_json=as_json)
+    _act_on_all("cancel", which.named(), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
-def retry(
-    job_id: One = None,
-    ids: JobIds = None,
-    task_type: OfType = None,
-    since: Since = None,
-    until: Until = None,
-    key: KeyOf = None,
-    text: Text = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
+@takes_which(without={"status"})
+def retry(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Put failed jobs back to work, with all their attempts, due now."""
-    which = _which(ids, None, task_type, since, until, key, text)
-    if _is_one(job_id, which):
+    if _is_one(job_id, which.named()):
         _act(job_id, "retry", as_json=as_json)
         return
-    _act_on_all("retry", which, dry_run=dry_run, as_json=as_json)
+    _act_on_all("retry", which.named(), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
+@takes_which(without={"status"})
 def reschedule(
     job_id: One = None,
     at: At = None,
@@ -173,63 +142,32 @@ def reschedule(
     shift: Annotated[
         str | None, typer.Option(metavar="DURATION", help='Later than each is due, such as "1h"; "-1h" is earlier.')
     ] = None,
-    ids: JobIds = None,
-    task_type: OfType = None,
-    since: Since = None,
-    until: Until = None,
-    key: KeyOf = None,
-    text: Text = None,
+    *,
+    which: Which,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Give a pending job another time, or all that the options name."""
     to = {"execute_at": at, "delay": delay, "shift": shift}
     to = {name: value for name, value in to.items() if value is not None}
-    which = _which(ids, None, task_type, since, until, key, text)
-    if _is_one(job_id, which):
+    if _is_one(job_id, which.named()):
         if len(to) != 1 or shift is not None:
             raise typer.BadParameter("give --at or --in, one of them")
         _act(job_id, "reschedule", body=to, as_json=as_json)
         return
     if len(to) != 1:
         raise typer.BadParameter("give --at, --in or --shift, one of them")
-    _act_on_all("reschedule", {**which, **to}, dry_run=dry_run, as_json=as_json)
+    _act_on_all("reschedule", {**which.named(), **to}, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("run-now")
-def run_now(
-    job_id: One = None,
-    ids: JobIds = None,
-    task_type: OfType = None,
-    since: Since = None,
-    until: Until = None,
-    key: KeyOf = None,
-    text: Text = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
+@takes_which(without={"status"})
+def run_now(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Make a pending job due now, or all that the options name."""
-    which = _which(ids, None, task_type, since, until, key, text)
-    if _is_one(job_id, which):
+    if _is_one(job_id, which.named()):
         _act(job_id, "run-now", as_json=as_json)
         return
-    _act_on_all("run-now", which, dry_run=dry_run, as_json=as_json)
-
-
-def _which(
-    ids: list[int] | None,
-    status: list[JobStatus] | None,
-    task_type: str | None,
-    since: str | None,
-    until: str | None,
-    key: str | None,
-    text: str | None,
-) -> dict[str, Any]:
-    given = {
-        "ids": ids, "status": [str(one) for one in status or ()], "task_type": task_type, "execute_from": since,
-        "execute_to": until, "idempotency_key": key, "text": text,
-    }  # fmt: skip
-    return {name: value for name, value in given.items() if value}
+    _act_on_all("run-now", which.named(), dry_run=dry_run, as_json=as_json)
 
 
 def _is_one(job_id: int | None, which: dict[str, Any]) -> bool:

@@ -78,12 +78,12 @@ class PartnerContract:
     # ------------------------------------------------------------------ calling
 
     @asynccontextmanager
-    async def call(self, partner_no: int) -> AsyncIterator[Call]:
+    async def call(self, partner_no: int, name: str = "") -> AsyncIterator[Call]:
         """Wait until a call may begin, and hold its place until it is over.
 
         A body that raises counts as failed; one that is cancelled says nothing.
         """
-        permit = await self.acquire(partner_no)
+        permit = await self.acquire(partner_no, name)
         call = Call(permit)
         try:
             yield call
@@ -95,15 +95,16 @@ class PartnerContract:
             raise
         permit.close(call.outcome or Failed("nothing was reported"))
 
-    async def acquire(self, partner_no: int) -> Permit:
+    async def acquire(self, partner_no: int, name: str = "") -> Permit:
         """Do the same for whoever closes the permit elsewhere."""
-        return await self.lane(partner_no).acquire()
+        return await self.lane(partner_no, name).acquire()
 
-    def lane(self, partner_no: int) -> Lane:
-        """Return how things stand with a partner in this process."""
+    def lane(self, partner_no: int, name: str = "") -> Lane:
+        """Return how things stand with a partner in this process; its metrics are those of ``name``, none without."""
         found = self._lanes.get(partner_no)
         if found is None:
             found = self._lanes[partner_no] = Lane(partner_no, self.clock, self._session, self._woken.set)
+        found.name = name or found.name
         return found
 
     @property

@@ -86,6 +86,7 @@ class Lane:
 
     Attributes:
         partner_no: Whose.
+        name: What metrics call it.
         settings: As the last exchange found them.
         share: Calls at once; ``None`` is no limit.
         held: Calls that run.
@@ -100,6 +101,7 @@ class Lane:
     clock: DbClock
     session: Standing
     urgent: Callable[[], None]
+    name: str = ""
     settings: PartnerSettings = field(default_factory=PartnerSettings)
     share: int | None = 0
     held: int = 0
@@ -211,10 +213,8 @@ class Lane:
                 self.outcomes["throttled" if throttled else "failed"] += 1
                 self.seen.failed += 1
                 self.seen.error = reason[:ERROR_CHARS_MAX]
-                terms = self.settings.breaker
-                if self.seen.failed >= terms.failures and self.seen.failed >= terms.share * (
-                    self.seen.failed + self.seen.ok
-                ):
+                seen, terms = self.seen, self.settings.breaker
+                if seen.failed >= terms.failures and seen.failed >= terms.share * (seen.failed + seen.ok):
                     self._tripped = True
                     self.urgent()
 

@@ -7,6 +7,7 @@ busiest, and as many of them as have room::
     {"jobs": JOB, "types": {"invoice.remind": JOB, ...},
      "polls": {"published": 7, "answered": 7, "late": 0, "superseded": 0},
      "partners": {"dhl": {"answered": 7, "throttled": 0, "failed": 0}, ...},
+     "fanout": {"succeeded": 7, "failed": 0, "throttled": 0},
      "relay": {"published": 1, "retried": 0, "dead": 0}}
 
 with ``JOB`` = ``{"starts", "late": [per bucket of LATENESS_BUCKETS_S, zeros at the end left out], "late_s", "ended":
@@ -33,6 +34,9 @@ _POLLS = {
     "tickwright_polls_late_total": "late",
     "tickwright_polls_superseded_total": "superseded",
 }
+_FANOUT = {"succeeded": "succeeded", "failed": "failed", "given_up": "failed", "throttled": "throttled"}
+"""Of what became of a task, what was a call of its module's function."""
+_RUNS = "tickwright_fanout_tasks_total"
 _CALLS, _RELAY = "tickwright_partner_calls_total", "tickwright_relay_messages_total"
 Said = dict[str, Any]
 
@@ -88,6 +92,9 @@ class Counters:
         for sample in (one for source in self._sources for one in source()):
             if (name := _POLLS.get(sample.name)) is not None:
                 _count(said.setdefault("polls", dict.fromkeys(_POLLS.values(), 0)), name, sample)
+            elif sample.name == _RUNS and sample.labels[0] in _FANOUT:
+                fanout = said.setdefault("fanout", dict.fromkeys(_FANOUT.values(), 0))
+                _count(fanout, _FANOUT[sample.labels[0]], sample)
             elif sample.name == _RELAY:
                 _count(said.setdefault("relay", {}), sample.labels[0], sample)
             elif sample.name == _CALLS:

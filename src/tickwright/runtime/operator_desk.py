@@ -25,9 +25,9 @@ from tickwright.runtime.relay import LEASE as RELAY
 from tickwright.store.audit import write_audit
 from tickwright.store.outbox import SQL as OUTBOX
 from tickwright.store.pool import Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_lanes
 
-_SQL = load("tickwright.store.sql", "holdings.sql")
+_SQL = with_lanes(load("tickwright.store.sql", "holdings.sql"))
 SHOWN_MAX = 100
 """Of each kind that a session holds."""
 JOBS_LOOKED_MAX = 5_000

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from tickwright.runtime.overview_rates import Rates, caught_up
 from tickwright.runtime.overview_reads import COUNT_MAX, Moment
 from tickwright.runtime.overview_views import (
@@ -42,7 +44,7 @@ def build(moment: Moment, parts: Mapping[str, Any], rates: Rates, changes: "Chan
         jobs=_jobs(moment, rates),
         polls=_polls(parts, rates),
         outbox=_outbox(parts, rates),
-        fanout=parts["fanout"],
+        fanout=msgspec.structs.replace(parts["fanout"], called_per_s=rates.per_s("fanout_called")),
         reports=parts["reports"],
         executions=parts["executions"],
         alerts=_alerts(parts["alerts"]),
@@ -141,7 +143,7 @@ def _marks(view: OverviewView, moment: Moment, parts: Mapping[str, Any], done: i
         "dead_letters": view.dead_letters,
         "accounts": (polls.fresh_ratio, polls.lagging_accounts, polls.judged_accounts, polls.worst_accounts),
         "partners": polls.partners,
-        "fanout": view.fanout,
+        "fanout": parts["fanout"],
     }
 
 

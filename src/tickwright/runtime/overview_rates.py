@@ -42,11 +42,13 @@ class CountersSaid(msgspec.Struct):
     jobs: JobsSaid | None = None
     polls: dict[str, int] = {}
     relay: dict[str, int] = {}
+    fanout: dict[str, int] = {}
 
     def totals(self) -> dict[str, int]:
         """Return the numbers that rise, by the names of rates."""
         found = {f"polls_{name}": count for name, count in self.polls.items()}
         found |= {f"relay_{name}": count for name, count in self.relay.items()}
+        found["fanout_called"] = sum(self.fanout.values())
         if self.jobs is not None:
             found["started"] = self.jobs.starts
             for outcome, count in self.jobs.ended.items():

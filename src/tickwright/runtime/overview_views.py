@@ -112,7 +112,11 @@ class OutboxNow(msgspec.Struct, frozen=True):
 
 
 class FanoutNow(msgspec.Struct, frozen=True):
-    """Entity fan-out. The last four are of the last minute; ``queued`` is ``None`` where no consumer has counted."""
+    """Entity fan-out; ``queued`` is ``None`` where no consumer has counted.
+
+    ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` are calls of
+    modules' functions that ended, in whatever way.
+    """
 
     entities: int
     modules: int
@@ -123,6 +127,7 @@ class FanoutNow(msgspec.Struct, frozen=True):
     failed: int
     superseded: int
     expired: int
+    called_per_s: float | None = None
 
 
 class LastFile(msgspec.Struct, frozen=True):

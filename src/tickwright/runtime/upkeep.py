@@ -16,9 +16,9 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.store.pool import AWAY
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_lanes
 
-SQL = load("tickwright.store.sql", "upkeep.sql")
+SQL = with_lanes(load("tickwright.store.sql", "upkeep.sql"))
 LEASE = "upkeep"
 TERMS = LeaseTerms(ttl=timedelta(seconds=90), margin=timedelta(seconds=10))
 BATCH = 1000

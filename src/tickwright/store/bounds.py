@@ -3,6 +3,10 @@
 Whoever answers a request says it once, for the task and what it calls: every statement on a connection of
 :func:`tickwright.store.pool.open_pool` then has what is left of that time, and one that takes longer is cancelled on
 the server too. What the work leaves behind (a task of its own that outlives it) is not bound any more.
+
+A server process that is stopped hears no cancel, and does what it was sent once it goes on: a whole transaction
+never, for its COMMIT was not sent, but a single statement or a COMMIT may. So nobody knows the outcome of a change that
+took too long.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 
 LEAST_S = 0.25
@@ -24,22 +29,33 @@ class TookTooLong(Exception):
 
 
 class _Bound:
-    __slots__ = ("over", "until_s")
+    __slots__ = ("over", "seconds", "until_s")
 
     def __init__(self, seconds: float) -> None:
-        self.until_s, self.over = monotonic() + seconds, False
+        self.seconds, self.over = seconds, False
+        self.until_s: float | None = None
+
+    def again(self) -> None:
+        """Give what comes next the whole time anew, as in a loop that serves one caller after the other."""
+        self.until_s = None
+
+    def left_s(self) -> float:
+        """Return what is left; the time begins with the first statement, not while a body is read."""
+        if self.until_s is None:
+            self.until_s = monotonic() + self.seconds
+        return max(LEAST_S, self.until_s - monotonic())
 
 
 _bound: ContextVar[_Bound | None] = ContextVar("tickwright.bound", default=None)
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Bound every statement of what is done inside; together they have ``seconds``."""
+def within(seconds: float) -> Iterator[_Bound]:
+    """Bound every statement of what is done inside; together they have ``seconds`` from the first one on."""
     bound = _Bound(seconds)
     token = _bound.set(bound)
     try:
-        yield
+        yield bound
     finally:
         bound.over = True
         _bound.reset(token)
@@ -48,7 +64,7 @@ def within(seconds: float) -> Iterator[None]:
 def left_s() -> float | None:
     """Return what is left, a quarter of a second at least; ``None`` where nothing is bound."""
     bound = _bound.get()
-    return None if bound is None or bound.over else max(LEAST_S, bound.until_s - monotonic())
+    return None if bound is None or bound.over else bound.left_s()
 
 
 async def bounded(call: Callable[..., Awaitable[Any]], *args: Any, timeout: float | None, **more: Any) -> Any:
@@ -64,3 +80,13 @@ async def bounded(call: Callable[..., Awaitable[Any]], *args: Any, timeout: floa
         return await call(*args, timeout=left, **more)
     except TimeoutError as error:
         raise TookTooLong("the time for this is over") from error
+
+
+def outcome_unknown() -> Unavailable:
+    """Return what the caller of a change hears that took too long."""
+    return Unavailable(
+        "outcome_unknown",
+        "the database did not answer in time, so nobody knows whether this was done: look, or send it again; "
+        "what makes a job with the same Idempotency-Key, or there may be two",
+        status=504,
+    )

@@ -42,7 +42,19 @@ def load(package: str, filename: str) -> Mapping[str, str]:
     return MappingProxyType(queries)
 
 
-def filled(queries: Mapping[str, str], fragment: str) -> Mapping[str, str]:
-    """Return queries in which ``{fragment}`` stands for the text of the one of that name, without its promise."""
-    text = "\n".join(queries[fragment].splitlines()[1:])
+def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return queries in which ``{fragment}`` stands for the text of the one of that name, without its promise.
+
+    ``of`` is where it is found, if not among them.
+    """
+    lines = (queries if of is None else of)[fragment].splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("--"))
     return MappingProxyType({name: query.replace(f"{{{fragment}}}", text) for name, query in queries.items()})
+
+
+def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return queries in which ``{lane}`` stands for the walk over the lanes of jobs that are there."""
+    return filled(queries, "lane", of=_SHARED)
+
+
+_SHARED = load("tickwright.store.sql", "fragments.sql")

@@ -28,6 +28,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract
+from tickwright.partners.metrics import contract_source
 from tickwright.ports.broker import Broker
 from tickwright.ports.service import Service
 from tickwright.runtime import alerting
@@ -265,7 +266,7 @@ def _consumers(
         return [], []
     contract = PartnerContract(pool, session)
     services: list[Service] = [contract]
-    sources: list[Source] = []
+    sources: list[Source] = [contract_source(contract)]
     if "poll-consumer" in roles:
         polling, counted = build_consumer(settings, pool, session, contract, program.couriers)
         services, sources = [*services, *polling], [*sources, *counted]

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
 from tickwright.capabilities.fanout.party import masked
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.dead_letter_routes import add_requeue
 from tickwright.ports.dead_letters import (
     BODY_CHARS_MAX,
     REQUEUE_MAX,
@@ -24,12 +25,16 @@ from tickwright.ports.dead_letters import (
     DeadMessagesRequeued,
 )
 from tickwright.ports.gate import Gate
-from tickwright.ports.rest import Limit, answer, answers, takes
+from tickwright.ports.rest import Limit, answer, answers
 from tickwright.ports.user_data import UserData
 from tickwright.store.dead_letters import died_at, oldest, requeue
 from tickwright.store.pool import Pool
 
 NAME_CHARS_MAX = 100
+_REQUEUE = (
+    "Put them back into the queue, the oldest first, at most 1,000 a call. Ids are sought among the oldest 10,000.\n\n"
+    "A task whose window is over is dropped when it is read again."
+)
 
 
 class DeadTaskView(msgspec.Struct, UserData, kw_only=True):
@@ -92,7 +97,6 @@ class DeadLetters:
 def add_dead_letters(router: APIRouter, service: DeadLetters, gate: Gate) -> None:
     """Add the routes."""
     viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.get("/v1/dead-letters/fanout", tags=["dead letters"], dependencies=viewer, **answers(DeadTaskPage))
     async def list_dead_tasks(
@@ -101,20 +105,7 @@ def add_dead_letters(router: APIRouter, service: DeadLetters, gate: Gate) -> Non
         """List tasks of fan-out that were given up, the oldest first. They stay in RabbitMQ until they are requeued."""
         return answer(await service.list(task_type=task_type, limit=limit))
 
-    @router.post(
-        "/v1/dead-letters/fanout/requeue",
-        tags=["dead letters"],
-        **answers(DeadMessagesRequeued),
-        **takes(DeadMessagesRequest),
-    )
-    async def requeue_dead_tasks(request: Request, caller: operator) -> Response:
-        """Put them back into the queue, the oldest first, at most 1,000 a call. Ids are sought among the oldest 10,000.
-
-        A task whose window is over is dropped when it is read again.
-        """
-        body = await gate.read(request, DeadMessagesRequest)
-        body.check()
-        return answer(await service.requeue(caller=caller, ids=body.ids, limit=body.limit))
+    add_requeue(router, service, gate, kind="fanout", name="requeue_dead_tasks", description=_REQUEUE)
 
 
 def _view(dead: DeadMessage) -> DeadTaskView:

@@ -82,7 +82,7 @@ class Caller:
         self._waiting[partner] += 1
         try:
             async with asyncio.timeout(PERMIT_S):
-                return await self._contract.acquire(number)
+                return await self._contract.acquire(number, partner)
         except TimeoutError:
             return None
         finally:

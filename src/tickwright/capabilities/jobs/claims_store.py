@@ -11,10 +11,10 @@ import structlog
 
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.store.pool import Connection, Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_lanes
 
 _PACKAGE = "tickwright.capabilities.jobs.sql"
-_CLAIMS = load(_PACKAGE, "claims.sql")
+_CLAIMS = with_lanes(load(_PACKAGE, "claims.sql"))
 _RESULTS = load(_PACKAGE, "results.sql")
 _BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
 _FRAGMENTS = {name: body.replace("{attempt}", _BODIES["attempt"]) for name, body in _BODIES.items()}

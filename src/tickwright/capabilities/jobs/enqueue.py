@@ -20,11 +20,14 @@ from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.instants import YEAR_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
+from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
 COLLECT_MAX = 1000
+COLLECTED_S = 10.0
+"""For one write of what was collected; who called hears then that nobody knows its outcome."""
 COPY_ROWS = 5000
 PAYLOAD_BYTES_MAX = 65_536
 KEY_LENGTH_MAX = 255
@@ -171,6 +174,7 @@ class Enqueuer:
         Raises:
             Rejected: The job is not within the bounds, or its type is unknown. Do not retry.
             Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
+            Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
         """
         attempts = await self._attempts(job)
         if not traces.recording():
@@ -196,13 +200,15 @@ class Enqueuer:
     async def _flush(self) -> None:
         taken: list[_Waiting] = []
         try:
-            async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
-                while not connection.is_closed() and (taken := await self._gather()):
-                    _tell(taken, await self._try(connection, [(job, attempts) for job, attempts, _ in taken]))
-                    taken = []
+            with within(COLLECTED_S) as bound:
+                async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                    while not connection.is_closed() and (taken := await self._gather()):
+                        bound.again()
+                        _tell(taken, await self._try(connection, [(job, attempts) for job, attempts, _ in taken]))
+                        taken = []
         except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
             taken = taken or self._take()
-            _tell(taken, [error] * len(taken))
+            _tell(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
         finally:
             self._flushing = None
             self._start_flush()

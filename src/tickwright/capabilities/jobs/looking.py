@@ -16,7 +16,7 @@ from tickwright.capabilities.jobs.filters import DONE, LIVE, JobFilter
 from tickwright.domain.states import JobStatus
 from tickwright.store.paging import fetch_page
 from tickwright.store.pool import Pool
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_lanes
 
 LOOK_MAX = 20_000
 LOOK_TIME = timedelta(milliseconds=80)
@@ -28,7 +28,7 @@ FAILED = frozenset({JobStatus.FAILED})
 
 LOOKS = {
     name: "\n".join(line for line in text.splitlines() if not line.startswith("--"))
-    for name, text in load("tickwright.capabilities.jobs.sql", "looks.sql").items()
+    for name, text in with_lanes(load("tickwright.capabilities.jobs.sql", "looks.sql")).items()
 }
 _FAMILY, _LIVE, _DEAD = (
     "tickwright.scheduled_tasks",

@@ -61,7 +61,7 @@ class Desk:
     ) -> None:
         self.partner_no, self.name = partner_no, name
         self._contract, self._effector, self._calls_max, self._low = contract, effector, calls_max, low
-        self.lane = contract.lane(partner_no)
+        self.lane = contract.lane(partner_no, name)
         self.courier: Courier | None = None
         self.timeout = timedelta(seconds=10)
         self.terminal: frozenset[str] = frozenset()

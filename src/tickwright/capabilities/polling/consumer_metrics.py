@@ -7,7 +7,7 @@ from tickwright.observe.metrics import Sample, Source
 
 
 def consumer_source(consumer: PollConsumer) -> Source:
-    """Return what reads a consumer and the partners that it serves."""
+    """Return what reads a consumer."""
 
     def read() -> Sequence[Sample]:
         effector = consumer.effector
@@ -19,16 +19,6 @@ def consumer_source(consumer: PollConsumer) -> Source:
             Sample("tickwright_poll_lost_answers_total", effector.lost),
             Sample("tickwright_poll_answer_backlog", effector.backlog),
         ]
-        for desk in consumer.desks:
-            samples += [
-                Sample("tickwright_polls_held", desk.held, (desk.name,)),
-                Sample("tickwright_partner_running_calls", desk.lane.held, (desk.name,)),
-                Sample("tickwright_partner_closed", float(desk.lane.closed), (desk.name,)),
-            ]
-            samples += [
-                Sample("tickwright_partner_calls_total", count, (desk.name, outcome))
-                for outcome, count in list(desk.lane.outcomes.items())
-            ]
-        return samples
+        return [*samples, *(Sample("tickwright_polls_held", desk.held, (desk.name,)) for desk in consumer.desks)]
 
     return read

@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.dead_letter_routes import add_requeue
 from tickwright.ports.dead_letters import (
     BODY_CHARS_MAX,
     REQUEUE_MAX,
@@ -24,10 +25,15 @@ from tickwright.ports.dead_letters import (
     DeadMessagesRequeued,
 )
 from tickwright.ports.gate import Gate
-from tickwright.ports.rest import Limit, answer, answers, takes
+from tickwright.ports.rest import Limit, answer, answers
 from tickwright.ports.user_data import UserData
 from tickwright.store.dead_letters import died_at, oldest, requeue
 from tickwright.store.pool import Pool
+
+_REQUEUE = (
+    "Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000.\n\n"
+    "A call of a report that is over, or of a part that is there, is dropped when it is read again."
+)
 
 
 class DeadCallView(msgspec.Struct, UserData, kw_only=True):
@@ -95,7 +101,6 @@ class DeadCalls:
 def dead_call_routes(router: APIRouter, calls: DeadCalls, gate: Gate) -> None:
     """Add the routes."""
     viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
     @router.get("/v1/dead-letters/reports", tags=["dead letters"], dependencies=viewer, **answers(DeadCallPage))
     async def list_dead_calls(
@@ -104,20 +109,7 @@ def dead_call_routes(router: APIRouter, calls: DeadCalls, gate: Gate) -> None:
         """List calls of reports that were given up, the oldest first. RabbitMQ keeps them for a week."""
         return answer(await calls.list(listener=listener, limit=limit))
 
-    @router.post(
-        "/v1/dead-letters/reports/requeue",
-        tags=["dead letters"],
-        **answers(DeadMessagesRequeued),
-        **takes(DeadMessagesRequest),
-    )
-    async def requeue_dead_calls(request: Request, caller: operator) -> Response:
-        """Put them back to their listeners, the oldest first, at most 1,000 a call; ids among the oldest 10,000.
-
-        A call of a report that is over, or of a part that is there, is dropped when it is read again.
-        """
-        body = await gate.read(request, DeadMessagesRequest)
-        body.check()
-        return answer(await calls.requeue(caller=caller, ids=body.ids, limit=body.limit))
+    add_requeue(router, calls, gate, kind="reports", name="requeue_dead_calls", description=_REQUEUE)
 
 
 def _view(dead: DeadMessage) -> DeadCallView:

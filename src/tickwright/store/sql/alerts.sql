@@ -1,13 +1,6 @@
 -- name: unknown_task_type
 -- Types that nobody knows, with a job that is due for longer than $1. Index: scheduled_tasks_due, two probes a lane.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 SELECT DISTINCT lane.task_type AS subject, '{}'::jsonb::text AS facts
   FROM (SELECT * FROM lane LIMIT 1000) AS lane
  WHERE NOT EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = lane.task_type)
@@ -34,14 +27,7 @@ SELECT subject, jsonb_build_object('count', count(*))::text AS facts
 -- name: lateness
 -- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive.
 -- Index: scheduled_tasks_due, two probes a lane.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 SELECT lane.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
   FROM (SELECT * FROM lane LIMIT 1000) AS lane
@@ -57,14 +43,7 @@ SELECT lane.task_type AS subject,
 
 -- name: no_live_worker
 -- Whether a job that may run is due for longer than $1 while no worker is alive. Index: scheduled_tasks_due.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
  WHERE NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
                       AND 'worker' = ANY (w.roles))

@@ -8,14 +8,7 @@ SELECT id, name, roles, version, started_at, seen_at, lease_until, drain_request
 -- What a worker session holds ($1 its token, $2 its name), at most $3 of each kind; its jobs among the first $4 of each lane that are due.
 -- Indexes: scheduled_tasks_due, as a reclaim; execution_chunks_owner, executions_owner, reports_owner, report_parts_owner, fanout_cursors_owner,
 -- poll_queue_taken. Small: leases, partitions.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 (SELECT 'job' AS kind, f.id, f.task_type::text AS name, NULL::integer AS number, f.started_at AS since_at, f.fence, f.attempts::bigint AS count
    FROM (SELECT due.* FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
            SELECT t.id, t.task_type, t.started_at, t.fence, t.attempts, t.owner FROM ONLY tickwright.scheduled_tasks t

@@ -3,14 +3,7 @@
 -- seen after $2 say of themselves; $3 at most), which of the API keys $4 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
 -- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, and the primary keys of the live table
 -- and of each day.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-), lanes AS MATERIALIZED (
+WITH RECURSIVE {lane}, lanes AS MATERIALIZED (
   SELECT task_type, priority FROM lane LIMIT 1000
 )
 SELECT clock_timestamp() AS at,
@@ -50,14 +43,7 @@ SELECT clock_timestamp() AS at,
 -- name: job_gauges
 -- Per task type: due, running and upcoming jobs, each counted up to $1, and since when the oldest due one waits.
 -- Index: scheduled_tasks_due, one bounded range a lane.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 SELECT lane.task_type,
        sum(due.pending)::bigint AS due, sum(due.running)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
        coalesce(max(due.oldest_s), 0) AS oldest_due_s

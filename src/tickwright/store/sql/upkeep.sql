@@ -54,14 +54,7 @@ DELETE FROM tickwright.alerts
 -- name: return_stuck
 -- Jobs that somebody's own worker set to processing, without a lease, and has not touched for $1: back to pending, the
 -- attempt counted; failed when it was the last. $2 at most. Index: scheduled_tasks_due, the due range of each lane.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-), stuck AS MATERIALIZED (
+WITH RECURSIVE {lane}, stuck AS MATERIALIZED (
   SELECT s.id
     FROM lane CROSS JOIN LATERAL (
       SELECT t.id FROM ONLY tickwright.scheduled_tasks t

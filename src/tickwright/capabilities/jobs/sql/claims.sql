@@ -75,14 +75,7 @@ SELECT h.id, t.id IS NULL AS lost
 -- name: reclaim
 -- Give the jobs of lost sessions back, in the transaction that declared them lost. The attempt stays counted; a job
 -- that has none left has failed. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-), outcome AS MATERIALIZED (
+WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
 ), held AS (
   SELECT t.id

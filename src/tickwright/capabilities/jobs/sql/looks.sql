@@ -49,14 +49,7 @@ SELECT t.id FROM ONLY tickwright.scheduled_tasks t
 
 -- name: held_by
 -- The jobs that a worker session holds, or any, among the first $3 of each lane that are due, $2 in all. Index: scheduled_tasks_due, as a reclaim.
-WITH RECURSIVE lane AS (
-  (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
-  UNION ALL
-  SELECT n.task_type, n.priority
-    FROM lane l CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (l.task_type, l.priority) ORDER BY t.task_type, t.priority LIMIT 1) AS n
-)
+WITH RECURSIVE {lane}
 SELECT f.id
   FROM (SELECT due.id, due.owner
           FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (

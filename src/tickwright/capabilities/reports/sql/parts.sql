@@ -49,12 +49,6 @@ UPDATE tickwright.report_parts
  WHERE report_id = $1 AND listener = $2 AND epoch = $3 AND kind = 'service' AND state = 'due'
 RETURNING listener;
 
--- name: part_of
--- One part, to say what is the matter with it. Index: report_parts_pkey.
-SELECT p.listener, p.stage, p.kind, p.epoch, p.state, p.rows, p.bytes, p.checksum, r.status, r.epoch AS report_epoch, r.stage AS report_stage,
-       r.plan::text, r.feed::text
-  FROM tickwright.report_parts p JOIN tickwright.reports r ON r.id = p.report_id WHERE p.report_id = $1 AND p.listener = $2;
-
 -- name: put_data
 -- A small part where there is no Redis. In the transaction that finishes it. Index: report_data_pkey.
 INSERT INTO tickwright.report_data (report_id, listener, epoch, data) VALUES ($1, $2, $3, $4)

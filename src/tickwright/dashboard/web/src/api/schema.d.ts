@@ -3549,7 +3549,10 @@ export interface components {
         };
         /**
          * FanoutNow
-         * @description Entity fan-out. The last four are of the last minute; ``queued`` is ``None`` where no consumer has counted.
+         * @description Entity fan-out; ``queued`` is ``None`` where no consumer has counted.
+         *
+         *         ``succeeded``, ``failed``, ``superseded`` and ``expired`` are of the last minute. ``called_per_s`` are calls of
+         *         modules' functions that ended, in whatever way.
          */
         FanoutNow: {
             entities: number;
@@ -3561,6 +3564,8 @@ export interface components {
             failed: number;
             superseded: number;
             expired: number;
+            /** @default null */
+            called_per_s: number | null;
         };
         /**
          * FilterRequest
@@ -6060,6 +6065,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6240,6 +6254,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6315,6 +6338,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6645,6 +6677,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6714,6 +6755,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6801,6 +6851,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -6870,6 +6929,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6955,6 +7023,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7026,6 +7103,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7111,6 +7197,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7182,6 +7277,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7428,6 +7532,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7495,6 +7608,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7582,6 +7704,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7651,6 +7782,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7734,6 +7874,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -7807,6 +7956,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7965,6 +8123,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8144,6 +8311,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8216,6 +8392,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8451,6 +8636,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8524,6 +8718,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8778,6 +8981,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -8851,6 +9063,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9017,6 +9238,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9093,6 +9323,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9162,6 +9401,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9408,6 +9656,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9481,6 +9738,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9640,6 +9906,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9716,6 +9991,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -9785,6 +10069,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10030,6 +10323,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10285,6 +10587,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10352,6 +10663,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10513,6 +10833,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10582,6 +10911,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10661,6 +10999,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10907,6 +11254,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -10983,6 +11339,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11052,6 +11417,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11374,6 +11748,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11617,6 +12000,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11684,6 +12076,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11860,6 +12261,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -11929,6 +12339,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12387,6 +12806,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -12461,6 +12889,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12623,6 +13060,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -12776,6 +13222,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12948,6 +13403,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13015,6 +13479,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13100,6 +13573,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13171,6 +13653,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13251,6 +13742,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13570,6 +14070,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13639,6 +14148,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13722,6 +14240,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -13791,6 +14318,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14268,6 +14804,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14337,6 +14882,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14420,6 +14974,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14489,6 +15052,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14887,6 +15459,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -14956,6 +15537,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15039,6 +15629,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -15108,6 +15707,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15258,6 +15866,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15642,6 +16259,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16182,6 +16808,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16334,6 +16969,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16403,6 +17047,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16483,6 +17136,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16729,6 +17391,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -16796,6 +17467,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16876,6 +17556,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17035,6 +17724,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -17115,6 +17813,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Any other error */
             default: {
                 headers: {
@@ -17184,6 +17891,15 @@ export interface operations {
             };
             /** @description The database is away; see Retry-After */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,6 +1,7 @@
 /** One action: its differences first, the whole documents below. */
 import { Stack } from "@mantine/core";
 import type { Schemas } from "../../api/client";
+import { Differences } from "../../parts/Differences";
 import { EmptyState } from "../../parts/EmptyState";
 import { Facts } from "../../parts/Facts";
 import { Instant } from "../../parts/Instant";
@@ -8,8 +9,6 @@ import { Json } from "../../parts/Json";
 import { Side } from "../../parts/Side";
 import { Section } from "../../parts/View";
 import { Waiting } from "../../parts/Waiting";
-import classes from "./audit.module.css";
-import { differencesOf, SHOWN_MAX } from "./differences";
 
 type Line = Schemas["AuditView"];
 
@@ -37,7 +36,12 @@ function One({ line }: { line: Line }) {
       ) : (
         <>
           <Section title="What changed">
-            <Differences line={line} />
+            <Differences
+              label="Differences"
+              before={{ title: "Before", value: line.before }}
+              after={{ title: "After", value: line.after }}
+              none="Nothing differs between before and after."
+            />
           </Section>
           <Section title="Before">
             <Json label="before" value={line.before} />
@@ -48,33 +52,5 @@ function One({ line }: { line: Line }) {
         </>
       )}
     </Stack>
-  );
-}
-
-function Differences({ line }: { line: Line }) {
-  const all = differencesOf(line.before, line.after);
-  if (all.length === 0) return <p className={classes.quiet}>Nothing differs between before and after.</p>;
-  return (
-    <div className={classes.scroll}>
-      <table className={classes.table} aria-label="Differences">
-        <thead>
-          <tr>
-            <th scope="col">Word</th>
-            <th scope="col">Before</th>
-            <th scope="col">After</th>
-          </tr>
-        </thead>
-        <tbody>
-          {all.map((one) => (
-            <tr key={one.place}>
-              <th scope="row">{one.place || "all"}</th>
-              <td>{one.before === null ? <span className={classes.quiet}>–</span> : <del>{one.before}</del>}</td>
-              <td>{one.after === null ? <span className={classes.quiet}>–</span> : <ins>{one.after}</ins>}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      {all.length >= SHOWN_MAX && <p className={classes.quiet}>These are the first {SHOWN_MAX}; the whole documents stand below.</p>}
-    </div>
   );
 }

@@ -1,6 +1,7 @@
 /** Who did what, when, to what; what it was before and after. */
 import { get, type Schemas } from "../../api/client";
 import { DataTable, type Column } from "../../parts/DataTable";
+import { differencesOf } from "../../parts/differences";
 import { EmptyState } from "../../parts/EmptyState";
 import { Filters, TextFilter } from "../../parts/Filters";
 import { Instant } from "../../parts/Instant";
@@ -8,7 +9,6 @@ import { usePages } from "../../parts/usePages";
 import { useUrl } from "../../parts/useUrl";
 import { View } from "../../parts/View";
 import { AuditDrawer } from "./AuditDrawer";
-import { differencesOf } from "./differences";
 
 type Line = Schemas["AuditView"];
 

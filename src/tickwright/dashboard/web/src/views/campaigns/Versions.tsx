@@ -1,12 +1,12 @@
 /** The versions of a definition; two of them beside each other, word by word. */
 import { Button, Group, Select } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
+import { Differences } from "../../parts/Differences";
 import { ErrorBox } from "../../parts/ErrorBox";
 import { Instant } from "../../parts/Instant";
 import { usePages } from "../../parts/usePages";
 import { useUrl } from "../../parts/useUrl";
 import { Waiting } from "../../parts/Waiting";
-import { differencesOf } from "../audit/differences";
 import classes from "./campaigns.module.css";
 import { versionOf, versionsOf, type BatchDetail, type Kind } from "./kind";
 
@@ -41,7 +41,7 @@ export function Versions({ kind, batch }: { kind: Kind; batch: BatchDetail }) {
             <Choice label="From version" value={from} numbers={numbers} onChange={(value) => url.set({ from: value })} />
             <Choice label="to version" value={to} numbers={numbers} onChange={(value) => url.set({ to: value })} />
           </Group>
-          <Differences kind={kind} name={batch.name} from={from} to={to} />
+          <Compared kind={kind} name={batch.name} from={from} to={to} />
         </>
       )}
     </>
@@ -52,35 +52,19 @@ function Choice({ label, value, numbers, onChange }: { label: string; value: num
   return <Select label={label} w={120} size="xs" data={numbers.map(String)} value={String(value)} onChange={onChange} allowDeselect={false} />;
 }
 
-function Differences({ kind, name, from, to }: { kind: Kind; name: string; from: number; to: number }) {
+function Compared({ kind, name, from, to }: { kind: Kind; name: string; from: number; to: number }) {
   const found = useQuery({
     queryKey: [kind, "versions", name, "differences", from, to],
     queryFn: ({ signal }) => Promise.all([versionOf(kind, name, from, signal), versionOf(kind, name, to, signal)]),
     staleTime: Infinity,
   });
   if (found.data === undefined) return found.error ? <ErrorBox error={found.error} onRetry={() => void found.refetch()} /> : <Waiting lines={2} />;
-  const all = differencesOf(found.data[0].definition, found.data[1].definition);
-  if (all.length === 0) return <p className={classes.quiet}>Nothing differs.</p>;
   return (
-    <div className={classes.scroll}>
-      <table className={classes.table} aria-label={`Differences of version ${from} and ${to}`}>
-        <thead>
-          <tr>
-            <th scope="col">Word</th>
-            <th scope="col">Version {from}</th>
-            <th scope="col">Version {to}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {all.map((one) => (
-            <tr key={one.place}>
-              <th scope="row">{one.place}</th>
-              <td>{one.before === null ? <span className={classes.quiet}>–</span> : <del>{one.before}</del>}</td>
-              <td>{one.after === null ? <span className={classes.quiet}>–</span> : <ins>{one.after}</ins>}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Differences
+      label={`Differences of version ${from} and ${to}`}
+      before={{ title: `Version ${from}`, value: found.data[0].definition }}
+      after={{ title: `Version ${to}`, value: found.data[1].definition }}
+      none="Nothing differs."
+    />
   );
 }

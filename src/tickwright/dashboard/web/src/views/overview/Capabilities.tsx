@@ -63,7 +63,7 @@ function lines({ polls, fanout, reports, executions, outbox, dead_letters: dead 
       name: "Fan-out",
       to: "/entities",
       waits: fanout.queued === null ? "–" : count(fanout.queued),
-      moves: `${count(fanout.succeeded)} succeeded in the last minute`,
+      moves: `${speed(fanout.called_per_s)} called, ${count(fanout.succeeded)} succeeded in the last minute`,
       bad: all(some(fanout.failed, "failed"), some(fanout.expired, "expired")),
     },
     {

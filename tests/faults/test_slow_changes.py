@@ -1,0 +1,213 @@
+"""Changes have a bound too: an answer comes soon, says when nobody knows the outcome, and nothing is half done."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.api import ADMIN, Answer, RunningApi, allow_all, running_api
+from kit.waiting import eventually_async
+from tickwright.api import ApiLimits
+from tickwright.api.openapi import is_of_many
+from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.service import JobService
+from tickwright.domain.errors import Unavailable
+from tickwright.store.bounds import LEAST_S, within
+from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
+
+CHANGE_S = 0.5
+SOON_S = CHANGE_S + 2 * LEAST_S + RELEASE_BOUNDED_S + 4  # a busy machine's share among it; without bounds a minute
+LIMITS = ApiLimits(change_timeout=timedelta(seconds=CHANGE_S), key_age_max=timedelta(minutes=5))
+JOB = {"task_type": "noop", "delay": "1d"}
+WAITING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tickwright'"
+GONE = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1::integer[])"
+
+
+@pytest.fixture
+async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApi]:
+    """An API whose changes have half a second; it knows its keys already."""
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.TYPES_FRESH_S", 600.0)
+    async with running_api(database_url, limits=LIMITS) as running:
+        assert (await running.admin.post("/v1/jobs", JOB, headers={"Idempotency-Key": "before"})).status == 201
+        yield running
+
+
+@pytest.fixture
+async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody else's connection."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    connection.terminate()
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Stop server processes: they hear nothing, and keep what they were sent."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def lent(other: asyncpg.Connection) -> list[int]:
+    """Every server process that the API has a connection to."""
+    return [row["pid"] for row in await other.fetch(OURS)]
+
+
+async def unknown(sending: Any) -> Answer:
+    """Check that the answer comes soon and says that nobody knows."""
+    now = asyncio.get_running_loop().time
+    began_s = now()
+    answer: Answer = await sending
+    assert now() - began_s < SOON_S
+    assert answer.says(504, "outcome_unknown").headers["retry-after"] == "1"
+    return answer
+
+
+async def test_a_job_that_nobody_answers_for_is_there_once_whoever_asks_again(
+    api: RunningApi, other: asyncpg.Connection
+) -> None:
+    """Server processes are stopped: 504 soon; the same key again makes the job, and the late ones make no second."""
+    pids, keyed = await lent(other), {"headers": {"Idempotency-Key": "mine"}}
+
+    async def again() -> Answer | None:
+        answer = await api.admin.post("/v1/jobs", JOB, **keyed)
+        return answer if answer.status == 201 else None
+
+    with stopped(*pids):
+        await unknown(api.admin.post("/v1/jobs", JOB, **keyed))
+        made = await eventually_async(again, 30.0)
+
+    async def gone() -> bool:
+        return bool(await other.fetchval(GONE, pids))
+
+    await eventually_async(gone)
+    assert (await api.admin.post("/v1/jobs", JOB, **keyed)).json == {"id": made.json["id"], "created": False}
+    assert await other.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 2
+
+
+async def test_a_change_of_several_statements_is_whole_or_not_at_all(
+    api: RunningApi, other: asyncpg.Connection
+) -> None:
+    """The server process is stopped in a transaction: when it goes on, it finds nobody and takes it back."""
+    locking = other.transaction()
+    await locking.start()
+    await other.execute("LOCK TABLE tickwright.audit IN ACCESS EXCLUSIVE MODE")
+    pausing = asyncio.create_task(unknown(api.admin.post("/v1/task-types/noop/pause")))
+
+    async def waiting() -> Any:
+        return await other.fetchval(WAITING)
+
+    pid = await eventually_async(waiting)
+    with stopped(pid):
+        await pausing
+    await locking.rollback()
+
+    async def gone() -> bool:
+        return bool(await other.fetchval(GONE, [pid]))
+
+    await eventually_async(gone)
+    assert await other.fetchval("SELECT paused_at FROM tickwright.task_types WHERE name = 'noop'") is None
+    assert not await other.fetchval("SELECT count(*) FROM tickwright.audit WHERE action LIKE '%pause%'")
+    assert (await api.admin.post("/v1/task-types/noop/pause")).status == 200
+
+
+async def test_a_change_that_waits_for_a_lock_ends_in_time(api: RunningApi, other: asyncpg.Connection) -> None:
+    """The server hears the cancel: the connection is as good as before, and no statement goes on."""
+    locking = other.transaction()
+    await locking.start()
+    await other.execute("LOCK TABLE tickwright.task_types IN ACCESS EXCLUSIVE MODE")
+    await unknown(api.admin.post("/v1/task-types/noop/pause"))
+
+    async def quiet() -> bool:
+        return await other.fetchval(WAITING) is None
+
+    await eventually_async(quiet)
+    await locking.rollback()
+    assert (await api.admin.post("/v1/task-types/noop/pause")).status == 200
+
+
+async def test_who_comes_while_a_write_hangs_is_served_behind_it(api: RunningApi, other: asyncpg.Connection) -> None:
+    """One write serves many callers: it has its own time, and those behind it are served by the next connection."""
+
+    async def job() -> str:
+        answer = await api.admin.post("/v1/jobs", JOB)
+        return "made" if answer.status == 201 else str(answer.json["code"])
+
+    with stopped(await api.pool.fetchval("SELECT pg_backend_pid()")):
+        async with asyncio.timeout(SOON_S):
+            heard = await asyncio.gather(*(job() for _ in range(6)))
+    assert set(heard) == {"outcome_unknown", "made"}
+
+
+async def test_a_loop_that_serves_many_gives_each_the_whole_time(database_url: str) -> None:
+    """Two that do not fit together are two pieces of work."""
+    pool = await open_pool(database_url, max_size=1)
+    try:
+        with within(1.0) as bound:
+            await pool.execute("SELECT pg_sleep(0.8)")
+            bound.again()
+            await pool.execute("SELECT pg_sleep(0.7)")
+    finally:
+        await pool.close()
+
+
+async def test_an_action_on_many_keeps_its_own_time(api: RunningApi, other: asyncpg.Connection) -> None:
+    """It waits for a lock longer than a single change may."""
+    locking = other.transaction()
+    await locking.start()
+    await other.execute("LOCK TABLE tickwright.audit IN ACCESS EXCLUSIVE MODE")
+    cancelling = asyncio.create_task(api.admin.post("/v1/jobs:cancel", {"task_type": "noop"}))
+    done, _ = await asyncio.wait({cancelling}, timeout=CHANGE_S * 5)
+    assert not done
+    await locking.rollback()
+    assert (await cancelling).json["changed"] == 1
+
+
+async def test_the_time_of_a_body_is_not_the_databases(database_url: str) -> None:
+    """It begins with the first statement: what came before took nothing of it."""
+    pool = await open_pool(database_url, max_size=1)
+    try:
+        with within(1.0):
+            await asyncio.sleep(1.0)  # the body
+            await pool.execute("SELECT pg_sleep(0.6)")
+    finally:
+        await pool.close()
+
+
+async def test_a_program_hears_the_same(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever schedules in his own process has the same error, not the driver's."""
+    pool = await open_pool(database_url, max_size=2)
+    enqueuer = Enqueuer(pool)
+    service = JobService(pool, enqueuer=enqueuer, allow_target=allow_all)
+    await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
+    await enqueuer.schedule(NewJob("noop"))
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
+    with stopped(await pool.fetchval("SELECT pg_backend_pid()")), pytest.raises(Unavailable) as heard:
+        await enqueuer.schedule(NewJob("noop"))
+    assert heard.value.code == "outcome_unknown"
+    await pool.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/task-types/a:b", "/v1/jobs/5/cancel", "/v1/keys", "/v1/accounts/dry-run/pause"])
+def test_what_concerns_one_thing_is_not_of_many(path: str) -> None:
+    """A colon in a name makes no action on a list of it."""
+    assert not is_of_many(path)
+
+
+async def test_every_action_on_a_list_is_of_many(api: RunningApi) -> None:
+    """Whatever the document names with a colon behind a collection."""
+    paths = (await api.stranger.get("/v1/openapi.json")).json["paths"]
+    assert all(is_of_many(path) for path in paths if ":" in path)
