@@ -89,6 +89,7 @@ async def test_a_job_that_nobody_answers_for_is_there_once_whoever_asks_again(
     with stopped(*pids):
         await unknown(api.admin.post("/v1/jobs", JOB, **keyed))
         made = await eventually_async(again, 30.0)
+        assert made is not None
 
     async def gone() -> bool:
         return bool(await other.fetchval(GONE, pids))
