@@ -103,7 +103,8 @@ class Api:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         try:
-            with within(self._context.limits.change_timeout.total_seconds()):
+            with within(self._context.limits.change_timeout.total_seconds()) as bound:
+                bound.again()  # a body is read first
                 yield
         except TookTooLong as error:
             raise outcome_unknown() from error

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from tickwright.api.event_stream import EventStream
+from tickwright.api.openapi import STREAM
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import answer, answers
@@ -13,7 +14,6 @@ from tickwright.runtime.overview_views import OverviewView
 from tickwright.runtime.snapshot import Snapshots
 
 STRUCTS = (OverviewView,)
-STREAM = "/v1/stream"
 _EVENTS = {
     "description": "Server-sent events named `overview`, each with an OverviewView as its data, about one a second",
     "content": {"text/event-stream": {}},

@@ -33,14 +33,14 @@ class _Bound:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.over = seconds, False
-        self.until_s: float | None = None
+        self.until_s: float | None = monotonic() + seconds
 
     def again(self) -> None:
-        """Give what comes next the whole time anew, as in a loop that serves one caller after the other."""
+        """Give what comes next the whole time, from its first statement on: what was before it took nothing."""
         self.until_s = None
 
     def left_s(self) -> float:
-        """Return what is left; the time begins with the first statement, not while a body is read."""
+        """Return what is left, a quarter of a second at least."""
         if self.until_s is None:
             self.until_s = monotonic() + self.seconds
         return max(LEAST_S, self.until_s - monotonic())
@@ -51,7 +51,7 @@ _bound: ContextVar[_Bound | None] = ContextVar("tickwright.bound", default=None)
 
 @contextmanager
 def within(seconds: float) -> Iterator[_Bound]:
-    """Bound every statement of what is done inside; together they have ``seconds`` from the first one on."""
+    """Bound every statement of what is done inside; together they have ``seconds``."""
     bound = _Bound(seconds)
     token = _bound.set(bound)
     try:
@@ -62,7 +62,7 @@ def within(seconds: float) -> Iterator[_Bound]:
 
 
 def left_s() -> float | None:
-    """Return what is left, a quarter of a second at least; ``None`` where nothing is bound."""
+    """Return what the code that runs has left; ``None`` where nothing is bound."""
     bound = _bound.get()
     return None if bound is None or bound.over else bound.left_s()
 
