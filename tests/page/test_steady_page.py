@@ -33,6 +33,7 @@ def test_a_list_stays_when_its_renewal_is_refused(visit: Visitors, site: Site) -
     screen.page.get_by_text("query_too_slow").wait_for(timeout=20_000)
     screen.page.get_by_text("What is below came before that").wait_for()
     assert row.is_visible()
+    assert screen.findings() == []
     screen.page.unroute(re.compile(r"/v1/jobs\?"))
     screen.page.get_by_role("button", name="Try again").click()
     screen.page.get_by_text("query_too_slow").wait_for(state="detached")
@@ -90,6 +91,15 @@ def test_a_filter_that_is_not_understood_is_said_and_removed(
     said.get_by_role("button", name=f"Remove the filter {filter_}").click()
     said.wait_for(state="detached")
     assert "?" not in screen.page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_what_is_not_understood(visit: Visitors, scheme: str) -> None:
+    """Its words are read in both schemes."""
+    screen = visit("operator", "/jobs?state=typo", scheme=scheme)
+    screen.page.get_by_text("typo").wait_for()
+    screen.page.get_by_role("table").wait_for()
+    assert screen.findings() == []
 
 
 def test_nothing_is_done_to_all_that_match_while_a_filter_is_not_understood(visit: Visitors, site: Site) -> None:
@@ -158,7 +168,9 @@ def test_the_first_tab_skips_to_the_content(visit: Visitors) -> None:
     assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
-@pytest.mark.parametrize("body", ['{"at": "never", "series": {"at": []}}', '{"at": "2026-01-01T00:00:00Z"}'])
+@pytest.mark.parametrize(
+    "body", ['{"at": "never", "series": {"at": []}, "changes": {}}', '{"at": "2026-01-01T00:00:00Z"}']
+)
 def test_a_snapshot_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Visitors, body: str) -> None:
     """It says so with a code, keeps its figures, and is fresh again with the next one that can be read."""
     screen = visit(None, "/overview")

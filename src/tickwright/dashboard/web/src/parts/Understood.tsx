@@ -81,10 +81,13 @@ export function Understood({ head, children }: { head: (all: boolean) => ReactNo
   );
 }
 
+/** Yellow on yellow is too faint to read. */
+const READABLE = { title: { color: "var(--mantine-color-text)" } };
+
 function NotUnderstood({ name, of: { label, value, possible, isName } }: { name: string; of: Strange }) {
   const url = useUrl();
   return (
-    <Alert color="yellow" variant="light" role="alert" title={isName ? `${label} is a name that is not known` : `The address has a filter that is not understood: ${label}`}>
+    <Alert color="yellow" variant="light" role="alert" styles={READABLE} title={isName ? `${label} is a name that is not known` : `The address has a filter that is not understood: ${label}`}>
       <Text size="sm">
         <Code>{value}</Code> is not known here{isName && ", and is asked for all the same"}. {isName ? "Known" : "Possible"}: {possible}.
       </Text>

@@ -1,0 +1,1 @@
+import{n as e}from"./View-BVsaZ-VT.js";import{t}from"./BatchList-CNwwXvI_.js";import{tt as n}from"./live-DIpGFsGA.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

@@ -1,1 +1,0 @@
-import{n as e}from"./View-Ccxk7LhK.js";import{t}from"./BatchList-B4_7UQcS.js";import{tt as n}from"./live-DD2RAi5N.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

@@ -1,0 +1,1 @@
+import{it as e,nt as t,tt as n}from"./live-DIpGFsGA.js";function r({of:r}){return n(`dl`,{className:e.facts,children:r.map(([r,i])=>t(`div`,{children:[n(`dt`,{children:r}),n(`dd`,{children:i??n(`span`,{className:e.none,children:`–`})})]},r))})}export{r as t};

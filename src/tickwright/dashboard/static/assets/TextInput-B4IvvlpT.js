@@ -1,1 +1,0 @@
-import{h as e,x as t}from"./Title-BYdYbRGH.js";import{_ as n}from"./Glyph-JWFt1Hj4.js";import{tt as r}from"./live-DD2RAi5N.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};

@@ -1,0 +1,1 @@
+import{h as e,x as t}from"./Title-BwftfjlK.js";import{_ as n}from"./Glyph-D5dllOi8.js";import{tt as r}from"./live-DIpGFsGA.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};
