@@ -67,14 +67,17 @@ interface ChoiceProps {
   options: readonly (string | { value: string; label: string })[];
   all?: string;
   width?: number;
+  /** The options are names that are known now; there may be others. */
+  names?: boolean;
 }
 
-export function ChoiceFilter({ name, label, options, all = "All", width = 170 }: ChoiceProps) {
+export function ChoiceFilter({ name, label, options, all = "All", width = 170, names = false }: ChoiceProps) {
   const url = useUrl();
   useUnderstood(
     name,
     label,
     options.map((one) => (typeof one === "string" ? one : one.value)),
+    names,
   );
   return (
     <Select

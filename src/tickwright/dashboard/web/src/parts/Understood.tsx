@@ -2,7 +2,7 @@
  * What a shared address asks for and its view does not know: said above the view, with what is possible, not left out.
  *
  * Whatever reads a parameter with a closed set of values calls `useUnderstood`; `View` shows what they do not understand
- * and offers no action on "all that match" until it is gone.
+ * and offers no action on "all that match" until it is gone. A name (`names`) is another matter: jobs of a type that nobody has are found.
  */
 import { Alert, Button, Code, Group, Text } from "@mantine/core";
 import { createContext, use, useCallback, useEffect, useState, type ReactNode } from "react";
@@ -12,6 +12,8 @@ interface Strange {
   label: string;
   value: string;
   possible: string;
+  /** A name that nobody has heard of is asked for all the same, and what it names can be acted on. */
+  isName: boolean;
 }
 type Tell = (name: string, strange: Strange | null) => void;
 
@@ -24,15 +26,15 @@ export const INSTANT = "an instant as ISO 8601 with its zone, such as 2026-01-31
 export const NUMBER = "a number of at most 19 digits";
 
 /** Check the parameter `name` against its values, or against a form; nothing is checked while the values are not there. */
-export function useUnderstood(name: string, label: string, possible: readonly string[] | typeof INSTANT | typeof NUMBER): void {
+export function useUnderstood(name: string, label: string, possible: readonly string[] | typeof INSTANT | typeof NUMBER, isName = false): void {
   const tell = use(Telling);
   const value = useUrl().one(name);
   const known = value === "" || isKnown(value, possible);
   const said = typeof possible === "string" ? possible : spoken(possible);
   useEffect(() => {
-    tell(name, known ? null : { label, value, possible: said });
+    tell(name, known ? null : { label, value, possible: said, isName });
     return () => tell(name, null);
-  }, [tell, name, label, value, known, said]);
+  }, [tell, name, label, value, known, said, isName]);
 }
 
 /** The same for a parameter that the view itself reads, which is outside of its frame. */
@@ -70,7 +72,7 @@ export function Understood({ head, children }: { head: (all: boolean) => ReactNo
   const all = Object.entries(strange);
   return (
     <Telling value={tell}>
-      {head(all.length === 0)}
+      {head(all.every(([, one]) => one.isName))}
       {all.map(([name, one]) => (
         <NotUnderstood key={name} name={name} of={one} />
       ))}
@@ -79,12 +81,15 @@ export function Understood({ head, children }: { head: (all: boolean) => ReactNo
   );
 }
 
-function NotUnderstood({ name, of: { label, value, possible } }: { name: string; of: Strange }) {
+/** Yellow on yellow is too faint to read. */
+const READABLE = { title: { color: "var(--mantine-color-text)" } };
+
+function NotUnderstood({ name, of: { label, value, possible, isName } }: { name: string; of: Strange }) {
   const url = useUrl();
   return (
-    <Alert color="yellow" variant="light" role="alert" title={`The address has a filter that is not understood: ${label}`}>
+    <Alert color="yellow" variant="light" role="alert" styles={READABLE} title={isName ? `${label} is a name that is not known` : `The address has a filter that is not understood: ${label}`}>
       <Text size="sm">
-        <Code>{value}</Code> is not known here. Possible: {possible}.
+        <Code>{value}</Code> is not known here{isName && ", and is asked for all the same"}. {isName ? "Known" : "Possible"}: {possible}.
       </Text>
       <Group mt="xs">
         <Button size="compact-xs" variant="default" onClick={() => url.set({ [name]: null })}>

@@ -69,7 +69,7 @@ export default function EntitiesView() {
       <Matrix hours={6} module={filter.module} polledOnly />
       <Filters names={NAMES}>
         <TextFilter name="q" label="Entity" placeholder="how its code begins" width={220} first />
-        <ChoiceFilter name="module" label="Module" options={(modules.data?.items ?? []).map((one) => one.name)} />
+        <ChoiceFilter name="module" label="Module" names options={(modules.data?.items ?? []).map((one) => one.name)} />
         <ChoiceFilter
           name="enabled"
           label="Polling"

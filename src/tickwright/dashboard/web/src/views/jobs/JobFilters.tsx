@@ -12,7 +12,7 @@ export function JobFilters() {
   return (
     <Filters names={NAMES}>
       <TextFilter name="text" label="Text" placeholder="in key, error or payload" width={210} first />
-      <ChoiceFilter name="type" label="Task type" options={(types.data?.items ?? []).map((type) => type.name)} width={190} />
+      <ChoiceFilter name="type" label="Task type" names options={(types.data?.items ?? []).map((type) => type.name)} width={190} />
       <TextFilter name="key" label="Idempotency key" placeholder="exact" width={150} />
       <TextFilter name="worker" label="Worker" placeholder="session id" width={110} />
       <TimeFilter name="from" label="Execute from" />

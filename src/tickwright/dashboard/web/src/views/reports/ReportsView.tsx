@@ -66,7 +66,7 @@ export default function ReportsView() {
     >
       <Filters names={NAMES}>
         <TextFilter name="requester" label="Requester" placeholder="exact" first />
-        <ChoiceFilter name="type" label="Type" options={types} width={180} />
+        <ChoiceFilter name="type" label="Type" names options={types} width={180} />
         <ChoiceFilter name="status" label="Status" options={STATUSES} width={140} />
         <TextFilter name="department" label="Department" placeholder="exact" width={150} />
       </Filters>

@@ -60,7 +60,7 @@ export default function SlicesView() {
     <View title="Slices" actions={<Replay />}>
       <Checked name="figure" label="Figure" possible={FIGURES} />
       <Filters names={NAMES}>
-        <ChoiceFilter name="partner" label="Partner" options={partners} />
+        <ChoiceFilter name="partner" label="Partner" names options={partners} />
         <ChoiceFilter name="step" label="A cell is" all="5 minutes" width={130} options={STEPS.map((step) => ({ value: step, label: STEP_NAMES[step] }))} />
         <TimeFilter name="from" label="From" />
         <TimeFilter name="to" label="Before" />

@@ -52,7 +52,7 @@ export default function TrackersView() {
       <Filters names={NAMES}>
         <TextFilter name="external" label="External id" placeholder="how it begins" first />
         <TextFilter name="account" label="Account" placeholder="exact" />
-        <ChoiceFilter name="partner" label="Partner" options={partners} />
+        <ChoiceFilter name="partner" label="Partner" names options={partners} />
         <ChoiceFilter name="state" label="State" options={STATES} width={130} />
         <TextFilter name="status" label="Status" placeholder="exact" width={140} />
       </Filters>

@@ -53,7 +53,7 @@ export default function WorkersView() {
     <View title="Workers">
       <Filters names={["text", "role", "state"]}>
         <TextFilter name="text" label="Process" placeholder="part of its name" first />
-        <ChoiceFilter name="role" label="Role" options={roles} />
+        <ChoiceFilter name="role" label="Role" names options={roles} />
         <ChoiceFilter name="state" label="State" all="All of the last day" options={["alive", "draining", "lost", "gone"]} />
       </Filters>
       <DataTable

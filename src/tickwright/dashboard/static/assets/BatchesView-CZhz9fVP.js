@@ -1,1 +1,0 @@
-import{n as e}from"./View-BhOaTWSl.js";import{t}from"./BatchList-CPwPDDn1.js";import{rt as n}from"./live-BpjgDPJ2.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

@@ -1,1 +1,0 @@
-import{h as e,x as t}from"./Title-zzurH7SZ.js";import{_ as n}from"./Glyph-BeDYtp1t.js";import{rt as r}from"./live-BpjgDPJ2.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};
