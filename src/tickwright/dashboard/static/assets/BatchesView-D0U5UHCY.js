@@ -1,1 +1,0 @@
-import{n as e}from"./View-BnwUk2UI.js";import{t}from"./BatchList-Bjb3UFBG.js";import{K as n}from"./parts.module-CZLGMfcP.js";var r=n();function i(){return(0,r.jsx)(e,{title:`Batches of programs`,children:(0,r.jsx)(t,{kind:`batches`})})}export{i as default};

@@ -1,0 +1,1 @@
+import{K as e,t}from"./parts.module-BcnnqeJs.js";var n=e();function r({of:e}){return(0,n.jsx)(`dl`,{className:t.facts,children:e.map(([e,r])=>(0,n.jsxs)(`div`,{children:[(0,n.jsx)(`dt`,{children:e}),(0,n.jsx)(`dd`,{children:r??(0,n.jsx)(`span`,{className:t.none,children:`–`})})]},e))})}export{r as t};

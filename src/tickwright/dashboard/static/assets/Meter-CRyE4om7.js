@@ -1,0 +1,1 @@
+import{K as e,t}from"./parts.module-BcnnqeJs.js";var n=e();function r({label:e,ratio:r,tone:i=`busy`}){let a=Math.max(0,Math.min(1,r));return(0,n.jsx)(`div`,{className:t.meter,role:`meter`,"aria-label":e,"aria-valuemin":0,"aria-valuemax":1,"aria-valuenow":a,children:(0,n.jsx)(`div`,{style:{width:`${a*100}%`,background:`var(--${i})`}})})}export{r as t};

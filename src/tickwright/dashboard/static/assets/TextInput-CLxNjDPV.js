@@ -1,0 +1,1 @@
+import{b as e,m as t}from"./src-Ba0AiIh5.js";import{b as n}from"./Glyph-CUvc6i--.js";import{K as r}from"./parts.module-BcnnqeJs.js";var i=r(),a=t(t=>{let r=e([`Input`,`InputWrapper`,`TextInput`],null,t);return(0,i.jsx)(n,{component:`input`,...r,__staticSelector:`TextInput`})});a.classes=n.classes,a.displayName=`@mantine/core/TextInput`;export{a as t};

@@ -1,1 +1,0 @@
-import{b as e,m as t}from"./src-DLbjjWYv.js";import{b as n}from"./Glyph-ByZWyR4u.js";import{K as r}from"./parts.module-CZLGMfcP.js";var i=r(),a=t(t=>{let r=e([`Input`,`InputWrapper`,`TextInput`],null,t);return(0,i.jsx)(n,{component:`input`,...r,__staticSelector:`TextInput`})});a.classes=n.classes,a.displayName=`@mantine/core/TextInput`;export{a as t};

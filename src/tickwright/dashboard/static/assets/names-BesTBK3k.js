@@ -1,1 +1,0 @@
-import{C as e}from"./index-D8D5MLo8.js";import{o as t}from"./parts.module-CZLGMfcP.js";function n(){return(e({queryKey:[`partners`,`names`],queryFn:({signal:e})=>t(`/v1/partners`,{signal:e}),staleTime:3e4}).data?.items??[]).map(e=>e.name)}export{n as t};
