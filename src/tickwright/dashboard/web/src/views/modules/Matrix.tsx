@@ -33,7 +33,7 @@ export function Matrix({ hours, module, polledOnly = false }: Props) {
   const rows = found.data.modules.filter((one) => !polledOnly || one.expected > 0 || one.windows.some((window) => window.state !== "idle" && window.state !== "open"));
   if (rows.length === 0) return null;
   return (
-    <div className={classes.matrix}>
+    <div className={classes.matrix} tabIndex={0} role="group" aria-label="Modules against windows">
       <table aria-label={`Modules against windows of the last ${hours} hours, newest first`}>
         <thead>
           <tr>

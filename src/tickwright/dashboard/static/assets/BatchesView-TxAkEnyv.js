@@ -1,1 +1,0 @@
-import{n as e}from"./View-BDtHcZvy.js";import{t}from"./BatchList-DGuysH7U.js";import{K as n}from"./parts.module-BcnnqeJs.js";var r=n();function i(){return(0,r.jsx)(e,{title:`Batches of programs`,children:(0,r.jsx)(t,{kind:`batches`})})}export{i as default};

@@ -1,0 +1,1 @@
+import{C as e}from"./index-DQ5t0t2c.js";import{o as t}from"./parts.module-BcnnqeJs.js";function n(){return(e({queryKey:[`partners`,`names`],queryFn:({signal:e})=>t(`/v1/partners`,{signal:e}),staleTime:3e4}).data?.items??[]).map(e=>e.name)}export{n as t};
