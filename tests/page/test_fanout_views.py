@@ -189,3 +189,18 @@ def test_a_phone_is_wide_enough(visit: Visitors, path: str) -> None:
     page = visit("admin", path, width=390).page
     page.get_by_role("table").nth(1).wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_form(visit: Visitors, scheme: str) -> None:
+    """With its modules open, with a mistake in it, and on a phone."""
+    for width in (1360, 390):
+        screen = visit("admin", "/entities?entity=NL.ONE", scheme=scheme, width=width)
+        screen.page.get_by_role("button", name="Edit", exact=True).click()
+        form = screen.page.get_by_role("dialog", name="Edit NL.ONE")
+        form.get_by_label("Party", exact=True).fill("{")
+        form.get_by_text(re.compile("invalid_json")).wait_for()
+        form.get_by_role("combobox", name="Modules").click()
+        screen.page.get_by_role("option").first.wait_for()
+        assert screen.findings() == []
+        assert screen.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -98,6 +98,8 @@ def test_all_of_a_destination_go_back_after_a_question_with_their_number(visit: 
     dead_messages(site, "pg:nobody", 1_200)
     dead_messages(site, "pg:other", 1)
     screen = visit("operator", "/dead-letters?kind=outbox&subject=pg%3Anobody")
+    asked: list[Any] = []
+    screen.page.on("request", lambda one: asked.append(one.post_data_json) if one.url.endswith("/requeue") else None)
     screen.page.get_by_role("button", name="Requeue all messages of pg:nobody").click()
     screen.page.get_by_role("dialog", name="Requeue 1,200 messages of pg:nobody?").wait_for()
     dead_messages(site, "pg:nobody", 3)
@@ -105,6 +107,7 @@ def test_all_of_a_destination_go_back_after_a_question_with_their_number(visit: 
     screen.page.get_by_text("1,200 messages went back to work").wait_for()
     left = site.sql("SELECT destination, count(*) FROM tickwright.outbox_dead GROUP BY 1 ORDER BY 1")
     assert [tuple(row.values()) for row in left] == [("pg:nobody", 3), ("pg:other", 1)]
+    assert [(one.get("limit"), "cursor" in one) for one in asked] == [(None, False), (1_000, False), (200, True)]
 
 
 def test_jobs_that_die_again_at_once_are_put_back_once(visit: Visitors, site: Site) -> None:

@@ -135,13 +135,15 @@ function filled(path: string, values: Record<string, unknown> = {}): string {
   return path.replace(/\{(\w+)\}/g, (_, name: string) => step(String(values[name])));
 }
 
-/** One step of a path. Nothing and dots would lead elsewhere, and half a character has no UTF-8. */
+/** One step of a path. Nothing and dots would lead elsewhere, half a character has no UTF-8, and a path has an end. */
 function step(text: string): string {
-  if (!/^\.{0,2}$/.test(text) && !HALF.test(text)) return encodeURIComponent(text);
-  throw new Problem(0, "invalid_name", text === "" ? "Write a name." : "This is no name: it is dots only, or has half a character in it.");
+  if (!/^\.{0,2}$/.test(text) && !HALF.test(text) && text.length <= STEP_MAX) return encodeURIComponent(text);
+  const why = text.length > STEP_MAX ? `it has ${text.length.toLocaleString("en-GB")} characters` : "it is dots only, or has half a character in it";
+  throw new Problem(0, "invalid_name", text === "" ? "Write a name." : `This is no name: ${why}.`);
 }
 
 const HALF = /\p{Surrogate}/u;
+const STEP_MAX = 1_000;
 
 function queried(values: Record<string, unknown> = {}): string {
   const query = new URLSearchParams();

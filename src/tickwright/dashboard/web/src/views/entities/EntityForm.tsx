@@ -130,7 +130,7 @@ function useSave(fields: Fields, isNew: boolean, onClose: () => void) {
 /** Whether there is one; the first that begins so is itself. What is wrong with a code is said by the put. */
 async function isThere(code: string): Promise<boolean> {
   try {
-    return (await get("/v1/entities", { query: { q: code, limit: 1 } })).items[0]?.code === code;
+    return (await get("/v1/fanout/entities", { query: { q: code, limit: 1 } })).items[0]?.code === code;
   } catch {
     return false;
   }

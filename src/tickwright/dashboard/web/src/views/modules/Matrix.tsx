@@ -38,7 +38,7 @@ function Lines({ of: modules, hours, polledOnly }: { of: Row[]; hours: number; p
   const rows = modules.filter((one) => !polledOnly || one.expected > 0 || one.windows.some((window) => window.state !== "idle" && window.state !== "open"));
   if (rows.length === 0) return null;
   return (
-    <div className={classes.matrix}>
+    <div className={classes.matrix} tabIndex={0} role="group" aria-label="Modules against windows">
       <table aria-label={`Modules against windows of the last ${hours} hours, newest first`}>
         <thead>
           <tr>

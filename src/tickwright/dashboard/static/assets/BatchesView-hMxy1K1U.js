@@ -1,1 +1,0 @@
-import{n as e}from"./View-CrOMLaXX.js";import{t}from"./BatchList-hDu-DqrH.js";import{rt as n}from"./live-CleIXwe5.js";function r(){return n(e,{title:`Batches of programs`,children:n(t,{kind:`batches`})})}export{r as default};

@@ -1,1 +1,0 @@
-import{h as e,x as t}from"./Title-CHY-VSDn.js";import{_ as n}from"./Glyph-Bpiq52Cl.js";import{rt as r}from"./live-CleIXwe5.js";var i=e(e=>{let i=t([`Input`,`InputWrapper`,`TextInput`],null,e);return r(n,{component:`input`,...i,__staticSelector:`TextInput`})});i.classes=n.classes,i.displayName=`@mantine/core/TextInput`;export{i as t};
