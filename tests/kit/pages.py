@@ -173,7 +173,8 @@ class Visitors:
         windows, self._open = self._open, []
         for context, _ in windows:
             context.close()
-        assert [line for _, screen in windows if not screen.may_complain for line in screen.complaints] == []
+        complaints = [line for _, screen in windows if not screen.may_complain for line in screen.complaints]
+        assert not complaints, complaints
 
 
 def _hear(screen: Screen, message: ConsoleMessage) -> None:
