@@ -1,5 +1,9 @@
 """What every test may ask for lives in ``kit/fix_<topic>.py``; this file only names the topics."""
 
+import pytest
+
+pytest.register_assert_rewrite("kit")  # a check of the kit says what it saw, as a test does
+
 pytest_plugins = [
     "kit.fix_audiences",
     "kit.fix_batches",
