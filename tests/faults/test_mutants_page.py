@@ -97,13 +97,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("nothing is hidden", user_data.shown, "if _seen.get() else _without(value)", "", checks.check_hiding),
     ("lists are not hidden", user_data._without, "[_without(item) for item in value]", "value", checks.check_hiding),
     ("hidden data is found", looking_routes._filter, "sees()", "True", checks.check_hiding),
-    (
-        "reads are not bound",
-        app.Api._route,
-        'scope["method"] in SAFE_METHODS and',
-        "False and",
-        checks.check_reads_are_bound,
-    ),
+    ("reads are not bound", app.Api._bounds, "if is_open_ended(path)", "if True", checks.check_reads_are_bound),
     ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),
     (
