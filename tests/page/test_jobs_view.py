@@ -2,6 +2,8 @@
 
 import json
 
+from playwright.sync_api import expect
+
 from kit.pages import Screen, Site, Visitors
 from kit.waiting import eventually
 
@@ -71,11 +73,34 @@ def test_a_job_is_run_now_and_another_one_moved(visit: Visitors, site: Site) -> 
     screen.page.get_by_label("So long from now").fill("3h")
     screen.page.get_by_role("dialog", name="Reschedule job").get_by_role("button", name="Reschedule").click()
     screen.page.get_by_text(f"Job {second} is rescheduled").wait_for()
+    expect(screen.page.get_by_role("dialog", name="Reschedule job")).to_have_count(0)
     (row,) = site.sql(
         "SELECT execute_at > now() + interval '170 minutes' AS moved FROM tickwright.scheduled_tasks WHERE id = %s",
         second,
     )
     assert row["moved"]
+
+
+def test_a_time_that_is_refused_stays_in_its_dialog(visit: Visitors, site: Site) -> None:
+    """Of one job and of many: what was typed is there to be corrected, and the problem is told."""
+    job = site.schedule("page.greet", delay="1h")
+    screen = opened(visit("operator"), job)
+    screen.may_complain = True
+    dialog = screen.page.get_by_role("dialog", name="Reschedule job")
+    screen.page.get_by_role("button", name="Reschedule").click()
+    dialog.get_by_label("So long from now").fill("9000000d")
+    dialog.get_by_role("button", name="Reschedule").click()
+    screen.page.get_by_text("That did not work").wait_for()
+    expect(dialog.get_by_label("So long from now")).to_have_value("9000000d")
+    dialog.get_by_role("button", name="Leave it").click()
+    screen.open("/jobs?type=page.greet")
+    screen.page.get_by_role("button", name="Act on all that match").click()
+    screen.page.get_by_role("menuitem", name="Reschedule").click()
+    many = screen.page.get_by_role("dialog", name="Reschedule to")
+    many.get_by_label("So long from now").fill("9000000d")
+    many.get_by_role("button", name="Count them").click()
+    screen.page.get_by_text("That did not work").wait_for()
+    expect(many.get_by_label("So long from now")).to_have_value("9000000d")
 
 
 def test_the_chosen_jobs_are_cancelled_and_no_other(visit: Visitors, site: Site) -> None:

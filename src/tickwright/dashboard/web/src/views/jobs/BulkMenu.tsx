@@ -45,6 +45,7 @@ export function BulkMenu({ selection, filter, bound }: Props) {
 
   async function ask(name: BulkName, on: Target, to?: MoveTo): Promise<void> {
     const would = await trial.mutateAsync({ name, on, to });
+    setMoving(null);
     const { verb, says } = DOES[name];
     const which = "filter" in on ? `All that match: ${spokenFilter(on.filter)}. ` : "";
     const none = would.changed === 0 ? "None of them can be changed now. " : "";
@@ -82,8 +83,8 @@ export function BulkMenu({ selection, filter, bound }: Props) {
         title="Reschedule to"
         shifts
         onClose={() => setMoving(null)}
+        busy={trial.isPending}
         onMove={(to) => {
-          setMoving(null);
           if (moving !== null) void ask("reschedule", moving, to).catch(() => undefined);
         }}
       />

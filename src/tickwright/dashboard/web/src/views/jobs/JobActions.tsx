@@ -74,9 +74,9 @@ export function JobActions({ job }: { job: Job }) {
         open={moving}
         title={`Reschedule job ${job.id} to`}
         onClose={() => setMoving(false)}
+        busy={busy}
         onMove={(to) => {
-          setMoving(false);
-          if (!("shift" in to)) action.mutate({ does: "reschedule", to });
+          if (!("shift" in to)) action.mutate({ does: "reschedule", to }, { onSuccess: () => setMoving(false) });
         }}
       />
     </Group>

@@ -9,13 +9,15 @@ interface Props {
   title: string;
   /** Whether a shift is offered, which only an action on many knows. */
   shifts?: boolean;
+  /** What was chosen is on its way; the dialog stays open until it is done, so that a refusal loses nothing. */
+  busy: boolean;
   onClose: () => void;
   onMove: (to: MoveTo) => void;
 }
 
 const DURATION = /^\d+(\.\d+)?(ms|s|m|h|d)([ \d.a-z]*)$/;
 
-export function MoveDialog({ open, title, shifts = false, onClose, onMove }: Props) {
+export function MoveDialog({ open, title, shifts = false, busy, onClose, onMove }: Props) {
   const [way, setWay] = useState("delay");
   const [typed, setTyped] = useState("");
   const [at, setAt] = useState("");
@@ -58,7 +60,7 @@ export function MoveDialog({ open, title, shifts = false, onClose, onMove }: Pro
             <Button variant="default" onClick={onClose}>
               Leave it
             </Button>
-            <Button type="submit" disabled={to === null}>
+            <Button type="submit" disabled={to === null} loading={busy}>
               {shifts ? "Count them" : "Reschedule"}
             </Button>
           </Group>
