@@ -189,6 +189,25 @@ def test_a_snapshot_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: 
     page.get_by_test_id("stale").wait_for(state="detached", timeout=20_000)
 
 
+def test_a_stream_that_cannot_be_read_makes_the_page_stale_and_no_more(visit: Visitors) -> None:
+    """The same of what comes by the stream, while the snapshot that is asked for instead does not come at all."""
+    screen = visit(None, "/overview")
+    screen.may_complain = True
+    page = screen.page
+    broken = 'retry: 300\nevent: overview\ndata: {"at": "never"}\n\n'
+    page.route("**/v1/stream", lambda route: route.fulfill(status=200, content_type="text/event-stream", body=broken))
+    page.get_by_label("API key").fill(screen.site.keys["viewer"])
+    page.get_by_role("button", name="Sign in").click()
+    due = page.get_by_role("region", name="Due", exact=True)
+    due.wait_for()
+    page.route("**/v1/overview", lambda route: None)
+    page.get_by_test_id("stale").wait_for(timeout=20_000)
+    assert "snapshot_broken" in page.get_by_test_id("stale").inner_text()
+    assert due.is_visible()
+    page.unroute("**/v1/stream")
+    page.get_by_test_id("stale").wait_for(state="detached", timeout=20_000)
+
+
 @pytest.mark.parametrize("width", [390, 768, 1060, 1180, 1440])
 def test_no_tile_stands_alone_in_a_row(visit: Visitors, width: int) -> None:
     """Seven tiles: a row of them, two rows, or pairs with the last as wide as two; and none is wider than its frame."""
