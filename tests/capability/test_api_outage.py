@@ -11,7 +11,7 @@ from kit.api import running_api
 async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
     database_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """In the fast lane, in a route, and before the key is known."""
+    """In the fast lane, in a route, and before the key is known. A change may have been done: its answer says so."""
 
     async def away(*_: object, **__: object) -> None:
         raise error
@@ -28,6 +28,7 @@ async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
     for answer in (lane, route, stranger):
         answer.says(503, "database_unavailable")
         assert answer.headers["retry-after"] == "1"
+    assert ["may have done" in answer.json["detail"] for answer in (lane, route, stranger)] == [True, False, False]
     assert [log["event"] for log in logs] == ["api.unavailable"] * 3
     assert all(log["log_level"] == "warning" and "exc_info" not in log for log in logs)
 

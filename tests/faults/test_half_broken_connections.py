@@ -44,7 +44,7 @@ async def test_the_drivers_own_error_counts_as_a_lost_database(pool: asyncpg.Poo
         await pool.fetchval("SELECT 1")
     assert isinstance(caught.value, asyncpg.InternalClientError), "the state that this test is about"
     assert isinstance(caught.value, PASSING)
-    problem = translate(caught.value)
+    problem = translate(caught.value, of_a_change=True)
     assert problem is not None
     assert problem.code == "database_unavailable"
 

@@ -134,7 +134,7 @@ class _Guarded:
 
 
 async def _tell(error: Exception, scope: Scope, send: _Guarded, cookie_path: str) -> None:
-    ours = translate(error)
+    ours = translate(error, of_a_change=scope["method"] not in SAFE_METHODS)
     if isinstance(ours, Unavailable):  # the world's: expected, and a stack says nothing about it
         _log.warning("api.unavailable", code=ours.code, path=scope["path"][:100], error=repr(error)[:500])
     elif ours is None or ours.http_status >= 500:

@@ -62,6 +62,12 @@ _AWAY: tuple[type[BaseException], ...] = (
     TimeoutError,
 )
 _BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_NO_ANSWER = Unavailable("database_unavailable", "the database does not answer; try again")
+_NO_ANSWER_TO_A_CHANGE = Unavailable(
+    "database_unavailable",
+    "the database does not answer, and may have done this before it fell silent: look, or send it again; "
+    "what makes a job with the same Idempotency-Key, or there may be two",
+)
 _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
     ((asyncpg.DiskFullError,), Unavailable("disk_full", "the database has no room left; reads still work")),
     (
@@ -76,16 +82,20 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
         (asyncpg.ReadOnlySQLTransactionError,),
         Unavailable("database_read_only", "the database takes no writes now; try again"),
     ),
-    (_AWAY, Unavailable("database_unavailable", "the database does not answer; try again")),
+    (_AWAY, _NO_ANSWER),
     ((asyncpg.DataError,), Rejected("invalid_value", "a value is outside of what can be kept")),
 )
 
 
-def translate(error: BaseException) -> TickwrightError | None:
-    """Return a foreign error as one of ours; ``None`` for one that nobody expected."""
+def translate(error: BaseException, *, of_a_change: bool) -> TickwrightError | None:
+    """Return a foreign error as one of ours; ``None`` for one that nobody expected.
+
+    A connection that breaks under a change leaves open whether it was done, and whoever sent it has to know that.
+    """
     if isinstance(error, TickwrightError):
         return error
-    return next((ours for kinds, ours in _FOREIGN if isinstance(error, kinds)), None)
+    found = next((ours for kinds, ours in _FOREIGN if isinstance(error, kinds)), None)
+    return _NO_ANSWER_TO_A_CHANGE if of_a_change and found is _NO_ANSWER else found
 
 
 def unexpected() -> TickwrightError:

@@ -210,7 +210,7 @@ class LocalGateway(Gateway):
         except Exception as error:
             from tickwright.api.problems import translate
 
-            known = translate(error)
+            known = translate(error, of_a_change=method != "GET")
             if known is None:
                 raise
             raise known from error
