@@ -10,6 +10,7 @@ pytest_plugins = [
     "kit.fix_bench",
     "kit.fix_campaigns",
     "kit.fix_fanout",
+    "kit.fix_garbage",
     "kit.fix_kafka",
     "kit.fix_leftovers",
     "kit.fix_objects",

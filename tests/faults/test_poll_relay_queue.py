@@ -89,6 +89,7 @@ async def test_the_books_balance_while_connections_are_cut(world: PollWorld) -> 
 
     async with running(world):
         for turn in range(8):
+            await world.pool.expire_connections()  # the test fills through the pool too, and none that was cut
             await world.fill(20, 7, first=turn * 1000 + 1)
             await world.pool.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

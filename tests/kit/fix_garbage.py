@@ -1,0 +1,17 @@
+"""What a module leaves to the collector is collected when the module ends.
+
+The collector runs whenever it likes. Where it runs inside of the parser (a library reads the source of a test), and
+what it collects prints a traceback, which parses too, CPython 3.11 ends with ``SystemError: AST constructor recursion
+depth mismatch`` in a test that has nothing to do with it.
+"""
+
+import gc
+
+import pytest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect after the last test of a module."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
