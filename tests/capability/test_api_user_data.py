@@ -13,7 +13,7 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
 from tickwright.ports.caller import Role
-from tickwright.ports.dead_letters import DeadMessage
+from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
 from tickwright.ports.views import Page
 
@@ -47,13 +47,10 @@ SELECT id, created_at, tracking_until, account_no, $1, partner_no, status, exter
 class Dead:
     """Dead letters with one message."""
 
-    async def count(self) -> int:
-        """One."""
-        return 1
-
-    async def peek(self, _limit: int) -> list[DeadMessage]:
+    async def peek(self, _limit: int) -> Peeked:
         """The message."""
-        return [DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")]
+        dead = DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")
+        return Peeked([dead], 1)
 
     async def requeue(self, _limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Nothing."""

@@ -128,7 +128,7 @@ async def test_a_message_that_fails_in_a_way_nobody_thought_of_ends_as_a_dead_le
     async with world.consumer({MODULE: Hub()}, probe=Broken()) as consumer:
         await eventually_async(lambda: consumer.counts["unexpected"] == 2, what="both are decided")
         assert consumer.last_tick_age_s() is not None, "it is not ready although it works"
-    [dead] = await queues.dead.peek(10)
+    [dead] = (await queues.dead.peek(10)).messages
     assert (dead.message_id, dead.reason) == (f"{known}-{DELAYS_MAX}", "unexpected")
     assert "RuntimeError" in dead.text
 

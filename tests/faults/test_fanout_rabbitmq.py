@@ -132,7 +132,7 @@ async def test_the_eleventh_delivery_is_the_last(fanout: Fanout) -> None:
             assert task.deliveries == number
             await source.release(task)
         assert await nothing_comes(source, 0.2)
-    dead = (await fanout.dead.peek(10))[0]
+    dead = (await fanout.dead.peek(10)).messages[0]
     assert (dead.message_id, dead.reason) == ("poison", "delivery_limit")
     assert dead.died_at_s is not None
 
@@ -146,7 +146,7 @@ async def test_deliveries_are_counted_on_behind_a_delay(fanout: Fanout) -> None:
                 await source.release(await taken(source))
             assert await source.delay(await taken(source), SECOND)
         assert await nothing_comes(source, 0.2)
-    [dead] = await fanout.dead.peek(10)
+    [dead] = (await fanout.dead.peek(10)).messages
     assert (dead.message_id, dead.reason) == ("poison", "delivery_limit")
     assert await fanout.dead.requeue(1) == ["poison"]
     async with fanout.consumer() as source:

@@ -163,7 +163,7 @@ async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitS
             await fanout.counted(fanout.names.dead, 2)
         finally:
             await alarm(mortal_rabbit, on=False)
-        assert {one.message_id for one in await fanout.dead.peek(10)} >= {"b", "c"}
+        assert {one.message_id for one in (await fanout.dead.peek(10)).messages} >= {"b", "c"}
 
 
 async def test_what_cannot_be_delayed_waits_here_and_is_not_spent(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:

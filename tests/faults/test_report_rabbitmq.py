@@ -127,7 +127,7 @@ async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_it
     for listener in ("users", "tags"):
         async with reports.consumer(listener) as source:
             assert await source.bury(await taken(source), "not_json", f"{listener} cannot read it")
-    found = await reports.dead.peek(10)
+    found = (await reports.dead.peek(10)).messages
     assert [(one.message_id, one.reason, one.text, one.body) for one in found] == [
         ("garbage", "not_json", "users cannot read it", b"\xff"),
         ("garbage", "not_json", "tags cannot read it", b"\xff"),
@@ -144,7 +144,7 @@ async def test_a_message_that_kills_every_process_ends_among_the_dead_letters(re
         for _ in range(REDELIVERIES_MAX + 1):
             await source.release(await taken(source))
         assert await nothing_comes(source, 0.2)
-    [dead] = await reports.dead.peek(10)
+    [dead] = (await reports.dead.peek(10)).messages
     assert (dead.message_id, dead.reason) == ("poison", "delivery_limit")
     assert await reports.count(reports.names("tags").queue) == 1
 
@@ -187,7 +187,7 @@ async def test_a_queue_that_expired_letters_come_from_says_so(reports: Reports) 
             b"{}", exchange=reports.shared.exchange, routing_key="tags", properties=properties, mandatory=True
         )
     await reports.counted(reports.shared.dead, 1)
-    [dead] = await reports.dead.peek(10)
+    [dead] = (await reports.dead.peek(10)).messages
     assert (dead.message_id, dead.reason) == ("old", "expired")
     assert "Nobody took it" in dead.text
 

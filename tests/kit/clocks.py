@@ -1,14 +1,12 @@
 """A wall clock of child processes that jumps while they run; the machine's own and every monotonic clock stay."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from time import time
 
-from kit.processes import missing
+from kit.preloads import preloading
 
-_SOURCE = Path(__file__).with_name("clock_shift.c")
 _DO = "import time; print(time.time())"
 
 
@@ -20,11 +18,9 @@ class WorkerClock:
     """
 
     def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc") or missing("a C compiler")
-        library, self._file = folder / "clock_shift.so", folder / "clock"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, _SOURCE, "-ldl"], check=True)
+        self._file = folder / "clock"
         self._file.write_bytes(bytes(8))
-        self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIFT_FILE": str(self._file)}
+        self.environment = {**preloading("clock_shift", folder), "CLOCK_SHIFT_FILE": str(self._file)}
         self._check()
 
     def jump(self, hours: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kit.ports import free_port
+from kit.preloads import slow_disk
 from kit.processes import kill_group, missing, spawn, wait_for_port
 from kit.server_process import ServerProcess
 from kit.waiting import eventually
@@ -23,9 +24,12 @@ class RabbitServer(ServerProcess):
     Args:
         configuration: Lines for ``rabbitmq.conf``, on top of ours.
         plugins: Names of plug-ins to enable, none by default.
+        slow_disk_ms: How much longer than in truth each write to its disk takes.
     """
 
-    def __init__(self, configuration: Mapping[str, str] | None = None, plugins: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, configuration: Mapping[str, str] | None = None, plugins: tuple[str, ...] = (), *, slow_disk_ms: int = 0
+    ) -> None:
         if not (_PROGRAMS / "rabbitmq-server").exists() or shutil.which("epmd") is None:
             missing("RabbitMQ")
         super().__init__("mq", stop_s=30)
@@ -34,6 +38,7 @@ class RabbitServer(ServerProcess):
         self._epmd_port = free_port()
         self._configuration = {"vm_memory_high_watermark.absolute": "2GB", **(configuration or {})}
         self._plugins = plugins
+        self._disk = slow_disk(self.folder, by_ms=slow_disk_ms) if slow_disk_ms else {}
         self._epmd: subprocess.Popen[bytes] | None = None
 
     @property
@@ -105,6 +110,7 @@ class RabbitServer(ServerProcess):
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            **self._disk,
         }
 
     def _write_configuration(self) -> None:

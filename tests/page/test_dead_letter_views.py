@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kit.pages import Screen, Site, Visitors
+from kit.rabbit_queues import raw_channel
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import Fanout, taken
 from kit.servers import PostgresServer, RabbitServer
@@ -59,10 +60,17 @@ class Dead:
         """Take everything out of the queue that consumers read; return whose ids."""
         return self._taken_from(self._queues(kind)[0])
 
-    def empty(self, kind: str) -> None:
-        """Take everything out, dead or not."""
-        for queue in self._queues(kind):
-            self._taken_from(queue)
+    def empty(self) -> None:
+        """Make the queues anew: what the site still looks at, for a window that is closed, would come back."""
+        self._run(self._renew())
+
+    async def _renew(self) -> None:
+        async with raw_channel(self.fanout.url) as channel:
+            for kind in WORDS:
+                for queue in self._queues(kind):
+                    await channel.queue_delete(queue)
+        await self.fanout.prepare()
+        await self.reports.prepare("users", "tags")
 
     def _taken_from(self, queue: str) -> list[str | None]:
         found: list[str | None] = self._run(self.fanout.ids_in(queue))
@@ -111,8 +119,7 @@ def site(pg_server: PostgresServer, template_database: str, rabbit_server: Rabbi
 @pytest.fixture
 def task(dead: Dead) -> Dead:
     """The same queues, with nothing in them."""
-    for kind in WORDS:
-        dead.empty(kind)
+    dead.empty()
     return dead
 
 

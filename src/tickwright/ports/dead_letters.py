@@ -28,14 +28,17 @@ class DeadMessage(NamedTuple):
     key: str = ""
 
 
+class Peeked(NamedTuple):
+    """The oldest dead letters of a queue, and how many there are in all."""
+
+    messages: list[DeadMessage]
+    total: int
+
+
 class DeadMessages(Protocol):
     """The dead letters of a queue. Raises ``Unavailable`` when the broker does not answer."""
 
-    async def count(self) -> int:
-        """Return how many there are."""
-        ...
-
-    async def peek(self, limit: int) -> list[DeadMessage]:
+    async def peek(self, limit: int) -> Peeked:
         """Return the oldest ones, at most 1,000, and leave them where they are."""
         ...
 

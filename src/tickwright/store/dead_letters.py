@@ -24,9 +24,10 @@ async def oldest(
     Raises:
         Unavailable: The broker does not answer. Retry.
     """
-    shown = [show(one) for one in await messages.peek(limit if fits is None else LOOK_AT_MAX)]
+    peeked = await messages.peek(limit if fits is None else LOOK_AT_MAX)
+    shown = [show(one) for one in peeked.messages]
     fitting = shown if fits is None else [one for one in shown if fits(one)]
-    return fitting[:limit], await messages.count()
+    return fitting[:limit], peeked.total
 
 
 async def requeue(

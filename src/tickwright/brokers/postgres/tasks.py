@@ -17,7 +17,7 @@ from tickwright.brokers.postgres.consumer import Delivery as Row
 from tickwright.brokers.postgres.consumer import PostgresConsumer
 from tickwright.domain.errors import Unavailable
 from tickwright.observe.metrics import Sample
-from tickwright.ports.dead_letters import DeadMessage
+from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import AWAY, Pool
@@ -202,13 +202,9 @@ class PostgresDeadTasks:
     def __init__(self, pool: Pool, topic: str) -> None:
         self._pool, self._topic = pool, topic
 
-    async def count(self) -> int:
-        """Return how many there are."""
-        [[found]] = await self._ask("count_dead")
-        return int(found)
-
-    async def peek(self, limit: int) -> list[DeadMessage]:
+    async def peek(self, limit: int) -> Peeked:
         """Return the oldest ones."""
+        [[count]] = await self._ask("count_dead")
         dead = []
         for row in await self._ask("peek_dead", limit):
             headers = json.loads(row["headers"])
@@ -216,7 +212,7 @@ class PostgresDeadTasks:
             dead.append(
                 DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"]), headers)
             )
-        return dead
+        return Peeked(dead, max(int(count), len(dead)))
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Put them into the queue again."""

@@ -2,11 +2,15 @@
 
 A queue has no index. To look is to take messages one by one without an acknowledgement and to give all of them back, in
 their order, by closing the channel; whoever else looks at that moment does not see them. So all of it has bounds.
+
+RabbitMQ says that a channel is closed before its messages are back: a quorum queue writes that to its disk first. So a
+look ends when they are, or who asks again at once would be told that there are none.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -27,13 +31,16 @@ from tickwright.brokers.rabbitmq.topology import declare
 from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
-from tickwright.ports.dead_letters import DeadMessage
+from tickwright.ports.dead_letters import DeadMessage, Peeked
 
 PEEK_MAX = 1000
 LOOK_AT_MAX = 10_000
 BODY_SHOWN_BYTES_MAX = 256 * 1024
 PEEK_BYTES_MAX = 64 * 1024 * 1024
 TEXT_SHOWN_CHARS_MAX = 1000
+GIVEN_BACK_WAIT_S = 2.0
+"""Longer than a slow disk writes, shorter than a reader of the page waits; another process may hold some that long."""
+GIVEN_BACK_STEP_S = 0.01
 
 _BROKERS_WORDS = {
     "delivery_limit": "Handed out again and again without an acknowledgement: consumers died over it or gave it back.",
@@ -51,28 +58,27 @@ class RabbitDeadTasks:
 
     Invariants:
         RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
+        RMQ-11: what a look has taken and not acknowledged is back when it returns, unless another process holds some.
     """
 
     def __init__(self, url: str, names: DeadNames) -> None:
         self._url, self._names = url, names
         self._one_at_a_time = asyncio.Lock()
 
-    async def count(self) -> int:
-        """Return how many there are; those that somebody looks at now are not counted."""
-        async with self._channel() as channel:
-            return await self._waiting(channel)
+    async def peek(self, limit: int) -> Peeked:
+        """Return the oldest ones, at most 1,000, and leave them where they are.
 
-    async def peek(self, limit: int) -> list[DeadMessage]:
-        """Return the oldest ones, at most 1,000, and leave them where they are."""
+        Those that another process looks at now are neither shown nor counted.
+        """
         found: list[DeadMessage] = []
         room_bytes = PEEK_BYTES_MAX
-        async with self._channel() as channel:
-            async for one in self._oldest(channel, min(limit, PEEK_MAX)):
+        async with self._look() as look:
+            async for one in look.oldest(min(limit, PEEK_MAX)):
                 found.append(_shown(self._names, one))
                 room_bytes -= len(found[-1].body)
                 if room_bytes <= 0:
                     break
-        return found
+        return Peeked(found, look.count)
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids.
@@ -85,50 +91,81 @@ class RabbitDeadTasks:
         moved: list[str] = []
         forwarder = Forwarder(self._url, self._names, name="tickwright-requeue")
         try:
-            async with self._channel() as channel:
-                async for one in self._oldest(channel, LOOK_AT_MAX):
+            async with self._look() as look:
+                async for one in look.oldest(LOOK_AT_MAX):
                     if wanted is None or one.header.properties.message_id in wanted:
-                        moved.append(await self._move(channel, forwarder, one))
+                        moved.append(await self._move(look, forwarder, one))
                     if len(moved) >= limit:
                         break
         finally:
             await forwarder.aclose()
         return moved
 
-    async def _move(self, channel: AbstractChannel, forwarder: Forwarder, one: DeliveredMessage) -> str:
+    async def _move(self, look: "_Look", forwarder: Forwarder, one: DeliveredMessage) -> str:
         copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
         outcome = await forwarder.forward(copy, self._names.exchange, _key(self._names, one))
         if not isinstance(outcome, Accepted):
             raise _not_taken(outcome)
-        await _within(channel.basic_ack(one.delivery_tag or 0))
+        await look.drop(one)
         return copy.message_id
 
-    async def _oldest(self, channel: AbstractChannel, most: int) -> AsyncIterator[DeliveredMessage]:
-        """Take at most as many as there were at the beginning: a consumer may bury what is put back at once."""
-        for _ in range(min(most, await self._waiting(channel))):
-            one: DeliveredMessage = await _within(channel.basic_get(self._names.dead))
-            if not isinstance(one.delivery, Basic.GetOk):
-                return
-            yield one
-
-    async def _waiting(self, channel: AbstractChannel) -> int:
-        answer = await _within(channel.queue_declare(self._names.dead, passive=True))
-        return int(answer.message_count or 0)
-
     @asynccontextmanager
-    async def _channel(self) -> AsyncIterator[AbstractChannel]:
+    async def _look(self) -> AsyncIterator["_Look"]:
         connection: AbstractConnection | None = None
         async with self._one_at_a_time:
             try:
                 connection = await dial(self._url, "tickwright-dead-letters")
                 channel = await open_channel(connection)
                 await declare(channel, self._names)
-                yield channel
+                look = _Look(channel, self._names.dead, await _waiting(channel, self._names.dead))
+                yield look
+                await look.give_back(connection)
             except FAILURES:
                 raise away("looking at dead letters") from None
             finally:
                 if connection is not None:
                     await hang_up(connection)
+
+
+class _Look:
+    """What is taken by a channel of its own, and given back at the end.
+
+    Attributes:
+        count: How many nobody held when it began.
+    """
+
+    def __init__(self, channel: AbstractChannel, queue: str, count: int) -> None:
+        self.count = count
+        self._channel, self._queue, self._dropped = channel, queue, 0
+
+    async def oldest(self, most: int) -> AsyncIterator[DeliveredMessage]:
+        """Take at most as many as there were at the beginning: a consumer may bury what is put back at once."""
+        for _ in range(min(most, self.count)):
+            one: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
+            if not isinstance(one.delivery, Basic.GetOk):
+                return
+            yield one
+
+    async def drop(self, one: DeliveredMessage) -> None:
+        """Acknowledge it: its copy is elsewhere."""
+        await _within(self._channel.basic_ack(one.delivery_tag or 0))
+        self._dropped += 1
+
+    async def give_back(self, connection: AbstractConnection) -> None:
+        """Return when the others are back, at most two seconds later; what was done is done, so it fails nothing."""
+        await hang_up(self._channel)
+        until = time.monotonic() + GIVEN_BACK_WAIT_S
+        with suppress(*FAILURES):
+            other = await open_channel(connection)
+            while await _waiting(other, self._queue) < self.count - self._dropped:
+                if time.monotonic() > until:
+                    return
+                await asyncio.sleep(GIVEN_BACK_STEP_S)
+
+
+async def _waiting(channel: AbstractChannel, queue: str) -> int:
+    answer = await _within(channel.queue_declare(queue, passive=True))
+    return int(answer.message_count or 0)
 
 
 async def _within(asking: Any) -> Any:
