@@ -1,10 +1,7 @@
 """Changes have a bound too: an answer comes soon, says when nobody knows the outcome, and nothing is half done."""
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +9,7 @@ import asyncpg
 import pytest
 
 from kit.api import ADMIN, Answer, RunningApi, allow_all, running_api
+from kit.processes import stopped
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.api.openapi import is_of_many
@@ -39,26 +37,6 @@ async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     async with running_api(database_url, limits=LIMITS) as running:
         assert (await running.admin.post("/v1/jobs", JOB, headers={"Idempotency-Key": "before"})).status == 201
         yield running
-
-
-@pytest.fixture
-async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection."""
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    connection.terminate()
-
-
-@contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    """Stop server processes: they hear nothing, and keep what they were sent."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 async def lent(other: asyncpg.Connection) -> list[int]:

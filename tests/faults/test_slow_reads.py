@@ -1,9 +1,7 @@
 """Reads have a bound: whatever the database does, a GET is answered soon, and nothing goes on running for it."""
 
 import asyncio
-import os
 import re
-import signal
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -12,6 +10,7 @@ import asyncpg
 import pytest
 
 from kit.api import RunningApi, running_api
+from kit.processes import stopped
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
@@ -44,14 +43,6 @@ async def api(database_url: str) -> AsyncIterator[RunningApi]:
     """An API whose reads have a tenth of a second; a key is believed for as long as a test lasts."""
     async with running_api(database_url, limits=LIMITS) as running:
         yield running
-
-
-@pytest.fixture
-async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection."""
-    connection = await asyncpg.connect(database_url)
-    yield connection
-    connection.terminate()
 
 
 def filled(path: str) -> str:
@@ -98,12 +89,9 @@ async def test_a_change_is_not_bound_by_it(api: RunningApi, other: asyncpg.Conne
     assert (await changing).status == 200
 
 
-async def stopped(pool: asyncpg.Pool) -> list[int]:
-    """Stop the server process of every connection that the pool has; return them."""
-    pids = [await pool.fetchval("SELECT pg_backend_pid()")]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    return pids
+async def a_process_of(pool: asyncpg.Pool) -> int:
+    """Return the server process of a connection that the pool has."""
+    return int(await pool.fetchval("SELECT pg_backend_pid()"))
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/1"])
@@ -111,16 +99,12 @@ async def test_a_server_process_that_is_stopped_holds_no_request(database_url: s
     """It hears no cancel: the answer comes all the same, the connection is given up, and the next one is new."""
     async with running_api(database_url, limits=LIMITS) as api:
         assert (await api.admin.get("/v1/session")).status == 200
-        pids = await stopped(api.pool)
-        try:
+        with stopped(await a_process_of(api.pool)):
             now = asyncio.get_running_loop().time
             began_s = now()
             (await api.admin.get(path)).says(503, "query_too_slow")
             assert now() - began_s < SOON_S
             assert (await api.admin.get("/v1/jobs")).status == 200
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_connection_that_nobody_answers_for_is_given_up(
@@ -129,16 +113,12 @@ async def test_a_connection_that_nobody_answers_for_is_given_up(
     """Also where nothing is bound, as in loops: who brings it back does not wait for the server's word."""
     monkeypatch.setattr("tickwright.store.pool.RELEASE_S", READ_S)
     pool = await open_pool(database_url, max_size=1)
-    pids = await stopped(pool)
-    try:
+    with stopped(await a_process_of(pool)):
         async with asyncio.timeout(SOON_S):
             with pytest.raises(TimeoutError):
                 await pool.fetchval("SELECT 1", timeout=READ_S)
             assert await pool.fetchval("SELECT 1") == 1
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-        await pool.close()
+    await pool.close()
 
 
 @pytest.mark.parametrize(("method", "path", "done"), [("GET", "/v1/jobs", 200), ("POST", "/v1/jobs", 201)])
@@ -149,13 +129,9 @@ async def test_a_key_is_not_waited_for_without_end(
     monkeypatch.setattr("tickwright.api.auth.LOOKUP_S", READ_S)
     body = {"task_type": "noop"} if method == "POST" else None
     async with running_api(database_url) as api:
-        pids = await stopped(api.pool)
-        try:
+        with stopped(await a_process_of(api.pool)):
             (await api.admin.send(method, path, body)).says(503, "database_unavailable")
             assert (await api.admin.send(method, path, body)).status == done
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
 
 async def test_the_statements_of_one_piece_of_work_share_its_time(database_url: str) -> None:

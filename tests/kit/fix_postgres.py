@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 
 from kit.servers import PostgresServer, started
@@ -41,6 +42,14 @@ def database_url(pg_server: PostgresServer, template_database: str) -> Iterator[
     name = f"t{next(_numbers)}"
     yield pg_server.create_database(name, template=template_database)
     pg_server.drop_database(name)
+
+
+@pytest.fixture
+async def other(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody else's connection to it."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    connection.terminate()
 
 
 @pytest.fixture

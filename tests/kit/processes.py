@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +29,18 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(message)
     pytest.skip(message)
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Stop processes for the length of the block: they hear nothing, and keep what they were sent."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @cache

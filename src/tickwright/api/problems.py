@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.store.bounds import TookTooLong
+from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -65,8 +65,7 @@ _BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.S
 _NO_ANSWER = Unavailable("database_unavailable", "the database does not answer; try again")
 _NO_ANSWER_TO_A_CHANGE = Unavailable(
     "database_unavailable",
-    "the database does not answer, and may have done this before it fell silent: look, or send it again; "
-    "what makes a job with the same Idempotency-Key, or there may be two",
+    f"the database does not answer, and may have done this before it fell silent: {LOOK_OR_SEND_AGAIN}",
 )
 _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
     ((asyncpg.DiskFullError,), Unavailable("disk_full", "the database has no room left; reads still work")),

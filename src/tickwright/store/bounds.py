@@ -19,6 +19,8 @@ from tickwright.ports.ids import monotonic
 
 LEAST_S = 0.25
 """For what has to be said at the end, such as ROLLBACK, when the time is over."""
+LOOK_OR_SEND_AGAIN = "look, or send it again; what makes a job with the same Idempotency-Key, or there may be two"
+"""What whoever changed something does when nobody knows whether it was done."""
 
 
 class TookTooLong(Exception):
@@ -86,7 +88,6 @@ def outcome_unknown() -> Unavailable:
     """Return what the caller of a change hears that took too long."""
     return Unavailable(
         "outcome_unknown",
-        "the database did not answer in time, so nobody knows whether this was done: look, or send it again; "
-        "what makes a job with the same Idempotency-Key, or there may be two",
+        f"the database did not answer in time, so nobody knows whether this was done: {LOOK_OR_SEND_AGAIN}",
         status=504,
     )
