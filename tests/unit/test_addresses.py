@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.addresses import AllowList, block_reason, is_public, refusal, refusal_of_all
+from tickwright.domain.addresses import AllowList, block_reason, refusal, refusal_of_all
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import WebTarget, parse_target
 
@@ -118,7 +118,7 @@ def test_no_spelling_of_an_inside_address_gets_through(host: str) -> None:
 def test_a_public_address_is_reached_by_tls_only(text: str) -> None:
     """Public and TLS passes; public in plain text is its own class."""
     address = ip_address(text)
-    assert is_public(address)
+    assert block_reason(address) is None
     assert refusal(address, 443, tls=True, allow=NOBODY) is None
     assert refusal(address, 80, tls=False, allow=NOBODY) == "plain_text"
 
@@ -190,17 +190,11 @@ def test_one_blocked_address_refuses_the_whole_answer() -> None:
     assert refusal_of_all(mixed[:1], 443, tls=True, allow=NOBODY) is None
 
 
-def test_a_text_that_is_no_address_is_not_public() -> None:
-    """The convenience form fails closed."""
-    assert not is_public("example.com")
-    assert is_public("9.9.9.9")
-
-
 @given(st.ip_addresses(v=4))
 def test_nothing_that_python_calls_private_is_public_to_us(address: IPv4Address) -> None:
     """Our tables block at least what the standard library blocks."""
     if not address.is_global or address.is_multicast:
-        assert not is_public(address)
+        assert block_reason(address) is not None
 
 
 @given(st.ip_addresses(v=4))
@@ -214,5 +208,5 @@ def test_a_mapped_address_is_judged_like_the_one_it_leads_to(address: IPv4Addres
 @given(st.ip_addresses(v=6))
 def test_only_global_unicast_can_be_public_in_ipv6(address: IPv6Address) -> None:
     """Outside 2000::/3 only the two translated forms lead to public places."""
-    if is_public(address) and address.ipv4_mapped is None and address not in NAT64:
+    if block_reason(address) is None and address.ipv4_mapped is None and address not in NAT64:
         assert int(address) >> 125 == 1

@@ -16,7 +16,7 @@ multicast, and the host address of Azure; hence our own tables, from the registr
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from tickwright.domain.errors import Rejected
 
@@ -142,16 +142,6 @@ def block_reason(address: Address) -> str | None:
         reason = next((reason for network, reason in _V6 if plain in network), None)
         return reason if reason or plain in _V6_GLOBAL else "reserved"
     return next((reason for network, reason in _V4 if plain in network), None)
-
-
-def is_public(ip: Address | str) -> bool:
-    """Whether the address belongs to the public Internet; a text that is no address does not."""
-    if isinstance(ip, str):
-        try:
-            ip = ip_address(ip)
-        except ValueError:
-            return False
-    return block_reason(ip) is None
 
 
 def refusal(address: Address, port: int, *, tls: bool, allow: AllowList) -> str | None:
