@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.domain.states import TRANSITIONS, JobStatus
 from tickwright.store.pool import open_pool
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Model:
     forgotten: bool = False
     by_hand: bool = False
     noted: list[tuple[int, int, int, str]] = field(default_factory=list)
+    last_seen: JobStatus = JobStatus.PENDING
 
     def note(self, outcome: str) -> None:
         """The attempt that ends here leaves its trace."""
@@ -268,6 +270,8 @@ class JobLife(RuleBasedStateMachine):
         assert len(rows) == 1, "J1: one job, one row"
         row, job = rows[0], self.job
         assert (row["status"], row["owner"]) == (job.status, job.owner)
+        assert job.status == job.last_seen or job.status in TRANSITIONS[job.last_seen], "no way leads there"
+        job.last_seen = JobStatus(job.status)
         assert (row["attempts"], row["fence"]) == (job.attempts, job.fence)
         assert row["live"] == (job.status in LIVE), "nothing finished stays in the live table"
         assert (row["completed_at"] is not None) == (job.status in FINAL)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tickwright.domain.durations import DURATION_MAX, format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.states import FINAL, TRANSITIONS, JobStatus, may_become
+from tickwright.domain.states import FINAL, TRANSITIONS, JobStatus
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -22,13 +22,6 @@ def test_the_graph_of_states_has_no_dead_end_but_the_final_ones() -> None:
     assert reached == set(JobStatus) == set(TRANSITIONS)
     assert {state for state in JobStatus if TRANSITIONS[state] <= {JobStatus.PENDING}} == FINAL
     assert [state for state in FINAL if TRANSITIONS[state]] == [JobStatus.FAILED]
-
-
-@given(st.sampled_from(JobStatus), st.sampled_from(JobStatus))
-def test_a_transition_is_allowed_exactly_where_the_table_has_it(old: JobStatus, new: JobStatus) -> None:
-    """``may_become`` adds nothing to the table, and no state becomes itself."""
-    assert may_become(old, new) == (new in TRANSITIONS[old])
-    assert not may_become(old, old)
 
 
 @given(st.integers(0, DURATION_MAX // MICROSECOND))

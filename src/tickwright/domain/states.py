@@ -10,6 +10,7 @@
        └──failure, release, reclaim──┘
 
 The diagram in ``capabilities/jobs/README.md`` is this table. Names are those of the source document.
+``tests/properties/test_job_life.py`` holds the database to it.
 """
 
 from enum import StrEnum
@@ -34,8 +35,3 @@ TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.FAILED: frozenset({JobStatus.PENDING}),  # an operator's retry, never a worker's
     JobStatus.CANCELLED: frozenset(),
 }
-
-
-def may_become(old: JobStatus, new: JobStatus) -> bool:
-    """Return whether a job may go from ``old`` to ``new``."""
-    return new in TRANSITIONS[old]

@@ -127,11 +127,6 @@ async def put_message(
     return stored
 
 
-async def requeue_dead(connection: Connection, row_id: int) -> bool:
-    """Send a dead letter again under the same message id; false when there is none."""
-    return await connection.fetchval(SQL["requeue_dead"], row_id) is not None
-
-
 async def lane_heads(connection: Connection) -> Sequence[Any]:
     """Return per destination the row that waits longest: ``destination age_s error_message``."""
     heads: Sequence[Any] = await connection.fetch(SQL["lane_heads"])

@@ -74,14 +74,6 @@ SELECT g.id, g.destination, g.key, g.payload, g.headers, g.created_at, g.attempt
 -- Index: outbox_pkey.
 UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND error_message IS DISTINCT FROM $2;
 
--- name: requeue_dead
--- Send a dead letter again, under the id that it had. Index: outbox_dead_pkey.
-WITH back AS (
-  DELETE FROM tickwright.outbox_dead WHERE id = $1 RETURNING *
-)
-INSERT INTO tickwright.outbox (id, destination, key, payload, headers, created_at) OVERRIDING SYSTEM VALUE
-SELECT id, destination, key, payload, headers, created_at FROM back RETURNING id;
-
 -- name: lane_heads
 -- Per destination the row that waits longest, for alerts and metrics; 1,000 destinations at most. Index: outbox_lane.
 WITH RECURSIVE walk AS (
