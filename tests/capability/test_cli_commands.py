@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
@@ -92,6 +93,30 @@ def test_requeueing_what_is_no_dead_letter_fails(mail: dict[str, str]) -> None:
     assert (said.error["code"], said.error["ids"]) == ("no_dead_letter", [999999])
     assert "999999" in tickwright("dead-letters", "requeue", "999999", env=mail).err
     assert ok("dead-letters", "requeue", "--subject", "mail", env=mail).out == "0 requeued\n"
+
+
+def test_a_requeue_can_be_counted_before_and_goes_on_behind_the_last_one(
+    mail: dict[str, str], database_url: str
+) -> None:
+    """What dies again between two calls is not put back a second time."""
+    die = "UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE status = 'pending'"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now() + interval '1 day', 'mail' FROM generate_series(1, 1001)"
+        )
+        connection.execute(die)
+        requeue = ("dead-letters", "requeue", "--subject", "mail")
+        assert ok(*requeue, "--dry-run", env=mail).out == "1001 dead letters, none put back\n"
+        said = ok(*requeue, env=mail).out
+        assert said.startswith("1000 requeued (there are more: --cursor ")
+        connection.execute(die)
+        cursor = said.removesuffix(")\n").rpartition(" ")[2]
+        assert ok(*requeue, "--cursor", cursor, env=mail).out == "1 requeued\n"
+        assert ok(*requeue, "--dry-run", "--json", env=mail).json["requeued"] == 1000
+    for words in (["--dry-run"], ["--cursor", cursor]):
+        said_no = tickwright("dead-letters", "requeue", "--kind", "fanout", "--all", *words, env=mail)
+        assert (said_no.code, "list says how many" in said_no.err) == (2, True)
 
 
 def test_keys_are_shown_once(env: dict[str, str]) -> None:

@@ -66,24 +66,37 @@ def requeue(
     kind: Annotated[str, typer.Option(help="job, outbox, fanout or reports.")] = "job",
     subject: Annotated[str | None, typer.Option(help="All of a task type or a destination.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of the kind fanout or reports.")] = False,
+    cursor: Annotated[str | None, typer.Option(help="From the call before: what died again since is left.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and put none back.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put dead letters back to work, the oldest first, at most 1,000 a call; 1 where an id is none (any more)."""
     known: Sequence[Any]
     if kind in IN_RABBITMQ:
+        if dry_run or cursor is not None:
+            raise typer.BadParameter(f"the kind {kind} has no --dry-run and no --cursor; list says how many there are")
         body, known = _rabbitmq_body(kind, ids, subject, everything=everything), ids or []
         path = f"/dead-letters/{kind}/requeue"
     elif everything or (not ids and subject is None):
         raise typer.BadParameter("give the ids, or --subject")
     else:
         known = [_number(one) for one in ids or ()]
-        body, path = {"kind": kind, "ids": known or None, "subject": subject}, "/dead-letters/requeue"
+        body = {"kind": kind, "ids": known or None, "subject": subject, "cursor": cursor, "dry_run": dry_run or None}
+        path = "/dead-letters/requeue"
     done = ask("POST", path, body={name: value for name, value in body.items() if value is not None})
-    more = " (there are more)" if done["more"] else ""
-    show_answer(done, as_json=as_json, sentence=lambda d: f"{d['requeued']} requeued{more}")
+    show_answer(done, as_json=as_json, sentence=_requeued)
+    if dry_run:
+        return
     if missing := sorted(set(known) - set(done["ids"])):
         listed = ", ".join(map(str, missing[:SHOWN_MAX])) + (" …" if len(missing) > SHOWN_MAX else "")
         raise Rejected("no_dead_letter", f"no dead letter of the kind {kind}, so not requeued: {listed}", ids=missing)
+
+
+def _requeued(done: Any) -> str:
+    if done.get("dry_run"):
+        return f"{'over ' if done['more'] else ''}{done['requeued']} dead letters, none put back"
+    onward = f": --cursor {done['next']}" if done.get("next") else ""
+    return f"{done['requeued']} requeued{f' (there are more{onward})' if done['more'] else ''}"
 
 
 def _rabbitmq_body(kind: str, ids: list[str] | None, subject: str | None, *, everything: bool) -> dict[str, Any]:
