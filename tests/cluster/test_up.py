@@ -98,8 +98,8 @@ def running(*words: str, home: Path | None = None, **env: str) -> Iterator[Up]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def stop(up: Up, *, within_s: float = 20) -> None:
-    """Press Ctrl-C once; everything ends well and nothing is left."""
+def stop(up: Up, *, within_s: float = 60) -> None:
+    """Press Ctrl-C once; everything ends well and nothing is left. PostgreSQL writes 1,500 files to the disk first."""
     children = up.children()
     assert len(children) > 2
     up.process.send_signal(signal.SIGINT)

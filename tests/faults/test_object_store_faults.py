@@ -25,7 +25,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually, eventually_async
 from tickwright.adapters.objectstore import open_store
 from tickwright.adapters.objectstore.bucket import BucketStore
-from tickwright.adapters.objectstore.clients import Bounds
+from tickwright.adapters.objectstore.clients import BOUNDS, Bounds
 from tickwright.adapters.objectstore.folder import FolderStore
 from tickwright.adapters.objectstore.places import UPLOADS, parse_place
 from tickwright.adapters.objectstore.threads import Threads
@@ -96,9 +96,21 @@ async def proxy(object_server: ObjectServer) -> AsyncIterator[TcpProxy]:
 
 
 @pytest.fixture
-def unlucky(proxy: TcpProxy) -> BucketStore:
-    """A store behind the proxy."""
-    return bucket(proxy.port)
+def prefix() -> str:
+    """What the test's own keys begin with."""
+    return secrets.token_hex(8)
+
+
+@pytest.fixture
+def unlucky(proxy: TcpProxy, prefix: str) -> BucketStore:
+    """A store behind the proxy, which soon gives up."""
+    return bucket(proxy.port, prefix=prefix)
+
+
+@pytest.fixture
+def patient(proxy: TcpProxy, prefix: str) -> BucketStore:
+    """The same with the bounds of production, for what has to go well on a busy machine too."""
+    return bucket(proxy.port, BOUNDS, prefix=prefix)
 
 
 async def at(proxy: TcpProxy, passed: int, direction: Any, then: Callable[[], object]) -> None:
@@ -113,7 +125,7 @@ async def at(proxy: TcpProxy, passed: int, direction: Any, then: Callable[[], ob
 
 async def test_a_closed_port_is_unavailable_within_seconds(tmp_path: Path) -> None:
     """Every call says so, with the bounds that the product has; no file is left at our end."""
-    store = bucket(free_port(), Bounds())
+    store = bucket(free_port(), BOUNDS)
     for error in await failures(store, tmp_path):
         assert (error.code, error.message.endswith("connection refused")) == ("object_store_unavailable", True)
     assert not (tmp_path / "back").exists()
@@ -176,7 +188,7 @@ async def test_what_a_store_answers_tells_whether_to_try_again(
 ) -> None:
     """Its no is permanent, its trouble is not; and it is quoted in its own words, without a secret."""
     async with answering(status, body) as port:
-        for error in await failures(bucket(port, Bounds()), tmp_path):
+        for error in await failures(bucket(port, BOUNDS), tmp_path):
             assert (error.code, error.message.startswith("s3://tickwright/")) == (code, True), error.message
             assert ("Please & thank you." in error.message) or status not in (400, 403)
 
@@ -212,12 +224,12 @@ async def test_an_upload_that_stands_still_ends_and_leaves_the_old_object(
     assert await content(unlucky, "a/b") == old.read_bytes()
 
 
-async def test_an_upload_that_is_cut_once_goes_on(proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path) -> None:
+async def test_an_upload_that_is_cut_once_goes_on(proxy: TcpProxy, patient: BucketStore, tmp_path: Path) -> None:
     """The part is sent again; the object is whole."""
     proxy.cut_after(HALF_WAY, "to_server")
     source = make_file(tmp_path / "source", LARGE)
-    assert await unlucky.put_file("a", source) == LARGE
-    assert await content(unlucky, "a") == source.read_bytes()
+    assert await patient.put_file("a", source) == LARGE
+    assert await content(patient, "a") == source.read_bytes()
 
 
 async def test_an_upload_that_is_cut_off_for_good_has_no_key(
@@ -250,21 +262,21 @@ async def test_an_upload_that_is_cancelled_is_given_up(
     assert object_server.unfinished() == before
 
 
-async def test_a_download_that_is_cut_once_goes_on(proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path) -> None:
+async def test_a_download_that_is_cut_once_goes_on(proxy: TcpProxy, patient: BucketStore, tmp_path: Path) -> None:
     """The range is asked for again; the file is whole."""
     source = make_file(tmp_path / "source", LARGE)
-    await unlucky.put_file("a", source)
+    await patient.put_file("a", source)
     proxy.cut_after(HALF_WAY, "to_client")
-    assert await unlucky.fetch_file("a", tmp_path / "back") == LARGE
+    assert await patient.fetch_file("a", tmp_path / "back") == LARGE
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize("fault", ["hold", "vanish"])
 async def test_a_download_that_breaks_off_leaves_no_file(
-    proxy: TcpProxy, unlucky: BucketStore, tmp_path: Path, fault: str
+    proxy: TcpProxy, unlucky: BucketStore, patient: BucketStore, tmp_path: Path, fault: str
 ) -> None:
     """Stalled or cut off for good: unavailable in time, and half a file is never taken for one."""
-    await unlucky.put_file("a", make_file(tmp_path / "source", LARGE))
+    await patient.put_file("a", make_file(tmp_path / "source", LARGE))
 
     def strike() -> None:
         if fault == "hold":
@@ -292,7 +304,7 @@ async def test_a_store_that_is_killed_half_way_is_unavailable(tmp_path: Path) ->
             assert error.code == "object_store_unavailable"
             await asyncio.to_thread(server.start)
             assert await store.size("a") is None
-            assert await store.put_file("a", source) == LARGE
+            assert await bucket(proxy.port, BOUNDS).put_file("a", source) == LARGE
 
 
 async def test_bytes_of_two_objects_are_never_read_as_one(object_store: ObjectStore, tmp_path: Path) -> None:
@@ -438,10 +450,9 @@ async def test_what_somebody_is_writing_is_not_cleared_away(tmp_path: Path, pipe
 
 
 async def test_a_process_that_is_killed_half_way_leaves_no_key_in_the_bucket(
-    object_server: ObjectServer, proxy: TcpProxy, tmp_path: Path
+    object_server: ObjectServer, proxy: TcpProxy, prefix: str, tmp_path: Path
 ) -> None:
     """Parts that nobody joins are no object."""
-    prefix = secrets.token_hex(8)
     proxy_url = f"http://127.0.0.1:{proxy.port}"
     source = make_file(tmp_path / "source", LARGE)
     words = ("put", f"s3://{BUCKET}/{prefix}", "a", source)
@@ -449,7 +460,7 @@ async def test_a_process_that_is_killed_half_way_leaves_no_key_in_the_bucket(
     await at(proxy, HALF_WAY, "to_server", lambda: proxy.hold("to_server"))
     child.kill9()
     proxy.heal()
-    store = bucket(object_server.port, prefix=prefix)
+    store = bucket(object_server.port, BOUNDS, prefix=prefix)
     assert (await store.size("a"), await store.listing("", 10)) == (None, [])
     assert await store.put_file("a", source) == LARGE
 

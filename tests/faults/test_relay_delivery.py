@@ -165,8 +165,11 @@ async def test_a_dead_and_a_silent_destination_do_not_hold_up_the_others(world: 
         async def arrived() -> Any:
             return {row["message_id"] for row in await world.pool.fetch(stored)} == good
 
+        async def marked() -> bool:
+            return await world.left() == 1001
+
         await eventually_async(arrived, 5, what="the good destination has everything")
-        assert await world.left() == 1001
+        await eventually_async(marked, 5, what="the relay has heard of it")
         world.receiver._talking.set()
 
 
