@@ -55,10 +55,10 @@ def open_cost(site: Site, seconds: float, say: Say, details: dict[str, Any], *, 
 
 def _cost(counter: "Counter", seconds: float) -> Figures:
     began_s, before = time.monotonic(), counter.statements
-    first_ms = _spent_ms(counter.sessions)
+    first_ms = spent_ms(counter.sessions)
     last_ms: dict[int, float] = {}
     while (passed_s := time.monotonic() - began_s) < seconds:
-        last_ms |= _spent_ms(counter.sessions)  # one that ends meanwhile has spent what was seen last
+        last_ms |= spent_ms(counter.sessions)  # one that ends meanwhile has spent what was seen last
         time.sleep(LOOK_S)
     figures = {"statements_per_s": (counter.statements - before) / passed_s}
     if last_ms:
@@ -66,7 +66,7 @@ def _cost(counter: "Counter", seconds: float) -> Figures:
     return figures
 
 
-def _spent_ms(sessions: Iterable[int]) -> dict[int, float]:
+def spent_ms(sessions: Iterable[int]) -> dict[int, float]:
     """Return what each server process has spent so far; nothing of a server on another machine."""
     spent: dict[int, float] = {}
     for pid in tuple(sessions):
