@@ -219,16 +219,16 @@ async def test_a_file_that_is_not_there_is_our_mistake(object_store: ObjectStore
 
 
 async def test_the_event_loop_goes_on_during_a_large_transfer(object_store: ObjectStore, tmp_path: Path) -> None:
-    """64 MiB up and down: nobody else waits long. A transfer in the loop itself would stop it for its whole length."""
+    """64 MiB up and down: the loop turns all the while. A transfer in the loop itself would leave it a turn or two."""
     source = make_file(tmp_path / "source", 64 * MIB)
     loop = asyncio.get_running_loop()
-    over, pauses = asyncio.Event(), [0.0]
+    over, turns = asyncio.Event(), 0
 
     async def watch() -> None:
+        nonlocal turns
         while not over.is_set():
-            before = loop.time()
             await asyncio.sleep(0.001)
-            pauses.append(loop.time() - before)
+            turns += 1
 
     watching = asyncio.create_task(watch())
     before = loop.time()
@@ -237,7 +237,7 @@ async def test_the_event_loop_goes_on_during_a_large_transfer(object_store: Obje
     took = loop.time() - before
     over.set()
     await watching
-    assert max(pauses) < min(0.1, took / 2), f"{max(pauses)} of {took} s"
+    assert turns > 3 + took / 0.02, f"{turns} turns in {took} s; about one a millisecond on a quiet machine"
 
 
 @pytest.mark.parametrize("url", BAD_URLS)
