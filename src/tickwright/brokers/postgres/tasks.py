@@ -212,7 +212,7 @@ class PostgresDeadTasks:
             dead.append(
                 DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"]), headers)
             )
-        return Peeked(dead, max(int(count), len(dead)))
+        return Peeked(dead, max(int(count), len(dead)))  # some may have died since they were counted
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Put them into the queue again."""

@@ -8,7 +8,6 @@ look ends when they are, or who asks again at once would be told that there are 
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -32,6 +31,7 @@ from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.dead_letters import DeadMessage, Peeked
+from tickwright.ports.ids import monotonic
 
 PEEK_MAX = 1000
 LOOK_AT_MAX = 10_000
@@ -154,11 +154,11 @@ class _Look:
     async def give_back(self, connection: AbstractConnection) -> None:
         """Return when the others are back, at most two seconds later; what was done is done, so it fails nothing."""
         await hang_up(self._channel)
-        until = time.monotonic() + GIVEN_BACK_WAIT_S
+        until = monotonic() + GIVEN_BACK_WAIT_S
         with suppress(*FAILURES):
             other = await open_channel(connection)
             while await _waiting(other, self._queue) < self.count - self._dropped:
-                if time.monotonic() > until:
+                if monotonic() > until:
                     return
                 await asyncio.sleep(GIVEN_BACK_STEP_S)
 
