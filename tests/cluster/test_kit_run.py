@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,34 @@ def test_hangs():
 """
 _NOT_NEEDED = ("schemathesis", "hypothesispytest", "anyio", "asyncio", "cacheprovider")
 """Plug-ins that three processes would spend ten seconds to import."""
+_FAILS_ONCE = """
+import pathlib
+
+
+def test_fails_once():
+    mark = pathlib.Path(__file__).with_name("mark")
+    was_there = mark.exists()
+    mark.touch()
+    assert was_there
+"""
+_FAILS = "def test_fails():\n    raise AssertionError\n"
+_AGAIN = _KIT.parent / "scripts/test_again.py"
 _GOOD = "".join(f"def test_good_{number}():\n    pass\n\n\n" for number in range(4))
 
 
-def _run(folder: Path, bad: str, *words: str) -> tuple[int, str]:
+def _run(folder: Path, bad: str, *words: str, without: Sequence[str] = _NOT_NEEDED) -> tuple[int, str]:
     """Run two files of tests, one of them bad, and return the exit code and what was said."""
     for name, text in {"conftest": _CONFTEST, "test_bad": bad, "test_good": _GOOD}.items():
         (folder / f"{name}.py").write_text(text)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    without = [word for name in _NOT_NEEDED for word in ("-p", f"no:{name}")]
-    command = [sys.executable, "-m", "pytest", "-v", "-ra", *without, f"--rootdir={folder}"]
+    plugins = [word for name in without for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-v", "-ra", *plugins, f"--rootdir={folder}"]
+    return _say([*command, *words, str(folder)], folder, environ)
+
+
+def _say(command: list[str], folder: Path, environ: dict[str, str]) -> tuple[int, str]:
     done = subprocess.run(
-        [*command, *words, str(folder)],
+        command,
         cwd=folder,
         env={**environ, "PYTHONPATH": str(_KIT)},
         capture_output=True,
@@ -100,3 +117,24 @@ def test_one_seed_gives_one_order_in_every_worker(tmp_path: Path) -> None:
         orders.append(re.findall(r"PASSED (test_good.py::\S+)", said))
     assert len(orders[0]) == 4
     assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "said"),
+    [
+        (_FAILS_ONCE, 0, "flaky: test_bad.py::test_fails_once"),
+        (_FAILS, 1, "1 failed"),
+        (_LEAVES, 1, "left processes behind"),
+        (_IS_KILLED, 1, "left processes behind"),
+    ],
+)
+def test_what_fails_once_is_flaky_and_what_fails_twice_fails_the_run(
+    tmp_path: Path, bad: str, code: int, said: str
+) -> None:
+    """A test that passes when it is run again is named; a second failure or a process left behind fails the run."""
+    needed = [name for name in _NOT_NEEDED if name != "cacheprovider"]
+    assert _run(tmp_path, bad, "-n", "2", "--max-worker-restart=0", without=needed)[0] == pytest.ExitCode.TESTS_FAILED
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    again = _say([sys.executable, str(_AGAIN)], tmp_path, environ)
+    assert again[0] == code, again[1]
+    assert said in again[1]

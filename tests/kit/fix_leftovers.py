@@ -1,7 +1,8 @@
 """At the end of a run no process of ours may be alive; one that is fails the run and is killed.
 
 With ``-n 2`` each of the two processes looks for its own when its servers are gone, and tells the process that
-directs them; that one looks again when both have ended, for what one left that was killed itself.
+directs them; that one looks again when both have ended, for what one left that was killed itself. How the run ended
+is kept in pytest's cache for ``scripts/test_again.py``.
 """
 
 import contextlib
@@ -47,8 +48,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_what_is_left(config.stash[_MARK])]
     if hasattr(config, "workeroutput"):
         config.workeroutput[RUN_MARK] = left
-    elif left:
+        return
+    if left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        cache.set("tickwright/run", {"exit_code": int(session.exitstatus), "left_behind": left})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
