@@ -2,7 +2,7 @@
 # ARGS is passed on:  make test ARGS="tests/unit -k lease -n 0"   make bench NAME=jobs ARGS=--json
 
 .DEFAULT_GOAL := help
-.PHONY: help up dev test check fmt docs bench lock clean
+.PHONY: help up dev test check audit fmt docs bench lock clean
 
 PYTHON_IN_VENV := .venv/bin/python
 TYPED := src/tickwright tests
@@ -31,6 +31,11 @@ check: dev ## format, lint, types and layers: everything that needs no server
 	MYPYPATH=src:tests $(PYTHON_IN_VENV) -m mypy --explicit-package-bases $(TYPED)
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON_IN_VENV) scripts/page.py check
+
+audit: dev ## look up known vulnerabilities of what requirements.lock and the page's lock name; needs the public indexes
+	@sed -n 's/ *\\$$//; /^[A-Za-z0-9]/p' requirements.lock > .venv/locked.txt
+	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r .venv/locked.txt
+	npm audit --prefix src/tickwright/dashboard/web --package-lock-only
 
 fmt: dev ## format the code and fix what can be fixed safely
 	.venv/bin/ruff format .

@@ -52,18 +52,36 @@ async def test_a_crash_between_finishing_and_acting_loses_and_doubles_nothing(ba
 
 
 async def test_nothing_leaves_before_the_end(batches: BatchWorld) -> None:
-    """Unless the definition says so, the first message leaves behind the last chunk."""
+    """Two chunks of three are done, and no message leaves; all of them leave behind the last chunk."""
+    execution_id, goes_on = await _two_of_three_chunks(batches, {})
+    await batches.check()
+    assert await batches.sent() == []
+    goes_on.set()
+    assert (await batches.over(execution_id))["status"] == "FINISHED"
+    await batches.check()
+    assert len(await batches.sent()) == 13
+
+
+async def test_a_chunk_leaves_before_the_end_where_the_definition_says_so(batches: BatchWorld) -> None:
+    """With ``release: chunk`` the messages of the two chunks that are done leave while the third one is worked on."""
+    execution_id, _ = await _two_of_three_chunks(batches, {"action": {"target": TARGET, "release": "chunk"}})
+    await batches.check()
+    assert len(await batches.sent()) == 10
+    assert (await batches.execution(execution_id))["chunks_released"] == 2
+
+
+async def _two_of_three_chunks(batches: BatchWorld, definition: Mapping[str, object]) -> tuple[int, asyncio.Event]:
+    """Return an execution whose third chunk waits for the event."""
+    goes_on = asyncio.Event()
 
     async def hold(chunk: OpenChunk) -> None:
         if chunk.number == 2:
-            await asyncio.Event().wait()
+            await goes_on.wait()
 
     await batches.process(Numbers(before=hold))
-    early = await batches.start(await batches.put("numbers", {"action": {"target": TARGET, "release": "chunk"}}))
-    await eventually_async(lambda: _done(batches, early, 2))
-    await batches.check()
-    assert len(await batches.sent()) == 10
-    assert (await batches.execution(early))["chunks_released"] == 2
+    execution_id = await batches.start(await batches.put("numbers", definition))
+    await eventually_async(lambda: _done(batches, execution_id, 2))
+    return execution_id, goes_on
 
 
 async def _done(batches: BatchWorld, execution_id: int, chunks: int) -> bool:

@@ -181,28 +181,28 @@ class KafkaSide:
     """A topic of a real Kafka, through a proxy that can be cut."""
 
     def __init__(self, url: str, proxied_url: str, proxy: TcpProxy) -> None:
-        self._url = url
+        self.url = url
         self._proxy = proxy
-        self._topic = f"contract-{uuid4().hex}"
+        self.topic = f"contract-{uuid4().hex}"
         self._admin = AdminClient({"bootstrap.servers": url, "log_level": 0})
         self.broker: Broker = KafkaBroker(KafkaTerms(proxied_url))
-        self.destination = f"kafka:{self._topic}"
+        self.destination = f"kafka:{self.topic}"
 
     async def make(self) -> None:
         """Make the topic."""
-        made = self._admin.create_topics([NewTopic(self._topic, 2, 1)])
-        await asyncio.to_thread(made[self._topic].result, 10)
+        made = self._admin.create_topics([NewTopic(self.topic, 2, 1)])
+        await asyncio.to_thread(made[self.topic].result, 10)
 
         async def known() -> bool:
             found = await asyncio.to_thread(self._admin.list_topics, timeout=5)
-            return self._topic in found.topics and found.topics[self._topic].error is None
+            return self.topic in found.topics and found.topics[self.topic].error is None
 
         await eventually_async(known, what="the broker has heard of the topic")
 
     async def remove(self) -> None:
         """Remove it."""
-        gone = self._admin.delete_topics([self._topic])
-        await asyncio.to_thread(gone[self._topic].result, 10)
+        gone = self._admin.delete_topics([self.topic])
+        await asyncio.to_thread(gone[self.topic].result, 10)
 
     async def refuse(self) -> None:
         await self._take_at_most("1")
@@ -224,7 +224,7 @@ class KafkaSide:
         await eventually_async(takes)
 
     async def taken(self) -> list[Received]:
-        found = await asyncio.to_thread(read_raw, self._url, self._topic)
+        found = await asyncio.to_thread(read_raw, self.url, self.topic)
         records = [(headers.pop("event_id").decode(), body, headers) for _, body, headers in found]
         return [
             Received(message_id, body, {name: value.decode() for name, value in headers.items()})
@@ -237,7 +237,7 @@ class KafkaSide:
         return await self.broker.publish(Message("probe", self.destination, b"{}")) != Accepted()
 
     async def _take_at_most(self, size_bytes: str) -> None:
-        await asyncio.to_thread(set_topic, self._url, self._topic, "max.message.bytes", size_bytes)
+        await asyncio.to_thread(set_topic, self.url, self.topic, "max.message.bytes", size_bytes)
 
 
 def json_object(text: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Jobs whose target is somewhere else: HTTP callback, WebSocket push, RabbitMQ publish.
+"""Jobs whose target is somewhere else: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
 
 A job row is its own outbox row, so the worker delivers it itself, through the broker port. The
 message id is the job's on every attempt; the fence tells a receiver which attempt is the newest.
+The id is the key, too: the attempts of a job are in one partition of a Kafka topic, in their order.
 """
 
 from collections.abc import Mapping
@@ -35,8 +36,10 @@ class Delivery:
         }
         if (here := traces.current()) is not None:
             headers[traceparent.NAME] = here
+        message_id = f"job_{job.id}"
         return Message(
-            id=f"job_{job.id}",
+            id=message_id,
+            key=message_id,
             destination=self._kind.target,
             body=job.payload_json.encode(),
             headers=headers,
