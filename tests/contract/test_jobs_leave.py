@@ -9,6 +9,7 @@ from kit.engine import policy, running_engine
 from kit.kafka_polls import read_raw
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.ports.broker import Broker
 
 PAYLOAD = {"invoice_id": 42, "text": "\u00e9"}
 
@@ -17,7 +18,7 @@ def _kind(side: Side) -> TaskType:
     return replace(policy("remind", max_attempts=1000), target=side.destination)
 
 
-def _brokers(side: Side) -> dict[str, object]:
+def _brokers(side: Side) -> dict[str, Broker]:
     return dict.fromkeys(side.broker.schemes, side.broker)
 
 
