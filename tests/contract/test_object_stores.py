@@ -1,4 +1,4 @@
-"""What every object store promises, asked of a folder and of a real S3."""
+"""What every object store promises, asked of a folder, of an S3 and of a store of Google's kind."""
 
 import asyncio
 import hashlib
@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from kit.gcs import GcsServer
+from kit.object_store import BUCKET
 from tickwright.adapters.objectstore import open_store
 from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.errors import InvariantBroken, Rejected
@@ -194,6 +196,19 @@ async def test_a_link_is_read_by_anybody_and_saved_under_the_objects_name(
     for lasts in (timedelta(), timedelta(days=7, seconds=1)):
         with pytest.raises(InvariantBroken):
             await object_store.link("a", lasts=lasts)
+
+
+async def test_a_key_of_another_account_is_refused(gcs_server: GcsServer, tmp_path: Path) -> None:
+    """Requests and links are signed by the account's key, so a key that Google did not hand out does nothing."""
+    stranger = {**GcsServer().environment, "STORAGE_EMULATOR_HOST": gcs_server.url}
+    store = open_store(f"gs://{BUCKET}/other", stranger)
+    with pytest.raises(Rejected) as refused:
+        await store.put_file("a", make_file(tmp_path / "source", 1))
+    assert refused.value.code == "object_store_refused"
+    link = await store.link("a", lasts=timedelta(minutes=5))
+    assert link is not None
+    async with aiohttp.ClientSession() as session, session.get(link) as answer:
+        assert answer.status == 403
 
 
 async def test_many_calls_at_once_do_not_disturb_each_other(object_store: ObjectStore, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures: one S3 for the run, started when the first test asks for it; each kind of store in turn, empty."""
+"""Fixtures: an S3 and a Google store for the run, started when a test asks; each kind of store in turn, empty."""
 
 import secrets
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.gcs import GcsServer
 from kit.object_store import BUCKET, ObjectServer
 from kit.servers import started
 from tickwright.adapters.objectstore import open_store
@@ -19,13 +20,20 @@ def object_server() -> Iterator[ObjectServer]:
         yield server
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GcsServer]:
+    """The same of Google's kind."""
+    with started(GcsServer()) as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "s3", "gs"])
 def object_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     """Each kind of store in turn, empty."""
     if request.param == "file":
         store = open_store((tmp_path / "objects").as_uri(), {})
     else:
-        server: ObjectServer = request.getfixturevalue("object_server")
-        store = open_store(f"s3://{BUCKET}/{secrets.token_hex(8)}", server.environment)
+        server = request.getfixturevalue("object_server" if request.param == "s3" else "gcs_server")
+        store = open_store(f"{request.param}://{BUCKET}/{secrets.token_hex(8)}", server.environment)
     yield store
     store.close()

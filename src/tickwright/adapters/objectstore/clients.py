@@ -1,6 +1,6 @@
 """A bucket's client: where it is, who we are there, and how long anything may take."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -55,33 +55,45 @@ def open_bucket(place: Place, environment: Mapping[str, str], bounds: Bounds) ->
     }
     prefix = place.path or None
     try:
-        if place.scheme == "gs":
-            return GCSStore(place.bucket, prefix=prefix, client_options=client, retry_config=retry)
-        config = _s3_config(environment)
-        client["allow_http"] = str(config.get("endpoint", "")).startswith("http://")
-        return S3Store(place.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)
+        config = _config(environment, _GS if place.scheme == "gs" else _S3)
+        client["allow_http"] = config.get(_ENDPOINT[place.scheme], "").startswith("http://")
+        store = GCSStore if place.scheme == "gs" else S3Store
+        return store(place.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)
     except (BaseError, ValueError, OSError):  # the library's words may hold what is secret
         raise Rejected(
             "invalid_object_store", f"{place.address('')}: its credentials or settings in the environment are unusable"
         ) from None
 
 
-def _s3_config(environment: Mapping[str, str]) -> Any:
+_S3 = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+_GS = {
+    "base_url": ("STORAGE_EMULATOR_HOST",),
+    "service_account": ("GOOGLE_SERVICE_ACCOUNT",),
+    "service_account_key": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    "application_credentials": ("GOOGLE_APPLICATION_CREDENTIALS",),
+}
+_ENDPOINT = {"s3": "endpoint", "gs": "base_url"}
+
+
+def _config(environment: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> Any:
     """Return what the environment says, first name first; an endpoint with a password in it is refused."""
-    names = {
-        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-        "access_key_id": ("AWS_ACCESS_KEY_ID",),
-        "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-        "session_token": ("AWS_SESSION_TOKEN",),
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    }
     found = {
         option: next((environment[name] for name in each if environment.get(name)), "")
         for option, each in names.items()
     }
-    endpoint = urlsplit(found["endpoint"])
-    if found["endpoint"] and (endpoint.scheme not in ("http", "https") or not endpoint.hostname or endpoint.username):
-        raise Rejected(
-            "invalid_object_store", "AWS_ENDPOINT_URL: write http://HOST:PORT or https://HOST, without a user"
-        )
+    for option in _ENDPOINT.values():
+        _check_endpoint(found.get(option, ""), names.get(option, ()))
     return {option: value for option, value in found.items() if value}
+
+
+def _check_endpoint(url: str, names: Sequence[str]) -> None:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
+        text = f"{' or '.join(names)}: write http://HOST:PORT or https://HOST, without a user"
+        raise Rejected("invalid_object_store", text)
