@@ -186,14 +186,14 @@ class _Bucket:
         query = dict(request.query)
         if query.get("X-Goog-Algorithm") != "GOOG4-RSA-SHA256":
             return False
-        signature = bytes.fromhex(query.pop("X-Goog-Signature"))
+        signed_by = bytes.fromhex(query.pop("X-Goog-Signature"))
         pairs = "&".join(f"{quote(name, safe='')}={quote(query[name], safe='')}" for name in sorted(query))
         path = request.raw_path.split("?")[0]
         canonical = f"{request.method}\n{path}\n{pairs}\nhost:{_SIGNED_HOST}\n\nhost\nUNSIGNED-PAYLOAD"
         scope = query["X-Goog-Credential"].removeprefix(f"{ACCOUNT}/")
         digest = hashlib.sha256(canonical.encode()).hexdigest()
         text = f"GOOG4-RSA-SHA256\n{query['X-Goog-Date']}\n{scope}\n{digest}"
-        return self._verifies(text.encode(), signature)
+        return self._verifies(text.encode(), signed_by)
 
     def _verifies(self, text: bytes, signature: bytes) -> bool:
         try:
