@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from kit.gcs import GcsServer
 from kit.kafka import KafkaServer
 from kit.object_store import ObjectServer
 from kit.pgbouncer import PgBouncer
@@ -15,6 +16,7 @@ from kit.rabbit import RabbitServer
 from kit.redis import RedisServer
 
 __all__ = [
+    "GcsServer",
     "KafkaServer",
     "ObjectServer",
     "PgBouncer",
@@ -26,7 +28,7 @@ __all__ = [
     "started",
 ]
 
-Server = TypeVar("Server", KafkaServer, ObjectServer, PgBouncer, PostgresServer, RabbitServer, RedisServer)
+Server = TypeVar("Server", GcsServer, KafkaServer, ObjectServer, PgBouncer, PostgresServer, RabbitServer, RedisServer)
 
 
 @contextmanager
