@@ -127,10 +127,18 @@ class WorkerProcess:
     """A worker in a process of its own, running ``kit/engine_worker.py``; its log survives ``kill -9``."""
 
     def __init__(
-        self, url: str, log: Path, *, lease_s: float = 8.0, concurrency: int = 50, work_s: float = 0.05
+        self,
+        url: str,
+        log: Path,
+        *,
+        lease_s: float = 8.0,
+        concurrency: int = 50,
+        work_s: float = 0.05,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._log = log
-        environment = {
+        given = {
+            **(environment or {}),
             "ENGINE_URL": url,
             "ENGINE_LOG": str(log),
             "ENGINE_LEASE_S": str(lease_s),
@@ -138,7 +146,7 @@ class WorkerProcess:
             "ENGINE_WORK_S": str(work_s),
         }
         script = Path(__file__).with_name("engine_worker.py")
-        self.process = spawn([sys.executable, str(script)], log.with_suffix(".out"), environment)
+        self.process = spawn([sys.executable, str(script)], log.with_suffix(".out"), given)
 
     def kill9(self) -> None:
         """Kill it without a word."""
