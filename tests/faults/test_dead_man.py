@@ -1,0 +1,55 @@
+"""A2: a scheduler that is killed raises an alert, although it was itself the judge of all alerts."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from kit.cli import environment
+from kit.ports import free_port
+from kit.processes import kill_group, spawn
+from kit.waiting import eventually_async
+from tickwright.store.pool import Pool
+
+_ALERTING = "SELECT owner FROM tickwright.job_config WHERE job_name = 'alerting' AND running"
+_STATE = (
+    "SELECT state FROM tickwright.alerts WHERE rule = 'scheduler_stopped' AND subject = 'selector' ORDER BY id DESC"
+)
+
+
+@contextmanager
+def _process(url: str, folder: Path, role: str) -> Iterator[Popen[bytes]]:
+    env = environment(DATABASE_URL=url, METRICS_BIND=f"127.0.0.1:{free_port()}")
+    child = spawn([sys.executable, "-m", "tickwright", "run", role], folder / f"{role}.log", env)
+    try:
+        yield child
+    finally:
+        kill_group(child)
+
+
+async def test_a_scheduler_killed_while_it_judges_is_told_of_and_the_alert_ends_with_a_new_one(
+    database_url: str, pool: Pool, tmp_path: Path
+) -> None:
+    """Every role carries the alert rules under a lease, so the process that is dead does not judge itself."""
+    await pool.execute(
+        "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ('a', 'dhl', '1')"
+    )
+    with ExitStack() as processes:
+        scheduler = processes.enter_context(_process(database_url, tmp_path, "scheduler"))
+        await eventually_async(lambda: pool.fetchval("SELECT count(*) FROM tickwright.poll_slots"), 60)
+        judge = await eventually_async(lambda: pool.fetchval(_ALERTING), 60, what="the scheduler judges")
+        processes.enter_context(_process(database_url, tmp_path, "relay"))
+        kill_group(scheduler)
+
+        async def fires() -> bool:
+            return await pool.fetchval(_STATE) == "firing"
+
+        await eventually_async(fires, 200, what="the alert of the dead scheduler")
+        assert await pool.fetchval(_ALERTING) != judge
+        processes.enter_context(_process(database_url, tmp_path, "scheduler"))
+
+        async def is_over() -> bool:
+            return await pool.fetchval(_STATE) == "resolved"
+
+        await eventually_async(is_over, 200, what="the end of the alert")
