@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from kit.cli import Said, environment, tickwright
 from kit.ports import free_port
+from kit.tcp_proxy import TcpProxy
 from tickwright import Tickwright
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
@@ -316,6 +317,17 @@ def test_the_doctor_names_what_is_wrong_with_a_remedy(env: dict[str, str]) -> No
     assert all(finding["remedy"] for finding in healthy["findings"] if finding["verdict"] != "ok")
     sick = tickwright("doctor", "--json", env=environment(DATABASE_URL="postgresql://127.0.0.1:1/x"))
     assert (sick.code, sick.json["healthy"]) == (1, False)
+
+
+@pytest.mark.parametrize(("each_way_s", "verdict"), [(0.0, "ok"), (0.06, "warn"), (0.26, "fail")])
+async def test_the_doctor_says_when_the_database_is_too_far(database_url: str, each_way_s: float, verdict: str) -> None:
+    """Where leases cannot be renewed in time nothing runs, and the reason is not to be guessed."""
+    async with TcpProxy("127.0.0.1", int(database_url.rpartition(":")[2].partition("/")[0])) as proxy:
+        proxy.delay(each_way_s)
+        env = environment(DATABASE_URL=proxy.rewrite(database_url))
+        said = await asyncio.to_thread(tickwright, "doctor", "--json", env=env)
+    latency = next(finding for finding in said.json["findings"] if finding["check"] == "latency")
+    assert (latency["verdict"], bool(latency["remedy"])) == (verdict, verdict != "ok")
 
 
 def test_the_doctor_sees_a_pooler(pgbouncer: Any, database_url: str) -> None:

@@ -19,7 +19,7 @@ from tickwright.cli.doctor_reports import examine_reports, has_report_types
 from tickwright.cli.findings import Finding
 from tickwright.cli.output import console, show_json
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.ports.ids import unix_seconds
+from tickwright.ports.ids import monotonic, unix_seconds
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
@@ -37,6 +37,8 @@ SKEW_S_MAX = 2.0
 DISK_FREE_MIN = 0.1
 OLD_TRANSACTION_S = 300.0
 NEEDED_CONNECTIONS = 20
+ROUND_TRIP_S, ROUND_TRIP_S_MAX = 0.05, 0.5
+ROUND_TRIPS = 5
 
 
 def run_doctor(*, as_json: bool) -> bool:
@@ -84,6 +86,7 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
     pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
     try:
         facts = await pool.fetchrow(_SQL["facts"])
+        found.append(_latency(await _round_trip_s(pool)))
         found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
         found += [_notifications(database), await _schema(database)]
         if found[-1].verdict == "ok":
@@ -98,6 +101,27 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
     finally:
         await close_pool(pool)
     return found
+
+
+async def _round_trip_s(pool: asyncpg.Pool) -> float:
+    """Return the shortest of a few round trips: the way to the database, without what else it does meanwhile."""
+    took_s = []
+    async with pool.acquire() as connection:
+        for _ in range(ROUND_TRIPS):
+            asked_s = monotonic()
+            await connection.fetchval(_SQL["nothing"])
+            took_s.append(monotonic() - asked_s)
+    return min(took_s)
+
+
+def _latency(round_trip_s: float) -> Finding:
+    says = f"a round trip to the database takes {1000 * round_trip_s:.0f} ms"
+    remedy = "run Tickwright near its database: the same zone, below 10 ms"
+    if round_trip_s > ROUND_TRIP_S_MAX:
+        return Finding("latency", "fail", f"{says}: sessions cannot renew their leases, and nothing runs", remedy)
+    if round_trip_s > ROUND_TRIP_S:
+        return Finding("latency", "warn", f"{says}: jobs start later by a few of them, and fewer run at a time", remedy)
+    return Finding("latency", "ok", says)
 
 
 def _server(facts: Any) -> Iterator[Finding]:

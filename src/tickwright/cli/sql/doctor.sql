@@ -61,3 +61,7 @@ SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
                     WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'campaign-consumer' = ANY (w.roles)
                       AND w.facts -> 'batches' ? b.served_by)
  GROUP BY b.served_by ORDER BY b.served_by LIMIT 20;
+
+-- name: nothing
+-- A round trip. No table.
+SELECT 1;
