@@ -177,3 +177,47 @@ class PostgresServer:
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url, connect_timeout=5):
             return True
         return False
+
+
+class Standby(PostgresServer):
+    """A streaming standby of a running server, with its data, its password and its own port.
+
+    Args:
+        primary: Whom it follows.
+        name: As which ``synchronous_standby_names`` of the primary knows it.
+    """
+
+    def __init__(self, primary: PostgresServer, name: str = "standby") -> None:
+        super().__init__(primary.settings, binaries=primary.bin)
+        self.password = primary.password
+        self._primary, self._name = primary, name
+
+    def _initdb(self) -> None:
+        at = f"host=127.0.0.1 port={self._primary.port} user=postgres password={self.password}"
+        command = [str(self.bin / "pg_basebackup"), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast"]
+        done = subprocess.run(
+            [*unprivileged(), *command, "-d", f"{at} application_name={self._name}"],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+        )
+        assert done.returncode == 0, done.stderr
+
+    def promote(self) -> None:
+        """Make it a primary of its own, on a new timeline; return when it takes writes."""
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute("SELECT pg_promote()")
+
+
+def make_synchronous(primary: PostgresServer, standby: Standby) -> None:
+    """Let commits of the primary wait for the standby from now on; return when it follows."""
+    primary.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = '*'"))
+    primary.execute(sql.SQL("SELECT pg_reload_conf()"))
+
+    def follows() -> bool:
+        with psycopg.connect(primary.url, autocommit=True, connect_timeout=10) as connection:
+            row = connection.execute("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone()
+            return row == (1,)
+
+    eventually(follows, 30, what=f"the standby follows ({standby.log})")

@@ -18,7 +18,6 @@ from kit.waiting import eventually
 from tickwright.domain.errors import Contended
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store import migrate as module
-from tickwright.store.dsn import sqlalchemy_url
 from tickwright.store.migrate import migrate, migration_sql
 from tickwright.store.revisions import head_revision
 
@@ -84,7 +83,9 @@ def fingerprint(url: str) -> dict[str, list[tuple[Any, ...]]]:
 
 def upgrade_to(url: str, revision: str) -> None:
     """Bring a database to an older revision."""
-    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).begin() as connection:
+    with sqlalchemy.create_engine(
+        url.replace("postgresql:", "postgresql+psycopg:", 1), poolclass=sqlalchemy.NullPool
+    ).begin() as connection:
         module._prepare(connection)
         config = module._config()
         config.attributes["connection"] = connection

@@ -10,18 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from psycopg.errors import LockNotAvailable
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from tickwright.domain.errors import Contended, Rejected, Unavailable
-from tickwright.store.dsn import sqlalchemy_url
+from tickwright.store.dsn import driver_url, server_urls, shown_url
 
 LOCK_TRIES_MAX = 30
+CONNECT_TIMEOUT_S = 10
 _MIGRATION_LOCK = 7313_0001
 
 
@@ -38,10 +39,12 @@ def migrate(url: str) -> str:
         Contended: A table stayed locked for a minute. Retry.
         Rejected: The server is older than PostgreSQL 15. Do not retry.
     """
-    engine = sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool)
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: _connect(url), poolclass=sqlalchemy.NullPool
+    )
     for _ in range(LOCK_TRIES_MAX):
         with suppress(_LockNotAvailable):
-            return _migrate_once(engine)
+            return _migrate_once(engine, url)
     raise Contended("migration_locked", "a table stayed locked; look for a long transaction and try again")
 
 
@@ -57,7 +60,13 @@ class _LockNotAvailable(Exception):
     """Another session holds a lock that we did not wait for."""
 
 
-def _migrate_once(engine: sqlalchemy.Engine) -> str:
+def _connect(url: str) -> psycopg.Connection:
+    """Connect; libpq goes through several servers by itself, and each has the timeout."""
+    several = {"target_session_attrs": "read-write"} if len(server_urls(url)) > 1 else {}
+    return psycopg.connect(driver_url(url), connect_timeout=int(CONNECT_TIMEOUT_S), **several)
+
+
+def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
     try:
         with engine.begin() as connection:
             _prepare(connection)
@@ -73,10 +82,7 @@ def _migrate_once(engine: sqlalchemy.Engine) -> str:
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == "55P03":
             raise _LockNotAvailable from error
-        host = make_url(sqlalchemy_url(str(engine.url))).host
-        raise Unavailable(
-            "database_unavailable", f"PostgreSQL at {host or 'the local socket'} does not answer"
-        ) from error
+        raise Unavailable("database_unavailable", f"PostgreSQL at {shown_url(url)} does not answer") from error
 
 
 def _prepare(connection: sqlalchemy.Connection) -> None:

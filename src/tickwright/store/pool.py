@@ -1,5 +1,6 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -7,7 +8,7 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.store.bounds import bounded, left_s
-from tickwright.store.dsn import shown_url
+from tickwright.store.dsn import server_urls, shown_url
 
 Pool: TypeAlias = asyncpg.Pool
 Connection: TypeAlias = asyncpg.Connection
@@ -37,7 +38,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
     """Open a pool.
 
     Args:
-        url: ``postgresql://…``.
+        url: ``postgresql://…``; of several servers the one that takes writes.
         min_size: Connections opened at once.
         max_size: Upper bound of connections.
         pooled: True behind PgBouncer in transaction mode: no prepared statements, no session settings.
@@ -55,7 +56,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             max_size=max_size,
             max_queries=50_000,
             loop=None,
-            connect=None,
+            connect=connect_to,
             setup=None,
             init=None,
             statement_cache_size=0 if pooled else 200,
@@ -109,10 +110,38 @@ class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
             _log.warning("database.connection_given_up", waited_s=within_s)
 
 
+_writable: dict[str, str] = {}
+"""Of each URL with several servers the one that took writes last: it is asked first."""
+
+
+async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options: Any) -> Connection:
+    """Connect to the server that ``url`` names; of several to the one that takes writes, wherever it is now.
+
+    Each of several has its share of ``timeout``: one that is silent leaves time for the next.
+
+    Raises:
+        One of AWAY: No server answers, or none takes writes. Retry.
+    """
+    servers = server_urls(url)
+    if len(servers) == 1:
+        return await asyncpg.connect(servers[0], timeout=timeout, **options)
+    servers.sort(key=lambda server: server != _writable.get(url))
+    for server in servers[:-1]:
+        with suppress(*AWAY):
+            return await _connect_writable(url, server, timeout / len(servers), options)
+    return await _connect_writable(url, servers[-1], timeout / len(servers), options)
+
+
+async def _connect_writable(url: str, server: str, timeout_s: float, options: dict[str, Any]) -> Connection:
+    connection = await asyncpg.connect(server, timeout=timeout_s, target_session_attrs="read-write", **options)
+    _writable[url] = server
+    return connection
+
+
 async def _keep_session(_connection: Connection) -> None:
     """Spare the driver's RESET ALL, a transaction and a round trip with every use: nothing here sets session state."""
 
 
 async def connect(url: str) -> Connection:
     """Open one connection of its own, for LISTEN and session locks."""
-    return await asyncpg.connect(url, server_settings=SETTINGS, timeout=CONNECT_TIMEOUT_S, command_timeout=60)
+    return await connect_to(url, server_settings=SETTINGS, command_timeout=60)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import asyncpg
 import structlog
 
 from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.store.dsn import shown_url
-from tickwright.store.pool import AWAY, CONNECT_TIMEOUT_S
+from tickwright.store.pool import AWAY, connect_to
 from tickwright.wiring.settings import Settings
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ async def goes_through_pooler(url: str) -> bool:
         Unavailable: ``database_unavailable``; one line, no password. Retry.
     """
     try:
-        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=CONNECT_TIMEOUT_S, command_timeout=10)
+        connection = await connect_to(url, statement_cache_size=0, command_timeout=10)
     except (*AWAY, ValueError) as error:
         raise unavailable(url, error) from error
     try:

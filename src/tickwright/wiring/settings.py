@@ -22,7 +22,7 @@ from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
-from tickwright.store.dsn import check_url
+from tickwright.store.dsn import check_primary_url
 
 PREFIX = "TICKWRIGHT_"
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
@@ -122,7 +122,7 @@ def _check_prefix(text: str) -> None:
 
 
 AmqpUrl = Annotated[SecretStr, _text(_check_amqp_url, keep=True)]
-DatabaseUrl = Annotated[SecretStr, _text(check_url, keep=True)]
+DatabaseUrl = Annotated[SecretStr, _text(check_primary_url, keep=True)]
 Duration = Annotated[timedelta, _text(parse_duration)]
 BindAddress = Annotated[Bind, NoDecode, _text(Bind.parse)]
 
@@ -131,7 +131,8 @@ class Settings(BaseSettings):
     """The environment of one process. Durations are written with their unit: ``30s``.
 
     Attributes:
-        database_url: ``postgresql://…``; without it the embedded PostgreSQL in ``home`` is used.
+        database_url: ``postgresql://…``, of several servers with commas the one that takes writes; without it the
+            embedded PostgreSQL in ``home`` is used.
         direct_database_url: For LISTEN and migrations, where ``database_url`` goes through PgBouncer.
         home: Where the embedded PostgreSQL and the key of ``tickwright up`` live: ``~/.tickwright``, and for root
             ``/var/lib/tickwright``, because PostgreSQL may have to run as somebody who cannot enter root's home.
