@@ -76,12 +76,12 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "complete": ([1, 2, 3],),
     "complete_and_forget": ([1, 2, 3],),
     "complete_with_result": ([1, 2, 3], ["1", "2", "3"]),
-    "retry": ([1, 2, 3], [1.0, 1.0, 1.0], ["failed"] * 3, ["e", "e", "e"]),
+    "retry": ([1, 2, 3], [1, 1, 1], [1.0, 1.0, 1.0], ["failed"] * 3, ["e", "e", "e"]),
     "fail": ([1, 2, 3], ["failed"] * 3, ["e", "e", "e"]),
     "cancel_held": ([1, 2, 3], ["e", "e", "e"]),
-    "release": ([1, 2, 3],),
-    "release_with_error": ([1, 2, 3], ["e", "e", "e"]),
-    "snooze": ([1, 2, 3], [1.0, 1.0, 1.0]),
+    "release": ([1, 2, 3], [1, 1, 1]),
+    "release_with_error": ([1, 2, 3], [1, 1, 1], ["e", "e", "e"]),
+    "snooze": ([1, 2, 3], [1, 1, 1], [1.0, 1.0, 1.0]),
     "check_held": ([1, 2, 3],),
 }
 

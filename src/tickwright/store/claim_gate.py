@@ -12,17 +12,19 @@ The database is authoritative for what is owned, this process for what is known.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
 import structlog
 
 from tickwright.ports.session import Session
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "workers.sql")
 _log = structlog.get_logger("tickwright.claims")
+
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 Strays = Callable[[Connection, int], Awaitable[int]]
 """Releases what a session, by its token, owns beside what is known, as if it had not been claimed; says how many."""
@@ -39,6 +41,7 @@ class ClaimGate:
     """All claims of one kind under one session pass here.
 
     Args:
+        connect: Lends a connection, such as ``pool.acquire``.
         kind: For the log.
         strays: See :data:`Strays`.
 
@@ -50,8 +53,8 @@ class ClaimGate:
         CLG-2: nothing is claimed while the gate is unsure.
     """
 
-    def __init__(self, pool: Pool, session: Session, kind: str, strays: Strays) -> None:
-        self._pool, self._session, self._kind, self._strays = pool, session, kind, strays
+    def __init__(self, connect: Connect, session: Session, kind: str, strays: Strays) -> None:
+        self._connect, self._session, self._kind, self._strays = connect, session, kind, strays
         self.unsure = False
         self._entering = asyncio.Lock()
         self._flying = 0
@@ -92,7 +95,7 @@ class ClaimGate:
         token, number = self._session.token, self._session.next_claim_number()
         self.unsure = False
         try:
-            async with self._pool.acquire() as connection, connection.transaction():
+            async with self._connect() as connection, connection.transaction():
                 ours = await connection.fetchval(_SQL["refuse_claims"], token, number) is not None
                 released = await self._strays(connection, token) if ours else 0
         except BaseException:

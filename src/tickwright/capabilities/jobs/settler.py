@@ -44,7 +44,7 @@ GIVEN_BACK = frozenset({"retry", "snooze"})
 """Results after which the job is pending again and may be due before anybody would look."""
 
 FENCED = GIVEN_BACK | {"release", "release_with_error"}
-"""Results whose first column is the job's fence: the job lives on, and the same said twice must not reach a later attempt."""
+"""Results whose first column is the job's fence: said twice, they must not reach a later attempt."""
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -112,7 +112,7 @@ class Settler:
         return len(self.kept) + len(self.forgotten) + sum(len(batch.ids) for batch in self._waiting.values())
 
     def known(self) -> list[tuple[int, int]]:
-        """Return the jobs whose result is not known to be written, with their fences; 0 where any result ends the job."""
+        """Return the jobs whose result is not known to be written, with their fences; 0 where it ends the job."""
         batches = [*self._waiting.items(), *self._writing.values()]
         known = [(job_id, 0) for job_id in (*self.kept, *self.forgotten)]
         for kind, batch in batches:

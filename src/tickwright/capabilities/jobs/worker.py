@@ -83,7 +83,7 @@ class JobWorker:
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
-        self.gate = ClaimGate(pool, session, "jobs", self._release_unknown)
+        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
         )
