@@ -32,8 +32,11 @@ from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.records_store import RecordsStore
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Run, Start
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.runtime.relay import LEASE, OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.claim_gate import ClaimGate, Ticket
+from tickwright.store.outbox import Verdicts
 from tickwright.store.pool import AWAY, Connection, Pool, open_pool
 
 JOBS = "Take due rows of the given lanes"
@@ -287,3 +290,66 @@ async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database
         await session.stop()
         await running
     assert not gate.unsure
+
+
+# ---------------------------------------------------------------------- leases and the outbox
+
+
+async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | None]:
+    """Return what somebody else gets behind a take that was cut, and then what the same process gets."""
+    async with (
+        AnswerCuts(database_url) as cuts,
+        await open_pool(cuts.url) as cut_pool,
+        await open_pool(database_url) as pool,
+    ):
+        mine, others = Leases(cut_pool, owner="a", terms=LONG), Leases(pool, owner="b", terms=LONG)
+        first = await mine.take("work")
+        assert first is not None
+        await first.release()
+        cuts.cut("Take a lease that nobody holds", how)
+        with pytest.raises(AWAY):
+            await mine.take("work")
+        theirs = await others.take("work") if how == "unheard" else None
+        again = await mine.take("work")
+        await cuts.send_late()
+        assert again is None or await again.renew(), "a late take took it away"
+        return theirs, again
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_lease_whose_take_was_not_heard_of_is_taken_again_at_once(database_url: str, how: How) -> None:
+    """LSE-3 for everybody else: only the process that took it knows that nobody works under it."""
+    theirs, again = await _retake(database_url, how)
+    assert theirs is None, "LSE-3 broken"
+    assert again is not None
+    assert again.fence == (3 if how == "unheard" else 2)
+
+
+async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: str) -> None:
+    """A second take whose answer was lost says nothing of the first, which was heard."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        leases = Leases(pool, owner="a", terms=LONG)
+        held = await leases.take("work")
+        assert held is not None
+        cuts.cut("Take a lease that nobody holds", "unheard")
+        with pytest.raises(AWAY):
+            await leases.take("work")
+        assert await leases.take("work") is None
+        assert await held.renew()
+
+
+async def test_a_verdict_that_is_written_twice_is_one_attempt(database_url: str) -> None:
+    """The answer of the commit was lost, and the relay writes it again."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        row_id = await pool.fetchval(
+            "INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:x', '{}') RETURNING id"
+        )
+        lease = await Leases(pool, owner="a", terms=LONG).take(LEASE)
+        assert lease is not None
+        relay = OutboxRelay(Leases(pool, owner="a"), {}, direct_url=None)
+        cuts.cut("Refused or unknown: the same row", "unheard")
+        verdicts = Verdicts(retried=[row_id], tries=[0], waits_s=[60.0], retry_errors=["no"])
+        await relay._mark(lease, verdicts)
+        assert cuts.made == 1
+        assert await pool.fetchval("SELECT attempts FROM tickwright.outbox WHERE id = $1", row_id) == 1
+        assert relay.counters.retried == 1

@@ -102,3 +102,12 @@ def test_a_reclaim_walks_the_lanes_of_the_due_index(crowded: Planner) -> None:
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
     assert 1000 <= due < 1100  # the first pending ones fall due while the suite runs
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
+
+
+def test_what_a_session_does_not_know_of_is_found_as_a_reclaim_finds_it(crowded: Planner) -> None:
+    """It looks at what is due, not at what is pending for later, and releases by primary key."""
+    crowded.prepare("strays", result_sql(crowded, "strays"))
+    plan = crowded.explain("strays", TOKEN, list(range(1000)), [0] * 1000)
+    assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
+    due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
+    assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
