@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
-from tickwright.ports.ids import monotonic
+from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
 from tickwright.store.pool import AWAY, Connection, Pool
@@ -104,6 +104,7 @@ class WorkerSession:
         row = await self._pool.fetchrow(
             _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
         )
+        hear_database(row["now_s"])
         self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
 
@@ -162,6 +163,7 @@ class WorkerSession:
                 return
             committed = [await beat(connection) for beat in self._beats]
         self._renewed_s = asked
+        hear_database(row["now_s"])
         for settle in committed:
             settle()
         if row["drain"]:
