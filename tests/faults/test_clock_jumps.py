@@ -16,6 +16,7 @@ from kit.consumers import ConsumerProcess, all_done, done_times, http_of, seed, 
 from kit.kafka_polls import PollWorld, poll_world
 from kit.partners import Courier
 from kit.processes import kill_group, spawn
+from kit.receivers import HttpReceiver
 from kit.servers import KafkaServer
 from kit.waiting import eventually_async
 from kit.wheels import Wheels, check_each_once, open_wheels
@@ -178,3 +179,33 @@ async def test_a_selectors_clock_selects_no_turn_early_and_none_twice(
 
 async def _is(wheels: Wheels, query: str, number: int) -> bool:
     return bool(await wheels.pool.fetchval(query) == number)
+
+
+# ---------------------------------------------------------------------- messages
+
+
+async def test_what_a_message_says_of_the_time_is_the_databases(
+    database_url: str, tmp_path: Path, clock: WorkerClock
+) -> None:
+    """A receiver that verifies ``webhook-timestamp`` takes what a process sends whose own clock is two hours off."""
+    clock.jump(2.0)
+    pool = await open_pool(database_url, max_size=2)
+    words = [sys.executable, "-m", "tickwright", "run", "relay"]
+    environment = {
+        **clock.environment,
+        "TICKWRIGHT_DATABASE_URL": database_url,
+        "TICKWRIGHT_ALLOW_TARGETS": "127.0.0.1",
+        "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
+    }
+    async with HttpReceiver() as receiver:
+        sql = "INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')"
+        await pool.execute(sql, receiver.url)
+        child = spawn(words, tmp_path / "relay.log", environment)
+        try:
+            await eventually_async(lambda: receiver.received, 60, what="a message")
+        finally:
+            kill_group(child)
+    says_s = int(receiver.received[0].headers["webhook-timestamp"])
+    now_s = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())")
+    await pool.close()
+    assert abs(says_s - now_s) < 300

@@ -31,8 +31,8 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
     (
         "expiry ignored: always free",
         "take_lease",
-        "(running = false OR coalesce(lease_until, '-infinity') < clock_timestamp())",
-        "true",
+        "(running = false OR coalesce(lease_until, '-infinity') < clock_timestamp() OR",
+        "(true OR",
         checks.check_no_early_takeover,
     ),
     (

@@ -71,7 +71,7 @@ async def check_claims_are_one_processs_each(world: ReportWorld) -> None:
     for _ in range(20):
         await ask(world)
     async with world.pool.acquire() as connection, connection.transaction():
-        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None)
+        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None, 0)
         try:
             async with asyncio.timeout(1):
                 others = await world.parts.claim(2, ROOMS)

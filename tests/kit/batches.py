@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from kit.claims import open_owners
 from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.batch.checker import Checker
@@ -163,14 +164,21 @@ class BatchWorld:
         return [dict(row) for row in rows]
 
     async def process(
-        self, work: Any, *, names: Sequence[str] = ("numbers",), at_once: int = 2, probe: Probe = NO_PROBE
+        self,
+        work: Any,
+        *,
+        names: Sequence[str] = ("numbers",),
+        at_once: int = 2,
+        probe: Probe = NO_PROBE,
+        pool: Pool | None = None,
     ) -> Process:
         """Run a consumer until the test ends, or it is stopped."""
-        session = WorkerSession(self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
-        session.on_reclaim(self.store.reclaim)
+        store = self.store if pool is None else ChunksStore(pool)
+        session = WorkerSession(pool or self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
+        session.on_reclaim(store.reclaim)
         await session.open()
         hearing = Hearing("batch-hearing", self.url, CHANNEL)
-        consumer = BatchConsumer(self.store, session, hearing, OneWork(work, names), at_once=at_once, probe=probe)
+        consumer = BatchConsumer(store, session, hearing, OneWork(work, names), at_once=at_once, probe=probe)
         process = Process(session=session, consumer=consumer, services=[session, hearing, consumer])
         process.begin()
         self._stack.push_async_callback(process.vanish)
@@ -200,4 +208,5 @@ async def batch_world(url: str) -> AsyncIterator[BatchWorld]:
     async with AsyncExitStack() as stack:
         pool = await open_pool(url, max_size=12)
         stack.callback(pool.terminate)
+        await open_owners(pool)
         yield BatchWorld(pool, url, await stack.enter_async_context(AsyncExitStack()))

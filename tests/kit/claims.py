@@ -6,9 +6,21 @@ import pytest
 
 from kit.waiting import eventually_async
 from tickwright.store import claiming
+from tickwright.store.pool import Pool
 
+OWNERS = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "SELECT n, 'nobody', '{}', '0', 'infinity' FROM generate_series(1, 9) AS n ON CONFLICT DO NOTHING"
+)
+AFTER_OWNERS = "SELECT setval('tickwright.fence_seq', greatest(100, nextval('tickwright.fence_seq')))"
 PASS = 3
 """The first one may have read before the end; the others cannot have."""
+
+
+async def open_owners(pool: Pool) -> None:
+    """Open the sessions 1 to 9, under which a test claims by hand."""
+    await pool.execute(OWNERS)
+    await pool.execute(AFTER_OWNERS)
 
 
 class Looks:

@@ -246,7 +246,7 @@ class FanoutWorld:
             stack.callback(pool.terminate)
             link = await stack.enter_async_context(self.redis())
             session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0", terms=TERMS)
-            ledger = LedgerRuns(pool)
+            ledger = LedgerRuns(pool, session)
             session.on_reclaim(ledger.reclaim)
             fast = None if link is None else RedisRuns(link, prefix=self.prefix)
             contract = PartnerContract(pool, session)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from kit.claims import open_owners
 from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.adapters.objectstore import open_store
@@ -197,6 +198,7 @@ async def report_world(
     async with AsyncExitStack() as stack:
         pool = await open_pool(url, max_size=5)
         stack.push_async_callback(pool.close)
+        await open_owners(pool)
         shared = None
         if redis_url is not None:
             link = RedisLink(redis_url)

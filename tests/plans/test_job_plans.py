@@ -76,12 +76,12 @@ RESULTS: dict[str, tuple[Any, ...]] = {
     "complete": ([1, 2, 3],),
     "complete_and_forget": ([1, 2, 3],),
     "complete_with_result": ([1, 2, 3], ["1", "2", "3"]),
-    "retry": ([1, 2, 3], [1.0, 1.0, 1.0], ["failed"] * 3, ["e", "e", "e"]),
+    "retry": ([1, 2, 3], [1, 1, 1], [1.0, 1.0, 1.0], ["failed"] * 3, ["e", "e", "e"]),
     "fail": ([1, 2, 3], ["failed"] * 3, ["e", "e", "e"]),
     "cancel_held": ([1, 2, 3], ["e", "e", "e"]),
-    "release": ([1, 2, 3],),
-    "release_with_error": ([1, 2, 3], ["e", "e", "e"]),
-    "snooze": ([1, 2, 3], [1.0, 1.0, 1.0]),
+    "release": ([1, 2, 3], [1, 1, 1]),
+    "release_with_error": ([1, 2, 3], [1, 1, 1], ["e", "e", "e"]),
+    "snooze": ([1, 2, 3], [1, 1, 1], [1.0, 1.0, 1.0]),
     "check_held": ([1, 2, 3],),
 }
 
@@ -101,4 +101,13 @@ def test_a_reclaim_walks_the_lanes_of_the_due_index(crowded: Planner) -> None:
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
     assert 1000 <= due < 1100  # the first pending ones fall due while the suite runs
+    assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
+
+
+def test_what_a_session_does_not_know_of_is_found_as_a_reclaim_finds_it(crowded: Planner) -> None:
+    """It looks at what is due, not at what is pending for later, and releases by primary key."""
+    crowded.prepare("strays", result_sql(crowded, "strays"))
+    plan = crowded.explain("strays", TOKEN, list(range(1000)), [0] * 1000)
+    assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
+    due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"

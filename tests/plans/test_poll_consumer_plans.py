@@ -37,7 +37,7 @@ def waiting(module_url: str) -> Iterator[Planner]:
 def test_taking_reads_the_head_of_one_partner(waiting: Planner) -> None:
     """Three turns of two partners: a few dozen pages, whatever waits for the others."""
     waiting.prepare("take", poll_queue._SQL["take"])
-    plan = waiting.explain("take", 7, [3, 4], [3, 3])
+    plan = waiting.explain("take", 7, [3, 4], [3, 3], 0)
     assert plan.scans_of("poll_queue") == {"poll_queue_waiting", "poll_queue_pkey"}, plan.text
     assert plan.blocks < 300, plan.text
 
@@ -75,7 +75,7 @@ def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
 def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> None:
     """Not what waits: our own by our token, those of the others by the index of the taken ones."""
     waiting.prepare("strays", poll_queue._SQL["strays"])
-    plan = waiting.explain("strays", 8, range(100), "30 s")
+    plan = waiting.explain("strays", 8, range(100))
     assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
     assert plan.blocks < 20, plan.text
     waiting.prepare("orphans", poll_queue._SQL["orphans"])

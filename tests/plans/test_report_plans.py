@@ -43,7 +43,7 @@ RECORD_CASES = {
     "lock_report": ([50], {"reports": PKEY}),
     "note_querying": ([[50, 100]], {"reports": PKEY}),
     "ring_if_complete": ([50, 1], {"reports": PKEY, "report_parts": PARTS_PKEY}),
-    "claim_steps": ([1, 4], {"reports": {"reports_steps", "reports_pkey"}}),
+    "claim_steps": ([1, 4, 0], {"reports": {"reports_steps", "reports_pkey"}}),
     "next_step_in": ([], {"reports": {"reports_steps"}}),
     "report_parts": ([50], {"report_parts": PARTS_PKEY}),
     "held_steps": ([[50, 100], [0, 0], 7], {"reports": PKEY | {"reports_owner"}}),
@@ -62,7 +62,7 @@ RECORD_CASES = {
     "fail_report": ([50, 0, 7, "c", "t", "{}"], {"reports": PKEY}),
     "cancel_report": ([50], {"reports": PKEY}),
     "notify_end": ([50], {"reports": PKEY}),
-    "stray_steps": ([7, [50]], {"reports": {"reports_owner"}}),
+    "stray_steps": ([7, [50], [1]], {"reports": {"reports_owner"}}),
     "reclaim_steps": ([[7]], {"reports": {"reports_owner"}}),
 }
 PART_CASES = {
@@ -74,7 +74,7 @@ PART_CASES = {
     "fail_part": ([1000, "lefts", 1, 0, 7, "e", None], {"report_parts": PARTS_PKEY}),
     "refuse_part": ([50, "lefts", 1, "e"], {"report_parts": PARTS_PKEY}),
     "release_part": ([1000, "lefts", 0, 7], {"report_parts": PARTS_PKEY}),
-    "stray_parts": ([7, [50], ["lefts"]], {"report_parts": {"report_parts_owner"}}),
+    "stray_parts": ([7, [50], ["lefts"], [1]], {"report_parts": {"report_parts_owner"}}),
     "reclaim_parts": ([[7]], {"report_parts": {"report_parts_owner"}}),
 }
 LONG, HOUR = timedelta(days=3), timedelta(hours=1)
@@ -127,7 +127,7 @@ def test_a_statement_uses_the_index_that_it_names(reports: Planner, prefix: str,
 def test_a_claim_of_parts_reads_what_is_due(reports: Planner) -> None:
     """By who serves them, in the order of their time; the record of each by its key."""
     for announced in ((None, None), (50, "lefts")):
-        plan = reports.explain("parts_claim_parts", 1, ["function:lefts", "function:rights"], [4, 4], *announced)
+        plan = reports.explain("parts_claim_parts", 1, ["function:lefts", "function:rights"], [4, 4], *announced, 0)
         assert plan.scans_of("report_parts") == {"report_parts_due", "report_parts_pkey"}, plan.text
         assert "seq" not in plan.scans_of("reports"), plan.text
         assert plan.blocks < 1500, plan.text

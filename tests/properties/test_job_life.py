@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.settler import FENCED
 from tickwright.domain.states import TRANSITIONS, JobStatus
 from tickwright.store.pool import open_pool
 
@@ -218,7 +219,8 @@ class JobLife(RuleBasedStateMachine):
     def _write(self, name: str, token: int) -> int:
         assert self.job is not None
         columns = COLUMNS.get(name, tuple)()
-        return self.do(self.store.write(name, token, [self.job.id], *columns))
+        fences = ([self.job.fence],) if name in FENCED else ()
+        return self.do(self.store.write(name, token, [self.job.id], *fences, *columns))
 
     @staticmethod
     def _apply(name: str, job: Model) -> None:
@@ -309,7 +311,7 @@ async def test_a_job_that_was_asked_to_stop_does_not_start_again(database_url: s
         request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
         assert len((await store.claim(request)).rows) == 1
         await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
-        await store.write(name, token, [job_id], *COLUMNS.get(name, tuple)())
+        await store.write(name, token, [job_id], [1], *COLUMNS.get(name, tuple)())
         assert (await store.claim(request)).rows == []
     finally:
         await pool.close()
@@ -326,7 +328,7 @@ async def test_the_count_of_a_retry_is_the_count_of_the_jobs_still_held(database
         )
         request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
         ids = [row[0] for row in (await store.claim(request)).rows]
-        assert await store.write("retry", token, ids, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 3
-        assert await store.write("retry", token, ids, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 0
+        assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 3
+        assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 0
     finally:
         await pool.close()

@@ -24,6 +24,7 @@ from tickwright.adapters.redis.runs import RedisRuns
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Ended, Run, Start, Success
+from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import open_pool
 
 WINDOW = 1_700_000_000
@@ -357,11 +358,13 @@ async def test_a_claim_whose_answer_was_lost_does_not_block_its_own_process(data
     A claim under no session, as a process asks that doubts its own for a moment, makes nobody forget.
     """
     async with TcpProxy(*_place(database_url)) as proxy, await open_pool(database_url) as pool:
-        owner, other_owner = await open_session(pool), await open_session(pool)
+        session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0")
+        await session.open()
+        owner, other_owner = session.token, await open_session(pool)
         database = await pool.fetchval(DATABASE)
         await pool.execute(COMMITS_WAIT)
         broken = await open_pool(proxy.rewrite(database_url), max_size=1)
-        runs, other = LedgerRuns(broken), LedgerRuns(pool)
+        runs, other = LedgerRuns(broken, session), LedgerRuns(pool)
         async with pool.acquire() as gate:
             await gate.execute("SELECT pg_advisory_lock(1, 1)")
             asking = asyncio.create_task(start_of(runs, RUN, owner))

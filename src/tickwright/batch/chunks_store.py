@@ -1,7 +1,7 @@
 """The ledger of executions and their chunks, as consumers see it: who works on what, under which claim."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,26 +72,27 @@ class ChunksStore:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self.connect = pool.acquire
 
     @property
     def pool(self) -> Pool:
         """Where transactions of chunks come from."""
         return self._pool
 
-    async def claim_execution(self, owner: int, served: Sequence[str]) -> PlanClaim | None:
+    async def claim_execution(self, owner: int, served: Sequence[str], *, number: int = 0) -> PlanClaim | None:
         """Begin the next execution that this process can do, or take one that has no chunks yet.
 
         Raises:
             asyncpg.UniqueViolationError: Another one of its batch began at the same moment. Look again.
         """
-        row = await self._pool.fetchrow(SQL["claim_execution"], owner, [*served])
+        row = await self._pool.fetchrow(SQL["claim_execution"], owner, [*served], number)
         if row is None:
             return None
         return PlanClaim(_run(row, row["id"]), row["fence"], row["tries"], row["lost"], row["is_to_be_planned"])
 
-    async def claim_chunk(self, owner: int, served: Sequence[str]) -> ChunkClaim | None:
+    async def claim_chunk(self, owner: int, served: Sequence[str], *, number: int = 0) -> ChunkClaim | None:
         """Take one chunk; ``None`` where none may be taken at this moment."""
-        row = await self._pool.fetchrow(SQL["claim_chunk"], owner, [*served])
+        row = await self._pool.fetchrow(SQL["claim_chunk"], owner, [*served], number)
         if row is None:
             return None
         key = ChunkKey(row["execution_id"], row["number"])
@@ -157,11 +158,16 @@ class ChunksStore:
         own = await self._pool.fetch(SQL["kept_plans"], [*plans], [*plans.values()], owner) if plans else []
         return {row["id"] for row in own}, {ChunkKey(*row) for row in rows}
 
-    async def give_back_strays(self, owner: int, plans: Collection[int], chunks: Collection[ChunkKey]) -> None:
-        """Give back what is said to be ours beside what is known: the answer to a claim was lost on its way."""
-        numbers = [key.number for key in chunks]
-        await self._pool.execute(SQL["stray_chunks"], owner, [key.execution_id for key in chunks], numbers)
-        await self._pool.execute(SQL["stray_plans"], owner, [*plans])
+    async def give_back_strays(
+        self, connection: Connection, owner: int, plans: Mapping[int, int], chunks: Mapping[ChunkKey, int]
+    ) -> int:
+        """Give back what is said to be ours beside what is known, by fences: the answer to a claim was lost."""
+        ids, numbers = [key.execution_id for key in chunks], [key.number for key in chunks]
+        returned = await connection.fetchval(SQL["stray_chunks"], owner, ids, numbers, [*chunks.values()])
+        returned += await connection.fetchval(SQL["stray_plans"], owner, [*plans], [*plans.values()])
+        if returned:
+            await connection.execute(SQL["ring"])
+        return int(returned)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
         """Give back what lost sessions held; in the transaction that declares them lost."""

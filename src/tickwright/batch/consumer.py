@@ -22,7 +22,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.claiming import AWAY_S, ClaimedWork, Held
 from tickwright.store.hearing import Hearing
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, Connection
 
 CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
@@ -55,10 +55,9 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(session, hearing)
+        super().__init__(session, hearing, store.connect)
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
-        self._unsure = False
 
     # ------------------------------------------------------------------ claiming
 
@@ -80,30 +79,23 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         return look_s  # full; the end of what runs is news
 
     async def _take(self, served: Sequence[str]) -> bool:
-        owner = self._session.token
-        try:
-            if self._unsure:
-                await self._give_back_strays(owner)
-            chunk = await self._store.claim_chunk(owner, served)
+        async with self._gate.claiming() as (owner, number):
+            chunk = await self._store.claim_chunk(owner, served, number=number)
             if chunk is not None:
                 self._begin(chunk.key, Held(chunk, owner), self._attempts.chunk)
                 return True
-            plan = await self._store.claim_execution(owner, served)
-        except asyncpg.UniqueViolationError:
-            return False  # another execution of the batch began at this moment
-        except AWAY:
-            self._unsure = True
-            raise
-        if plan is None:
-            return False
-        if plan.is_to_be_planned:
-            self._begin(plan.key, Held(plan, owner), self._attempts.plan)
-        return True
+            try:
+                plan = await self._store.claim_execution(owner, served, number=number)
+            except asyncpg.UniqueViolationError:
+                return False  # another execution of the batch began at this moment
+            if plan is None:
+                return False
+            if plan.is_to_be_planned:
+                self._begin(plan.key, Held(plan, owner), self._attempts.plan)
+            return True
 
-    async def _give_back_strays(self, owner: int) -> None:
-        plans = [key for key in self._held if isinstance(key, int)]
-        await self._store.give_back_strays(owner, plans, [key for key in self._held if isinstance(key, ChunkKey)])
-        self._unsure = False
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        return await self._store.give_back_strays(connection, owner, *_fences(self._held))
 
     async def _release(self, held: Held[Any]) -> None:
         if isinstance(held.claim, PlanClaim):
@@ -114,7 +106,12 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
     # ------------------------------------------------------------------ keeping
 
     async def _ours(self, held: Mapping[int | ChunkKey, Held[Any]]) -> Collection[int | ChunkKey]:
-        plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
-        chunks = {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}
+        plans, chunks = _fences(held)
         own, kept = await self._store.kept(self._session.token, plans, chunks)
         return own | kept
+
+
+def _fences(held: Mapping[int | ChunkKey, Held[Any]]) -> tuple[dict[int, int], dict[ChunkKey, int]]:
+    """Return plans and chunks with their fences."""
+    plans = {key: one.claim.fence for key, one in held.items() if isinstance(key, int)}
+    return plans, {key: one.claim.fence for key, one in held.items() if isinstance(key, ChunkKey)}

@@ -19,7 +19,7 @@ from tickwright.cli.doctor_reports import examine_reports, has_report_types
 from tickwright.cli.findings import Finding
 from tickwright.cli.output import console, show_json
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.ports.ids import monotonic, unix_seconds
+from tickwright.ports.ids import local_unix_seconds, monotonic
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
@@ -153,7 +153,7 @@ def _durability(facts: Any) -> Iterator[Finding]:
 
 
 def _clock(now_s: float) -> Finding:
-    skew_s = abs(now_s - unix_seconds())
+    skew_s = abs(now_s - local_unix_seconds())
     if skew_s <= SKEW_S_MAX:
         return Finding("clock", "ok", "this machine and the database agree within 2 s")
     says = f"this machine's clock is {skew_s:.0f} s away from the database's, which decides when jobs run"

@@ -9,6 +9,20 @@ Beat = Callable[[Any], Awaitable[Callable[[], None]]]
 Reclaim = Callable[[Any, Sequence[int]], Awaitable[None]]
 
 
+class Gate(Protocol):
+    """The claims of one kind under a session.
+
+    Attributes:
+        unsure: Something may be owned that its process does not know of.
+    """
+
+    unsure: bool
+
+    async def settle(self) -> None:
+        """Release what is owned and not known, if there may be such."""
+        ...
+
+
 class Session(Protocol):
     """A leased identity; its token fences everything that is claimed under it.
 
@@ -34,4 +48,17 @@ class Session(Protocol):
 
     def on_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost()`` when this session's lease is gone, before a new token is there."""
+        ...
+
+    @property
+    def claim_number(self) -> int:
+        """Carried by every claim; the session may refuse lower ones."""
+        ...
+
+    def next_claim_number(self) -> int:
+        """Raise ``claim_number`` and return it."""
+        ...
+
+    def add_gate(self, gate: Gate) -> None:
+        """Settle ``gate`` with the heartbeat where it is unsure, and before the session is closed."""
         ...

@@ -167,26 +167,37 @@ class Leases:
         self._pool = pool
         self.owner = f"{owner}:{random_token(6)}"
         self.terms = terms or LeaseTerms()
+        self._fences: dict[str, int] = {}
+        self._unsure: set[str] = set()
 
     async def take(self, name: str, terms: LeaseTerms | None = None) -> Lease | None:
-        """Take the lease ``name`` by compare-and-set, or return ``None`` while somebody holds it."""
+        """Take the lease ``name`` by compare-and-set, or return ``None`` while somebody holds it.
+
+        One that an earlier call took without hearing of it is taken again at once: nobody works under it.
+        """
         terms = terms or self.terms
         asked = monotonic()
         try:
-            fence = await self._take(name, terms)
+            fence = await self._take(name, terms, self._fences.get(name, 0) if name in self._unsure else None)
         except asyncpg.LockNotAvailableError:
             return None  # its owner is paused inside a transaction; it will be thrown out, and we try again
+        except BaseException:
+            self._unsure.add(name)
+            raise
+        self._unsure.discard(name)
         if fence is None:
             return None
+        self._fences[name] = fence
         _log.info("lease.taken", lease=name, fence=fence)
         return Lease(self._pool, name, owner=self.owner, fence=fence, terms=terms, taken_s=asked)
 
-    async def _take(self, name: str, terms: LeaseTerms) -> int | None:
+    async def _take(self, name: str, terms: LeaseTerms, unheard_above: int | None) -> int | None:
+        asked = (name, self.owner, terms.ttl, unheard_above)
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(SQL["bound_wait"], str(TAKE_WAIT_MS))
-            row = await connection.fetchrow(SQL["take_lease"], name, self.owner, terms.ttl)
+            row = await connection.fetchrow(SQL["take_lease"], *asked)
             if row is None and await connection.execute(SQL["open_lease"], name) == "INSERT 0 1":
-                row = await connection.fetchrow(SQL["take_lease"], name, self.owner, terms.ttl)
+                row = await connection.fetchrow(SQL["take_lease"], *asked)
         return None if row is None else int(row["version"])
 
     async def break_lease(self, name: str) -> bool:

@@ -82,6 +82,7 @@ def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, in
         return True
     asked = outcome.retry_after if isinstance(outcome, Refused) else None
     into.retried.append(row.id)
+    into.tries.append(row.attempts)
     into.waits_s.append(policy.delay(attempt, unit, asked).total_seconds())
     into.retry_errors.append(error)
     return False

@@ -19,14 +19,15 @@ from typing import Any
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
-from tickwright.ports.ids import monotonic
+from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.session import Beat, Reclaim
+from tickwright.ports.session import Beat, Gate, Reclaim
 from tickwright.store.pool import AWAY, Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "workers.sql")
 _LOOK_S = 0.1
+_SETTLE_S = 10.0
 _log = structlog.get_logger("tickwright.session")
 
 
@@ -55,6 +56,9 @@ class WorkerSession:
         self._beats: list[Beat] = []
         self._reclaims: list[Reclaim] = []
         self._losses: list[Callable[[], None]] = []
+        self._gates: list[Gate] = []
+        self._settling: asyncio.Task[None] | None = None
+        self.claim_number = 0
         self._stopping = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.facts: dict[str, Any | Callable[[], Any]] = {}
@@ -83,6 +87,15 @@ class WorkerSession:
         """Register what happens when this session is lost."""
         self._losses.append(lost)
 
+    def next_claim_number(self) -> int:
+        """Raise the number that claims carry; never the same twice, also where the database did not answer."""
+        self.claim_number += 1
+        return self.claim_number
+
+    def add_gate(self, gate: Gate) -> None:
+        """Register claims that are settled with the heartbeat and before leaving."""
+        self._gates.append(gate)
+
     # ------------------------------------------------------------------ Service
 
     async def open(self) -> None:
@@ -91,6 +104,7 @@ class WorkerSession:
         row = await self._pool.fetchrow(
             _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
         )
+        hear_database(row["now_s"])
         self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
 
@@ -133,6 +147,7 @@ class WorkerSession:
             return
         if monotonic() >= self._next_renewal_s() - _LOOK_S:
             await self.renew()
+            self._settle_beside()
         if self._expiry_s is not None and monotonic() >= self._expiry_s:
             await self._reclaim_expired()
         self._ticked_s = monotonic()
@@ -148,12 +163,26 @@ class WorkerSession:
                 return
             committed = [await beat(connection) for beat in self._beats]
         self._renewed_s = asked
+        hear_database(row["now_s"])
         for settle in committed:
             settle()
         if row["drain"]:
             self.drain_requested.set()
         expiry_s = row["next_expiry_s"]
         self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
+
+    def _settle_beside(self) -> None:
+        """Settle what no next claim settles, such as where there is no room for one; no renewal waits for it."""
+        if any(gate.unsure for gate in self._gates) and (self._settling is None or self._settling.done()):
+            self._settling = asyncio.create_task(self._settle())
+
+    async def _settle(self) -> None:
+        for gate in self._gates:
+            try:
+                async with asyncio.timeout(_SETTLE_S):
+                    await gate.settle()
+            except AWAY as error:
+                _log.warning("session.claims_not_settled", token=self._token, error=repr(error))
 
     async def _reclaim_expired(self) -> None:
         """Declare expired sessions lost and give back what they held, in one transaction.
@@ -192,10 +221,17 @@ class WorkerSession:
         """Nothing to finish: a session carries the others."""
 
     async def stop(self) -> None:
-        """Leave; whoever worked under this session has released what it held."""
+        """Leave; whoever worked under this session has released what it held.
+
+        A session that may own what nobody here knows of does not leave: it runs out, and others give that back.
+        """
         self._stopping.set()
         if self._token:
+            await self._settle()
             token, self._token = self._token, 0
+            if any(gate.unsure for gate in self._gates):
+                _log.warning("session.left_to_run_out", token=token)
+                return
             try:
                 await self._pool.execute(_SQL["close_session"], token)
             except AWAY as error:

@@ -22,8 +22,9 @@ import structlog
 
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.claim_gate import ClaimGate, Connect
 from tickwright.store.hearing import Hearing
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, Connection
 
 LOOK_S = 5.0
 LOOK_WITHOUT_NEWS_S = 0.5
@@ -77,16 +78,24 @@ class Held(Generic[_C]):
 class ClaimedWork(ABC, Generic[_K, _H]):
     """Claims and carries out; a :class:`tickwright.ports.service.Service` once it has a name.
 
+    Args:
+        connect: Lends connections, for what is to be known of claims.
+
     Attributes:
+        name: Of the service.
         counts: What became of each claim, by the outcome's name.
 
     Invariants:
         CLW-1: what is stopped is given back; what is lost is cancelled and gives nothing back.
         CLW-2: a claim whose end is being written is not cancelled by a look beside it.
+        CLW-3: what could not be given back is given back with the next claim or heartbeat.
     """
 
-    def __init__(self, session: Session, hearing: Hearing) -> None:
+    name: str
+
+    def __init__(self, session: Session, hearing: Hearing, connect: Connect) -> None:
         self._session, self._hearing = session, hearing
+        self._gate = ClaimGate(connect, session, self.name, self._strays)
         self.counts: Counter[str] = Counter()
         self._news = hearing.subscribe()
         self._held: dict[_K, _H] = {}
@@ -100,6 +109,10 @@ class ClaimedWork(ABC, Generic[_K, _H]):
     @abstractmethod
     async def _look(self) -> float:
         """Claim what is due and there is room for; return after how many seconds to look again. Raises none of AWAY."""
+
+    @abstractmethod
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        """Give back what ``owner`` has beside what is held, as if it had not been begun; return how many."""
 
     @abstractmethod
     async def _release(self, held: _H) -> None:
@@ -180,13 +193,18 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         except asyncio.CancelledError:
             if not held.is_lost:
                 outcome = "released"
-                with suppress(*AWAY):
-                    await self._release(held)
+                await self._let_go(held)
         finally:
             if self._held.get(key) is held:
                 del self._held[key]
             self.counts[outcome] += 1
             self._news.set()
+
+    async def _let_go(self, held: _H) -> None:
+        try:
+            await self._release(held)
+        except AWAY:
+            self._gate.unsure = True
 
     async def _keep(self) -> None:
         """Find out every second what is not ours any more, or not wanted."""

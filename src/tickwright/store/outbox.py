@@ -65,6 +65,7 @@ class Verdicts:
 
     sent: list[int] = field(default_factory=list)
     retried: list[int] = field(default_factory=list)
+    tries: list[int] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
     retry_errors: list[str] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
@@ -109,7 +110,8 @@ async def write_verdicts(connection: Connection, fence: int, verdicts: Verdicts)
     if verdicts.sent:
         await connection.execute(SQL["delete_sent"], verdicts.sent)
     if verdicts.retried:
-        await connection.execute(SQL["retry_later"], fence, verdicts.retried, verdicts.waits_s, verdicts.retry_errors)
+        columns = verdicts.retried, verdicts.tries, verdicts.waits_s, verdicts.retry_errors
+        await connection.execute(SQL["retry_later"], fence, *columns)
     if verdicts.dead:
         await connection.execute(SQL["bury"], verdicts.dead, verdicts.dead_errors)
 

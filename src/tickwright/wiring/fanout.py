@@ -82,7 +82,7 @@ class Fanout:
         consumer = FanoutConsumer(
             self.pool,
             source,
-            ClaimBook(RunsInTwo(self._fast_runs(), LedgerRuns(self.pool)), session),
+            ClaimBook(RunsInTwo(self._fast_runs(), LedgerRuns(self.pool, session)), session),
             caller=Caller(contract, slots=slots, secrets=secret),
             modules=modules,
             at_once=self.settings.fanout_entity_concurrency,

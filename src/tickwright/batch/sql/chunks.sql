@@ -1,12 +1,14 @@
 -- name: claim_execution
 -- Take one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
 -- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks is not held any further.
--- Index: executions_to_begin, executions_open.
-WITH found AS (
+-- Nothing for a session that was lost, or refuses claims of the number $3. Index: executions_to_begin, executions_open, workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+), found AS (
   SELECT e.id
     FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
    WHERE e.owner IS NULL AND (e.status = 'NEW' OR (e.status = 'IN_PROGRESS' AND e.planned_at IS NULL)) AND e.due_at <= clock_timestamp()
-     AND e.paused_at IS NULL AND coalesce(e.served_by, b.served_by) = ANY ($2::text[])
+     AND e.paused_at IS NULL AND coalesce(e.served_by, b.served_by) = ANY ($2::text[]) AND EXISTS (SELECT FROM mine)
      AND NOT EXISTS (
        SELECT FROM tickwright.executions o
         WHERE o.batch_id = e.batch_id AND o.id <> e.id
@@ -23,12 +25,15 @@ UPDATE tickwright.executions e
 RETURNING e.id, e.batch_id, b.kind, b.name, e.version, e.slot_at, e.snapshot::text, e.fence, e.tries, e.lost, e.planned_at IS NULL AS is_to_be_planned;
 
 -- name: claim_chunk
--- Take the first waiting chunk of the execution whose turn it is; the turn moves on by $3 or by what the execution's rate asks for.
--- Executions that somebody else claims from or counts into at this moment are passed over. Index: executions_at_work, execution_chunks_waiting.
-WITH turn AS (
+-- Take the first waiting chunk of the execution whose turn it is; the turn moves on by what the execution's rate asks for. Executions that
+-- somebody else claims from or counts into at this moment are passed over. Nothing for a session that was lost, or refuses claims of the
+-- number $3. Index: executions_at_work, execution_chunks_waiting, workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+), turn AS (
   SELECT e.id FROM tickwright.executions e
    WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
-     AND e.due_at <= clock_timestamp() AND e.served_by = ANY ($2::text[])
+     AND e.due_at <= clock_timestamp() AND e.served_by = ANY ($2::text[]) AND EXISTS (SELECT FROM mine)
      AND EXISTS (SELECT FROM tickwright.execution_chunks w
                   WHERE w.execution_id = e.id AND w.state = 'waiting' AND w.due_at <= clock_timestamp())
    ORDER BY e.next_chunk_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED
@@ -174,15 +179,26 @@ UPDATE tickwright.execution_chunks SET state = 'waiting', owner = NULL, lost = l
 UPDATE tickwright.executions SET owner = NULL, lost = lost + 1 WHERE owner = ANY ($1::bigint[]);
 
 -- name: stray_chunks
--- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun. Index: execution_chunks_owner.
-UPDATE tickwright.execution_chunks c SET state = 'waiting', owner = NULL
- WHERE c.owner = $1
-   AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::integer[]) AS u (execution_id, number)
-                    WHERE u.execution_id = c.execution_id AND u.number = c.number);
+-- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun. Known is the chunk $3[i] of the
+-- execution $2[i] at the fence $4[i]. Behind refuse_claims. Index: execution_chunks_owner.
+WITH back AS (
+  UPDATE tickwright.execution_chunks c SET state = 'waiting', owner = NULL
+   WHERE c.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::integer[], $4::bigint[]) AS u (execution_id, number, fence)
+                      WHERE u.execution_id = c.execution_id AND u.number = c.number AND u.fence = c.fence)
+  RETURNING 1
+)
+SELECT count(*) FROM back;
 
 -- name: stray_plans
--- The same for executions. Index: executions_owner.
-UPDATE tickwright.executions SET owner = NULL WHERE owner = $1 AND id <> ALL ($2::bigint[]);
+-- The same for executions that are to be cut; known is $2[i] at the fence $3[i]. Index: executions_owner.
+WITH back AS (
+  UPDATE tickwright.executions e SET owner = NULL
+   WHERE e.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence) WHERE u.id = e.id AND u.fence = e.fence)
+  RETURNING 1
+)
+SELECT count(*) FROM back;
 
 -- name: ring
 -- Something may be taken that could not be before. No table.

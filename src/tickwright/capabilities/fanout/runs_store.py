@@ -7,11 +7,13 @@ session's token and the claim's fence.
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from tickwright.capabilities.fanout.brief import brief
 from tickwright.ports.fanout import Begun, Ended, Run, Start, Success
+from tickwright.ports.session import Session
+from tickwright.store.claim_gate import ClaimGate, Ticket
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -26,21 +28,26 @@ _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 class LedgerRuns:
     """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
+    Args:
+        session: Under which runs are claimed; ``None`` where each caller brings a session that nobody renews here.
+
     Invariants:
         RUN-1: of an entity and task type at most one run is under way, whoever asks how often.
         RUN-2: no window begins that is not newer than the last one that succeeded.
         RUN-3: no entity has more runs at once than its ``at_once``, all task types and processes together.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, session: Session | None = None) -> None:
         self._pool = pool
         self._beginning = asyncio.Lock()
-        self._doubtful: set[tuple[int, str, str]] = set()
+        self._known: dict[tuple[int, str, str], int] = {}
+        self._gate = None if session is None else ClaimGate(self._connection, session, "fanout", self._strays)
 
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim each run, sorted so that two processes cannot wait for each other.
 
-        A claim whose answer was lost is given back before the next one, so that it cannot block its own process.
+        A claim whose answer was lost is given back before the next one (:mod:`tickwright.store.claim_gate`), so that it
+        cannot block its own process.
         """
         async with self._beginning:
             begun: dict[int, Begun] = {}
@@ -54,6 +61,7 @@ class LedgerRuns:
         ours: dict[int, bool] = {}
         for numbers in _rounds([one.run for one in ended]):
             rows = await self._ask("end", owner, *_ended_columns([ended[number] for number in numbers]))
+            self._forget(owner, [ended[number] for number in numbers])
             ours.update(zip(numbers, (row["ours"] for row in rows), strict=True))
         return [ours[number] for number in range(len(ended))]
 
@@ -61,6 +69,7 @@ class LedgerRuns:
         """Return which are still ours; their lease is the session's, which is renewed elsewhere."""
         columns = [[one.run.entity_code for one in held], [one.run.task_type for one in held]]
         rows = await self._ask("renew", owner, *columns, [one.begun.fence for one in held])
+        self._forget(owner, [one for one, row in zip(held, rows, strict=True) if not row["ours"]])
         return [row["ours"] for row in rows]
 
     async def carry_over(self, successes: Sequence[Success]) -> None:
@@ -86,21 +95,28 @@ class LedgerRuns:
     async def _begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         codes, types = [run.entity_code for run in runs], [run.task_type for run in runs]
         windows, at_once = [run.window_s for run in runs], [run.at_once for run in runs]
-        await self._let_go(owner)
-        try:
+        async with self._claiming(owner) as (_, number):
             async with self._connection() as connection, connection.transaction():
                 await connection.execute(_SQL["lock_entities"], codes)
-                rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once)
-        except BaseException:
-            self._doubtful.update((owner, run.entity_code, run.task_type) for run in runs)
-            raise
+                rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number)
+            for run, row in zip(runs, rows, strict=True):
+                if row["fence"] is not None:
+                    self._known[owner, run.entity_code, run.task_type] = row["fence"]
         return [_begun(row) for row in rows]
 
-    async def _let_go(self, owner: int) -> None:
-        keys = [(code, task_type) for token, code, task_type in self._doubtful if token == owner]
-        if keys:
-            await self._ask("let_go", owner, *(list(column) for column in zip(*keys, strict=True)))
-        self._doubtful = {one for one in self._doubtful if one[0] > owner}  # of an older session it is nobody's
+    def _claiming(self, owner: int) -> AbstractAsyncContextManager[Ticket]:
+        return nullcontext(Ticket(owner, 0)) if self._gate is None else self._gate.claiming()
+
+    def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
+        for one in runs:
+            key = owner, one.run.entity_code, one.run.task_type
+            if self._known.get(key) == one.begun.fence:
+                del self._known[key]
+
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        self._known = {key: fence for key, fence in self._known.items() if key[0] == owner}
+        codes, types = [key[1] for key in self._known], [key[2] for key in self._known]
+        return int(await connection.fetchval(_SQL["strays"], owner, codes, types, [*self._known.values()]))
 
     async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
         async with self._connection() as connection:

@@ -28,6 +28,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.store.bell import Bell
+from tickwright.store.claim_gate import ClaimGate, Ticket
 
 HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
@@ -79,6 +80,7 @@ class Claimer:
     def __init__(  # noqa: PLR0917  built in one place, by its worker
         self,
         store: ClaimStore,
+        gate: ClaimGate,
         session: Session,
         runner: Runner,
         clock: DbClock,
@@ -86,7 +88,7 @@ class Claimer:
         takes: Takes,
         pacer: Pacer,
     ) -> None:
-        self._store, self._session, self._runner, self._clock = store, session, runner, clock
+        self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
         self._bell, self._takes, self._pacer = doorbell, takes, pacer
         self._lanes = LaneBook(self._limited)
         self.rest = Rest(doorbell)
@@ -144,6 +146,13 @@ class Claimer:
             self._flight = None
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
+
+    def arrived(self) -> Sequence[Row]:
+        """Return what a claim has brought and nobody has taken over yet."""
+        answer = None if self._flight is None else self._flight.answer
+        if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
+            return []
+        return answer.result().rows
 
     def asked(self) -> Counter[str]:
         """Return how many jobs claims that are under way may still bring, by type."""
@@ -233,14 +242,16 @@ class Claimer:
 
     # ------------------------------------------------------------------ claiming
 
-    def _request(self, plan: ClaimPlan, *, bounded: bool = False) -> ClaimRequest:
-        return ClaimRequest(self._session.token, plan, self._lanes.lanes_of(plan.types), HORIZON, bounded=bounded)
+    def _request(self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False) -> ClaimRequest:
+        lanes = self._lanes.lanes_of(plan.types)
+        return ClaimRequest(ticket.owner, plan, lanes, HORIZON, bounded=bounded, number=ticket.number)
 
     async def _claim(self, plan: ClaimPlan, *, bounded: bool) -> Claimed:
         if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
             self._sweep = asyncio.create_task(self._sweep_once(beside))
-        started = monotonic()
-        claimed = await self._store.claim(self._request(plan, bounded=bounded))
+        async with self._gate.claiming() as ticket:
+            started = monotonic()
+            claimed = await self._store.claim(self._request(ticket, plan, bounded=bounded))
         if not bounded:
             self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows))
         return claimed
@@ -249,7 +260,8 @@ class Claimer:
         """Claim without the bound, beside the bounded claims, for what came in behind them."""
         started = monotonic()
         try:
-            self._accept(await self._store.claim(self._request(plan)))
+            async with self._gate.claiming() as ticket:
+                self._accept(await self._store.claim(self._request(ticket, plan)))
         except PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
@@ -282,8 +294,9 @@ class Claimer:
                 continue
             self._paced = plan
             try:
-                if (claimed := await self._pacer.claim(entry, self._request(plan))) is not None:
-                    self._accept(claimed)
+                async with self._gate.claiming() as ticket:
+                    if (claimed := await self._pacer.claim(entry, self._request(ticket, plan))) is not None:
+                        self._accept(claimed)
             finally:
                 self._paced = None
 

@@ -58,6 +58,7 @@ class ClaimRequest:
         lanes: Where to look, for the types of the plan.
         horizon: How far ahead a row may be due.
         bounded: Use the lanes' keyset bounds.
+        number: Of the claim; the session may refuse it.
     """
 
     token: int
@@ -65,6 +66,7 @@ class ClaimRequest:
     lanes: Sequence[Lane]
     horizon: timedelta
     bounded: bool = False
+    number: int = 0
 
 
 class ClaimStore:
@@ -112,6 +114,13 @@ class ClaimStore:
         returned, ended = await self.reclaim(connection, tokens)
         _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
+    async def strays(self, connection: Connection, token: int, known: Sequence[tuple[int, int]]) -> int:
+        """Give back what ``token`` owns beside the ``(id, fence)`` that are known; a fence of 0 stands for any."""
+        history = await connection.fetchval(_HISTORY)
+        sql = _CLAIMS["strays"].format(history=history, **_FRAGMENTS)
+        ids, fences = [job_id for job_id, _ in known], [fence for _, fence in known]
+        return int(await connection.fetchval(sql, token, ids, fences))
+
     async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return ``(id, lost)`` of the held jobs that have to stop."""
         return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
@@ -151,6 +160,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[0] for gap in gaps],
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
+        request.number,
     )
 
 

@@ -39,7 +39,7 @@ class Endings:
                 self._settler.add("complete_with_result", job.id, result)
             case Snoozed(wait=wait):
                 self._ended(job, "snoozed")
-                self._settler.add("snooze", job.id, wait.total_seconds())
+                self._settler.add("snooze", job.id, job.fence, wait.total_seconds())
             case Errored():
                 self._errored(job, ending)
 
@@ -56,20 +56,20 @@ class Endings:
         else:
             self._ended(job, "retried")
             wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
-            self._settler.add("retry", job.id, wait.total_seconds(), outcome, error.message)
+            self._settler.add("retry", job.id, job.fence, wait.total_seconds(), outcome, error.message)
 
     def stopped(self, job: Job, reason: str) -> None:
         """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
         self._ended(job, reason)
         if reason == "shutdown":
-            self._settler.add("release_with_error", job.id, INTERRUPTED)
+            self._settler.add("release_with_error", job.id, job.fence, INTERRUPTED)
         elif reason == "cancel":
             self._settler.add("cancel_held", job.id, "cancelled while it ran")
 
     def given_back(self, job: Job) -> None:
         """Note an attempt that never started."""
         self._ended(job, "released")
-        self._settler.add("release", job.id)
+        self._settler.add("release", job.id, job.fence)
 
     def expired(self, job: Job) -> None:
         """Note an attempt that came too late to be started."""

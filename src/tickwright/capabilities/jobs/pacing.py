@@ -8,6 +8,7 @@ takes as many instants as it claims jobs, and each job starts at its own, in whi
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
@@ -79,7 +80,7 @@ class Pacer:
                 entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - AHEAD_S / 2)
                 return None
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
-            claimed = await self._store.claim(_with_plan(request, plan), connection)
+            claimed = await self._store.claim(replace(request, plan=plan), connection)
             if claimed.rows:
                 await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
         self._look_again(entry, claimed, plan)
@@ -108,10 +109,6 @@ class Pacer:
         if entry.paced_more:
             wait_s = min(AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
         entry.paced_until_s = monotonic() + wait_s
-
-
-def _with_plan(request: ClaimRequest, plan: ClaimPlan) -> ClaimRequest:
-    return ClaimRequest(request.token, plan, request.lanes, request.horizon)
 
 
 def _nothing() -> None:

@@ -161,6 +161,10 @@ class Runner:
                 return job
         return None
 
+    def held(self) -> list[Job]:
+        """Return every attempt that has not ended."""
+        return [*self._ready, *(entry[2] for entry in self._upcoming), *self.running()]
+
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
         jobs = [*self._ready, *(entry[2] for entry in self._upcoming)]

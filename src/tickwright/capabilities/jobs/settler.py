@@ -43,6 +43,9 @@ PASSING = (
 GIVEN_BACK = frozenset({"retry", "snooze"})
 """Results after which the job is pending again and may be due before anybody would look."""
 
+FENCED = GIVEN_BACK | {"release", "release_with_error"}
+"""Results whose first column is the job's fence: said twice, they must not reach a later attempt."""
+
 _log = structlog.get_logger("tickwright.jobs")
 
 
@@ -74,7 +77,7 @@ class Settler:
         self._waiting: dict[str, _Batch] = defaultdict(_Batch)
         self.kept: list[int] = []
         self.forgotten: list[int] = []
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing: dict[asyncio.Task[None], tuple[str, _Batch]] = {}
         self._woken = asyncio.Event()
         self._stopping = False
         self._awake = False
@@ -107,6 +110,15 @@ class Settler:
     def backlog(self) -> int:
         """How many results are not written yet."""
         return len(self.kept) + len(self.forgotten) + sum(len(batch.ids) for batch in self._waiting.values())
+
+    def known(self) -> list[tuple[int, int]]:
+        """Return the jobs whose result is not known to be written, with their fences; 0 where it ends the job."""
+        batches = [*self._waiting.items(), *self._writing.values()]
+        known = [(job_id, 0) for job_id in (*self.kept, *self.forgotten)]
+        for kind, batch in batches:
+            fences = batch.columns[0] if kind in FENCED else [0] * len(batch.ids)
+            known.extend(zip(batch.ids, fences, strict=True))
+        return known
 
     def drop_all(self) -> None:
         """Forget what was not written: the session that it belongs to is lost."""
@@ -141,11 +153,11 @@ class Settler:
         token = self._session.token
         for kind, batch in self._take():
             task = asyncio.create_task(self._write(kind, token, batch))
-            self._writing.add(task)
+            self._writing[task] = kind, batch
             task.add_done_callback(self._written)
 
     def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.discard(task)
+        self._writing.pop(task, None)
         if not self._writing and not self.backlog:
             self._idle.set()
         if not task.cancelled() and (error := task.exception()):

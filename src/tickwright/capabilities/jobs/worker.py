@@ -30,6 +30,7 @@ from tickwright.ports.broker import Broker
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
+from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.pool import Connection, Pool
 
 DELIVERY_GRACE_S = 2.0
@@ -74,6 +75,7 @@ class JobWorker:
         self._probe = probe
         self._entries: dict[str, Entry] = {}
         self._suspending: set[str] = set()
+        self._marking: set[Job] = set()
         self.lost_results = 0
         self.reclaimed = 0
         self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
@@ -81,7 +83,10 @@ class JobWorker:
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
-        self.claimer = Claimer(self._store, session, self.runner, self._clock, self.doorbell, self, self._pacer)
+        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
+        self.claimer = Claimer(
+            self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
+        )
         self._refreshing: asyncio.Task[None] | None = None
         session.on_beat(self._beat)
         session.on_reclaim(self._reclaim)
@@ -183,7 +188,7 @@ class JobWorker:
         for row in rows:
             entry = self._entries.get(row[1])
             if entry is None:  # the type was deleted while its jobs were on their way here
-                self.settler.add("release", row[0])
+                self.settler.add("release", row[0], row[6])
                 continue
             entry.held += 1
             if row[6] > 1:
@@ -202,6 +207,7 @@ class JobWorker:
         """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
         job.entry.kind = replace(job.entry.kind, gone=True)
         self._suspending.add(job.type)
+        self._marking.add(job)
         task = asyncio.ensure_future(self._mark_gone(job, why))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
@@ -210,7 +216,8 @@ class JobWorker:
             await mark_gone(self._pool, job.type)
         finally:
             self._suspending.discard(job.type)
-            self.settler.add("release_with_error", job.id, why)
+            self._marking.discard(job)
+            self.settler.add("release_with_error", job.id, job.fence, why)
         await self._refresh_types()
 
     def _give_back(self) -> None:
@@ -227,6 +234,18 @@ class JobWorker:
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
         return await self._store.report_progress(self._session.token, job.id, progress)
+
+    # ------------------------------------------------------------------ what is known
+
+    def _known(self) -> list[tuple[int, int]]:
+        held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
+        arriving = [(row[0], row[6]) for row in self.claimer.arrived()]
+        return [*held, *arriving, *self.settler.known()]
+
+    async def _release_unknown(self, connection: Connection, token: int) -> int:
+        released = await self._store.strays(connection, token, self._known())
+        self.claimer.wake()
+        return released
 
     # ------------------------------------------------------------------ heartbeat
 

@@ -1,25 +1,20 @@
 """Polls that wait inside PostgreSQL, where there is no Kafka: claimed under the session's token, as jobs are.
 
 Who declares a session lost gives its turns back in the same transaction. Trusts the token alone: a turn is ours
-while its row says so, and a result is written only under a lock on that row. A claim whose answer was lost, or a
-session that left without giving back, leaves turns that nobody works on: they are looked for every ``TIDY_S``.
+while its row says so, and a result is written only under a lock on that row. What is
+its own and was not handed out here, or could not be given back, is released as the claim gate says.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import structlog
 
-from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import Turn
 from tickwright.ports.session import Session
+from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-
-TIDY_S = 10.0
-STRAY_AGE_MIN = timedelta(seconds=30)
 
 _SQL = load("tickwright.capabilities.polling.sql", "poll_queue.sql")
 _log = structlog.get_logger("tickwright.polls")
@@ -34,31 +29,20 @@ class QueueSource:
     def __init__(self, pool: Pool, session: Session) -> None:
         self._pool, self._session = pool, session
         self._handed: set[tuple[int, int]] = set()
-        self._tidied_s = -math.inf
+        self._gate = ClaimGate(pool.acquire, session, "polls", self._strays)
 
     async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
         """Claim turns under the session's token."""
-        token = self._session.token
-        if not self._session.holds():
+        if not self._session.holds() or not room:
             return []
-        await self._tidy(token)
-        if not room:
-            return []
-        rows = await self._pool.fetch(_SQL["take"], token, list(room), list(room.values()))
-        self._handed.update((row["seq"], token) for row in rows)
+        async with self._gate.claiming() as (token, number):
+            rows = await self._pool.fetch(_SQL["take"], token, list(room), list(room.values()), number)
+            self._handed.update((row["seq"], token) for row in rows)
         return [Turn(row[0], token, *row[1:]) for row in sorted(rows, key=lambda row: (row["due_at"], row["seq"]))]
 
-    async def _tidy(self, token: int) -> None:
-        """Give back what nobody works on. Before a claim and never beside one, so that all that is ours is known."""
-        if monotonic() - self._tidied_s < TIDY_S:
-            return
+    async def _strays(self, connection: Connection, token: int) -> int:
         self._handed = {(key, owner) for key, owner in self._handed if owner == token}
-        known = [key for key, _ in self._handed]
-        turns = await self._pool.fetchval(_SQL["strays"], token, known, STRAY_AGE_MIN)
-        turns += await self._pool.fetchval(_SQL["orphans"])
-        if turns:
-            _log.warning("polls.nobody_worked_on", turns=turns)
-        self._tidied_s = monotonic()
+        return int(await connection.fetchval(_SQL["strays"], token, [key for key, _ in self._handed]))
 
     async def hold(self, connection: Connection, turns: Sequence[Turn]) -> Sequence[Turn]:
         """Lock the rows that carry our token still."""
@@ -80,9 +64,17 @@ class QueueSource:
         return turn.owner != self._session.token
 
     async def give_back(self, turns: Sequence[Turn]) -> None:
-        """Let others take them."""
+        """Let others take them; where that fails they are strays, which the gate gives back."""
+        try:
+            await self._write_back(turns)
+        except BaseException:
+            self._gate.unsure = True
+            raise
+        finally:
+            self._handed.difference_update((turn.key, turn.owner) for turn in turns)
+
+    async def _write_back(self, turns: Sequence[Turn]) -> None:
         await self._pool.execute(_SQL["give_back"], [turn.key for turn in turns], [turn.owner for turn in turns])
-        self._handed.difference_update((turn.key, turn.owner) for turn in turns)
 
 
 async def reclaim(connection: Any, tokens: Sequence[int]) -> None:

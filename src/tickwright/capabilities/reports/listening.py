@@ -27,7 +27,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.claiming import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
 from tickwright.store.hearing import Hearing
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, Connection
 
 RENEW_S = 60.0
 
@@ -61,12 +61,12 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(session, hearing)
+        super().__init__(session, hearing, parts.connect)
         self._parts, self._places = parts, places
         self._bringers, self._at_once, self._probe = bringers, at_once, probe
         self._runs = PartRuns(parts, places, session, bringers, folder, probe=probe)
         self._renewed_s: dict[tuple[int, int], float] = {}
-        self._one_claims, self._unsure = asyncio.Lock(), False
+        self._one_claims = asyncio.Lock()
 
     @property
     def stuck(self) -> int:
@@ -106,19 +106,15 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         return {name: room for name, room in rooms.items() if room > 0}
 
     async def _claim(self, rooms: Mapping[str, int], *, announced: tuple[int, str] | None = None) -> int:
-        owner = self._session.token
-        async with self._one_claims:
-            try:
-                if self._unsure:
-                    await self._parts.give_back_strays(owner, self._held.keys())
-                    self._unsure = False
-                claims = await self._parts.claim(owner, rooms, announced=announced)
-            except AWAY:
-                self._unsure = True
-                raise
+        async with self._one_claims, self._gate.claiming() as (owner, number):
+            claims = await self._parts.claim(owner, rooms, announced=announced, number=number)
             for claim in claims:
                 self._begin((claim.key.report_id, claim.key.listener), HeldPart(claim, owner), self._bring)
         return len(claims)
+
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        known = {key: held.claim.fence for key, held in self._held.items()}
+        return await self._parts.give_back_strays(connection, owner, known)
 
     async def _bring(self, held: HeldPart) -> str:
         await self._probe.reached("reports.part_claimed", key=held.claim.key)

@@ -1,7 +1,7 @@
 """The ledger of parts: who brings what, under which claim, and where it is now."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -62,9 +62,10 @@ class PartsStore:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self.connect = pool.acquire
 
     async def claim(
-        self, owner: int, rooms: Mapping[str, int], *, announced: tuple[int, str] | None = None
+        self, owner: int, rooms: Mapping[str, int], *, announced: tuple[int, str] | None = None, number: int = 0
     ) -> list[Claim]:
         """Take what is due, at most as much as there is room for.
 
@@ -72,9 +73,12 @@ class PartsStore:
             owner: Token of the session.
             rooms: How many more this process can bring, by who serves them.
             announced: Only this listener's part of this report, though it may not be due yet.
+            number: Of the claim; the session may refuse it.
         """
         report_id, listener = announced or (None, None)
-        rows = await self._pool.fetch(SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener)
+        rows = await self._pool.fetch(
+            SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener, number
+        )
         pending = [row["report_id"] for row in rows if row["status"] == "pending"]
         if pending:
             await self._pool.execute(_RECORDS["note_querying"], pending)
@@ -157,10 +161,13 @@ class PartsStore:
         await self._pool.execute(SQL["release_part"], key.report_id, key.listener, claim.fence, owner)
         await self._pool.execute(_RECORDS["ring"])
 
-    async def give_back_strays(self, owner: int, known: Collection[tuple[int, str]]) -> None:
-        """Give back what the ledger says is ours beside what is known: the answer to a claim was lost on its way."""
+    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[tuple[int, str], int]) -> int:
+        """Give back what the ledger says is ours beside what is known, by fences: the answer to a claim was lost."""
         reports, listeners = [one for one, _ in known], [one for _, one in known]
-        await self._pool.execute(SQL["stray_parts"], owner, reports, listeners)
+        returned = await connection.fetchval(SQL["stray_parts"], owner, reports, listeners, [*known.values()])
+        if returned:
+            await connection.execute(_RECORDS["ring"])
+        return int(returned)
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
         """Give back what lost sessions held; in the transaction that declares them lost."""

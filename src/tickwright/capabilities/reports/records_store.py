@@ -40,21 +40,22 @@ class RecordsStore:
 
     def __init__(self, pool: Pool, routes: Routes) -> None:
         self._pool, self.routes = pool, routes
+        self.connect = pool.acquire
 
     # ------------------------------------------------------------------ steps
 
-    async def claim(self, owner: int, limit: int) -> list[Record]:
-        """Take the steps that are due and nobody's."""
-        return [_record(row) for row in await self._pool.fetch(SQL["claim_steps"], owner, limit)]
+    async def claim(self, owner: int, limit: int, *, number: int = 0) -> list[Record]:
+        """Take the steps that are due and nobody's; the session may refuse a claim of that ``number``."""
+        return [_record(row) for row in await self._pool.fetch(SQL["claim_steps"], owner, limit, number)]
 
     async def next_in_s(self) -> float | None:
         """Return in how many seconds a step is due; ``None`` when none is."""
         found: float | None = await self._pool.fetchval(SQL["next_step_in"])
         return found
 
-    async def give_back_strays(self, owner: int, known: Sequence[int]) -> None:
-        """Give back what the ledger says is ours beside what is known: the answer to a write was lost on its way."""
-        await self._pool.execute(SQL["stray_steps"], owner, [*known])
+    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[int, int]) -> int:
+        """Give back what the ledger says is ours beside what is known, by fences: an answer was lost on its way."""
+        return int(await connection.fetchval(SQL["stray_steps"], owner, [*known], [*known.values()]))
 
     async def held(self, steps: Mapping[int, int], owner: int) -> set[int]:
         """Return which of these reports, by their fences, are still ours."""

@@ -18,8 +18,9 @@ from tickwright.capabilities.reports.steps import Record
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.hearing import Hearing
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, Connection
 
 LOOK_S = 5.0
 LOOK_WITHOUT_NEWS_S = 0.5
@@ -53,7 +54,7 @@ class ReportSupervisor:
         self._over = asyncio.Event()
         self._over.set()
         self._ticked_s: float | None = None
-        self._unsure = False
+        self._gate = ClaimGate(shop.records.connect, session, self.name, self._give_back_unknown)
         session.on_lost(self._drop_all)
 
     @property
@@ -121,19 +122,15 @@ class ReportSupervisor:
             return LOOK_S
         if not self._session.holds():
             return AWAY_S
-        owner = self._session.token
         try:
-            if self._unsure:
-                await self._records.give_back_strays(owner, [*self._running])
-                self._unsure = False
-            claimed = await self._records.claim(owner, room)
-            for record in claimed:
-                self._begin(record, owner)
+            async with self._gate.claiming() as (owner, number):
+                claimed = await self._records.claim(owner, room, number=number)
+                for record in claimed:
+                    self._begin(record, owner)
             if len(claimed) == room:
                 return LOOK_S  # a step that ends frees its place, and that wakes
             next_s = await self._records.next_in_s()
         except AWAY as error:
-            self._unsure = True
             _log.warning("reports.steps_not_taken", error=repr(error))
             return AWAY_S
         look_s = LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
@@ -142,10 +139,11 @@ class ReportSupervisor:
     def _begin(self, record: Record, owner: int) -> None:
         task = asyncio.create_task(self._step(record, owner))
         self._running[record.id] = (record.fence, task)
-        task.add_done_callback(lambda _: self._ended(record.id))
+        task.add_done_callback(lambda _: self._ended(record.id, task))
 
-    def _ended(self, report_id: int) -> None:
-        self._running.pop(report_id, None)
+    def _ended(self, report_id: int, task: asyncio.Task[None]) -> None:
+        if report_id in self._running and self._running[report_id][1] is task:  # it may have been taken again
+            del self._running[report_id]
         self._free.set()
 
     async def _step(self, record: Record, owner: int) -> None:
@@ -174,7 +172,11 @@ class ReportSupervisor:
         try:
             yield
         except AWAY:
-            self._unsure = True
+            self._gate.unsure = True
+
+    async def _give_back_unknown(self, connection: Connection, owner: int) -> int:
+        known = {report_id: fence for report_id, (fence, _) in self._running.items()}
+        return await self._records.give_back_strays(connection, owner, known)
 
     async def _look_after_held(self) -> None:
         """Cancel what is not ours any more: cancelled by a user, or taken after we were declared lost."""

@@ -9,10 +9,12 @@ SELECT set_config('lock_timeout', $1, true);
 -- name: take_lease
 -- Take a lease that nobody holds or whose deadline has passed; the version is the new fence. The whole row is locked
 -- first: an update alone would pass by the key's share that a protected transaction of the former holder has on it.
+-- One of ours above the fence $4 counts as free: the answer of its take was lost, so nobody works under it; NULL for none.
 -- Index: job_config_pkey.
 WITH free AS (
   SELECT job_name FROM tickwright.job_config
-   WHERE job_name = $1 AND (running = false OR coalesce(lease_until, '-infinity') < clock_timestamp()) FOR UPDATE
+   WHERE job_name = $1 AND (running = false OR coalesce(lease_until, '-infinity') < clock_timestamp() OR (owner = $2 AND version > $4::bigint))
+     FOR UPDATE
 )
 UPDATE tickwright.job_config j
    SET running = true, owner = $2, version = j.version + 1, last_started_at = clock_timestamp(),

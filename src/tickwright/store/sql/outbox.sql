@@ -51,13 +51,14 @@ SELECT (SELECT max(h) FROM lane), NULL, NULL, NULL, NULL, NULL, (SELECT count(*)
 DELETE FROM tickwright.outbox WHERE id = ANY ($1::bigint[]);
 
 -- name: retry_later
--- Refused or unknown: the same row, so the same id, after a wait. In a transaction that has locked the relay's lease.
+-- Refused or unknown: the same row, so the same id, after a wait. Row $2[i] had $3[i] attempts before this one, so that the same said twice counts
+-- once. In a transaction that has locked the relay's lease.
 -- Index: outbox_pkey.
 UPDATE tickwright.outbox o
    SET attempts = o.attempts + 1, next_at = clock_timestamp() + make_interval(secs => u.wait_s),
        error_message = u.error, fence = $1
-  FROM unnest($2::bigint[], $3::float8[], $4::text[]) AS u (id, wait_s, error)
- WHERE o.id = u.id AND o.id = ANY ($2::bigint[]);
+  FROM unnest($2::bigint[], $3::integer[], $4::float8[], $5::text[]) AS u (id, tries, wait_s, error)
+ WHERE o.id = u.id AND o.id = ANY ($2::bigint[]) AND o.attempts = u.tries;
 
 -- name: bury
 -- Finally refused, or tried often enough: a dead letter. In a transaction that has locked the relay's lease.

@@ -15,6 +15,11 @@ RETURNING w.drain_requested_at IS NOT NULL AS drain,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
 
+-- name: refuse_claims
+-- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, which lock its row. The first statement
+-- of a transaction that releases what the session does not know of. Index: workers_pkey.
+UPDATE tickwright.workers SET claims_from = greatest(claims_from, $2) WHERE id = $1 AND lost_at IS NULL RETURNING id;
+
 -- name: close_session
 -- Leave: nothing is held any more, so nothing is to be reclaimed. Index: workers_pkey.
 DELETE FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL;

@@ -6,11 +6,11 @@ SELECT pg_advisory_xact_lock(7315, k.key)
 -- name: begin
 -- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may
 -- have $5[i] runs at once; no entity and task type twice. Behind lock_entities. One row per run, in order: the fence of what has
--- begun, else whether it is done; neither: busy, as is everything for a session that was lost. A claim of a session that is no
--- more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
+-- begun, else whether it is done; neither: busy, as is everything for a session that was lost, or that refuses claims of the number $6.
+-- A claim of a session that is no more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
 -- Index: fanout_cursors_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR SHARE
 ), running AS MATERIALIZED (
   SELECT c.entity_code, c.task_type
     FROM tickwright.fanout_cursors c JOIN tickwright.workers w ON w.id = c.owner AND w.lost_at IS NULL
@@ -89,17 +89,22 @@ SELECT c.fence IS NOT NULL AS ours
     ON c.entity_code = u.entity_code AND c.task_type = u.task_type AND c.fence = u.fence AND c.owner = $1
  ORDER BY u.n;
 
--- name: let_go
--- Claims of the session $1 that it does not know of, because the answer was lost: of entity $2[i] and task type $3[i].
--- Index: fanout_cursors_pkey.
-WITH lost AS MATERIALIZED (
-  SELECT c.entity_code, c.task_type
-    FROM unnest($2::text[], $3::text[]) AS u (entity_code, task_type) JOIN tickwright.fanout_cursors c USING (entity_code, task_type)
-   WHERE c.owner = $1 ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
+-- name: strays
+-- Claims of the session $1 that it does not know of, because the answer was lost, are nobody's; their fences are over. Known is the run of
+-- entity $2[i] and task type $3[i] at the fence $4[i]. Behind refuse_claims. Index: fanout_cursors_owner.
+WITH stray AS MATERIALIZED (
+  SELECT c.entity_code, c.task_type FROM tickwright.fanout_cursors c
+   WHERE c.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::text[], $3::text[], $4::bigint[]) AS k (entity_code, task_type, fence)
+                      WHERE k.entity_code = c.entity_code AND k.task_type = c.task_type AND k.fence = c.fence)
+   ORDER BY c.entity_code, c.task_type FOR NO KEY UPDATE OF c
+), back AS (
+  UPDATE tickwright.fanout_cursors c
+     SET owner = NULL, fence = c.fence + 1, running_window_at = NULL, running_since = NULL
+    FROM stray s WHERE c.entity_code = s.entity_code AND c.task_type = s.task_type AND c.owner = $1
+  RETURNING 1
 )
-UPDATE tickwright.fanout_cursors c
-   SET owner = NULL, fence = c.fence + 1, running_window_at = NULL, running_since = NULL
-  FROM lost l WHERE c.entity_code = l.entity_code AND c.task_type = l.task_type AND c.owner = $1;
+SELECT count(*) FROM back;
 
 -- name: reclaim
 -- The runs of lost sessions are nobody's; their fences are over. Index: fanout_cursors_owner.

@@ -2,12 +2,13 @@
 -- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, the instant
 -- at which the claim looked, and the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
 -- costs one index probe).
--- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost:
--- its row is locked against the reclaimer until this transaction ends. Index: scheduled_tasks_due, one range a lane.
+-- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost, or that
+-- refuses claims of the number $12: its row is locked against whoever says so until this transaction ends.
+-- Index: scheduled_tasks_due, one range a lane.
 -- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
 -- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
 WITH session AS MATERIALIZED (
-  SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL FOR SHARE
+  SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR SHARE
 ), found AS MATERIALIZED (
   SELECT gap.task_type, top.priority
     FROM unnest($9::text[], $10::smallint[], $11::smallint[]) AS gap (task_type, above, below)
@@ -101,3 +102,27 @@ WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
   RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS ended;
+
+-- name: strays
+-- Jobs of the session $1 that it does not know of, because the answer of their claim was lost, go back and cost no attempt; a job whose user
+-- asked to cancel it ends instead. Known are the jobs $2 at the fence $3[i], or at any where that is 0. Behind refuse_claims.
+-- Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+WITH RECURSIVE {lane}, stray AS MATERIALIZED (
+  SELECT t.id
+    FROM lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+   WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS k (id, fence)
+                      WHERE k.id = t.id AND (k.fence = t.fence OR k.fence = 0))
+), back AS (
+  UPDATE ONLY tickwright.scheduled_tasks t
+     SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
+   WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+  RETURNING 1
+), stopped AS (
+  DELETE FROM ONLY tickwright.scheduled_tasks t
+   WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  RETURNING t.*
+), kept AS (
+  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+)
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);

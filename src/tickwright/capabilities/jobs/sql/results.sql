@@ -21,19 +21,19 @@ SELECT {completed_with_result} FROM done t JOIN outcome o ON o.id = t.id;
 
 -- name: retry
 -- Failed attempts with attempts left go back after a wait by the database's clock; a job whose user asked to cancel
--- it ends instead. Fenced. Index: scheduled_tasks_pkey.
+-- it ends instead. Fenced, also by the job's own fence: said twice, it reaches no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT * FROM unnest($2::bigint[], $3::float8[], $4::text[], $5::text[]) AS u (id, wait_s, outcome, error)
+  SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::text[], $6::text[]) AS u (id, fence, wait_s, outcome, error)
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, error_message = o.error, updated_at = clock_timestamp(),
          retry_at = clock_timestamp() + make_interval(secs => o.wait_s), attempt_errors = {attempt}
     FROM outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
 ), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t
-   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled_after_error} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
@@ -73,16 +73,19 @@ INSERT INTO tickwright.{history} ({columns})
 SELECT {cancelled_unstarted} FROM over t JOIN outcome o ON o.id = t.id;
 
 -- name: release
--- Work that was not started goes back and costs no attempt; a job whose user asked to cancel it ends instead. Fenced.
--- Index: scheduled_tasks_pkey.
-WITH back AS (
+-- Work that was not started goes back and costs no attempt; a job whose user asked to cancel it ends instead.
+-- Fenced, also by the job's own fence: said twice, it reaches no later attempt. Index: scheduled_tasks_pkey.
+WITH outcome AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
+), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
-   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+    FROM outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
 ), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t
-   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
@@ -90,19 +93,19 @@ WITH back AS (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: release_with_error
--- The same for an attempt that had started: a shutdown interrupted it, or its endpoint is gone. Fenced.
--- Index: scheduled_tasks_pkey.
+-- The same for an attempt that had started: a shutdown interrupted it, or its endpoint is gone.
+-- Fenced, also by the job's own fence: said twice, it reaches no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT u.id, 'released' AS outcome, u.error FROM unnest($2::bigint[], $3::text[]) AS u (id, error)
+  SELECT u.id, u.fence, 'released' AS outcome, u.error FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS u (id, fence, error)
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(), attempt_errors = {attempt}
     FROM outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
 ), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t
-   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns})
@@ -112,19 +115,19 @@ SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: snooze
 -- The handler asked to be called again later; costs no attempt; a job whose user asked to cancel it ends instead.
--- Fenced. Index: scheduled_tasks_pkey.
+-- Fenced, also by the job's own fence: said twice, it reaches no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT * FROM unnest($2::bigint[], $3::float8[]) AS u (id, wait_s)
+  SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[]) AS u (id, fence, wait_s)
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp(),
          retry_at = clock_timestamp() + make_interval(secs => o.wait_s)
     FROM outcome o
-   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NULL
   RETURNING 1
 ), stopped AS (
-  DELETE FROM ONLY tickwright.scheduled_tasks t
-   WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+  DELETE FROM ONLY tickwright.scheduled_tasks t USING outcome o
+   WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1

@@ -1,8 +1,9 @@
 -- name: take
 -- Claim turns for session $1, the longest due first: at most $3[i] of partner $2[i], none before its second. Nobody
--- waits for anybody, and a session that was declared lost claims nothing. Index: poll_queue_waiting, workers_pkey.
+-- waits for anybody, and a session that was declared lost, or refuses claims of the number $4, claims nothing.
+-- Index: poll_queue_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR SHARE
 ), picked AS MATERIALIZED (
   SELECT q.seq
     FROM mine CROSS JOIN unnest($2::smallint[], $3::integer[]) AS room (partner_no, turns)
@@ -57,9 +58,9 @@ SELECT count(*) FROM back;
 
 -- name: strays
 -- Turns under our own token $1 that we do not know of ($2 are those that we do) are nobody's again: the claim was
--- committed, and its answer was lost. Young ones, below $3, are left. Index: poll_queue_taken.
+-- committed, and its answer was lost. Behind refuse_claims. Index: poll_queue_taken.
 WITH back AS (
   UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL
-   WHERE owner = $1 AND seq <> ALL ($2::bigint[]) AND taken_at < clock_timestamp() - $3::interval RETURNING 1
+   WHERE owner = $1 AND seq <> ALL ($2::bigint[]) RETURNING 1
 )
 SELECT count(*) FROM back;

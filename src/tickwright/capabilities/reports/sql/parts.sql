@@ -1,14 +1,17 @@
 -- name: claim_parts
 -- Take what is due of what this process can bring, as much as it has room for. $4 and $5: only this listener of this report,
--- due or not yet, because it was announced. Index: report_parts_due.
-WITH found AS (
+-- due or not yet, because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. Index: report_parts_due,
+-- workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR SHARE
+), found AS (
   SELECT c.report_id, c.listener
-    FROM unnest($2::text[], $3::integer[]) AS mine (served_by, room)
+    FROM mine CROSS JOIN unnest($2::text[], $3::integer[]) AS can (served_by, room)
    CROSS JOIN LATERAL (
      SELECT p.report_id, p.listener FROM tickwright.report_parts p
-      WHERE p.served_by = mine.served_by AND p.state = 'due'
+      WHERE p.served_by = can.served_by AND p.state = 'due'
         AND (p.due_at <= now() OR (p.attempts = 0 AND p.report_id = $4)) AND ($4::bigint IS NULL OR (p.report_id = $4 AND p.listener = $5))
-      ORDER BY p.due_at LIMIT mine.room FOR UPDATE SKIP LOCKED) AS c
+      ORDER BY p.due_at LIMIT can.room FOR UPDATE SKIP LOCKED) AS c
 )
 UPDATE tickwright.report_parts p
    SET state = 'running', owner = $1, fence = p.fence + 1, attempts = p.attempts + 1, began_at = clock_timestamp(), rows = 0, bytes = 0
@@ -85,13 +88,17 @@ UPDATE tickwright.report_parts
  WHERE owner = ANY ($1::bigint[]);
 
 -- name: stray_parts
--- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun and no attempt is counted.
--- Index: report_parts_owner.
-UPDATE tickwright.report_parts p
-   SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
- WHERE p.owner = $1
-   AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::text[]) AS u (report_id, listener)
-                    WHERE u.report_id = p.report_id AND u.listener = p.listener);
+-- What the ledger says is ours and we know nothing of: the answer to a claim was lost, so nothing was begun and no attempt is counted. Known
+-- is the listener $3[i] of the report $2[i] at the fence $4[i]. Behind refuse_claims. Index: report_parts_owner.
+WITH back AS (
+  UPDATE tickwright.report_parts p
+     SET state = 'due', owner = NULL, attempts = attempts - 1, due_at = clock_timestamp()
+   WHERE p.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::text[], $4::bigint[]) AS u (report_id, listener, fence)
+                      WHERE u.report_id = p.report_id AND u.listener = p.listener AND u.fence = p.fence)
+  RETURNING 1
+)
+SELECT count(*) FROM back;
 
 -- name: queries_on
 -- The listeners that are queries on one of these sources. Small: a row per type.

@@ -51,11 +51,15 @@ UPDATE tickwright.reports r
 RETURNING due.now;
 
 -- name: claim_steps
--- Take what is due and nobody's, oldest first. Index: reports_steps.
+-- Take what is due and nobody's, oldest first. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps,
+-- workers_pkey.
+WITH mine AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+)
 UPDATE tickwright.reports r
    SET owner = $1, fence = r.fence + 1, step_at = 'infinity'
  WHERE r.id = ANY (ARRAY(
-         SELECT c.id FROM tickwright.reports c WHERE c.step_at <= now() AND c.owner IS NULL
+         SELECT c.id FROM tickwright.reports c WHERE c.step_at <= now() AND c.owner IS NULL AND EXISTS (SELECT FROM mine)
           ORDER BY c.step_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING r.id, r.type, r.status, r.stage, r.epoch, r.fence, r.restarts, r.tries, r.checks, r.conditions::text, r.requester, r.feed::text,
           r.plan::text, r.deadline_at, r.notify, r.nonce, r.check_at <= clock_timestamp() AS check_due, r.deadline_at <= clock_timestamp() AS overdue,
@@ -178,8 +182,15 @@ SELECT 'alert:' || r.notify, 'report/' || r.id,
   FROM tickwright.reports r WHERE r.id = $1 AND r.notify IS NOT NULL;
 
 -- name: stray_steps
--- What the ledger says is ours and we know nothing of: an answer was lost on its way. Index: reports_owner.
-UPDATE tickwright.reports SET owner = NULL, step_at = least(step_at, clock_timestamp()) WHERE owner = $1 AND id <> ALL ($2::bigint[]);
+-- What the ledger says is ours and we know nothing of: an answer was lost on its way. Known is the report $2[i] at the fence $3[i].
+-- Behind refuse_claims. Index: reports_owner.
+WITH back AS (
+  UPDATE tickwright.reports r SET owner = NULL, step_at = least(step_at, clock_timestamp())
+   WHERE r.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence) WHERE u.id = r.id AND u.fence = r.fence)
+  RETURNING 1
+)
+SELECT count(*) FROM back;
 
 -- name: reclaim_steps
 -- In the transaction that declares their sessions lost: the next who looks takes the step again. Index: reports_owner.

@@ -1,0 +1,355 @@
+"""Claims whose answer was lost, or that reach the server late: their work is done once, and no try is counted.
+
+Jobs have their own file.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kit.answer_cuts import AnswerCuts, How
+from kit.batches import BatchWorld, Numbers
+from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
+from kit.engine import SHORT
+from kit.mutants import mutate
+from kit.redis_fanout import start_of
+from kit.report_faults import ask, functions, is_made
+from kit.reports import report_world
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.batch.chunks_store import ChunksStore
+from tickwright.capabilities.fanout import runs_store
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.polling import poll_queue
+from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.records_store import RecordsStore
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.fanout import Run, Start
+from tickwright.runtime.leases import Lease, Leases
+from tickwright.runtime.relay import LEASE, OutboxRelay
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.claim_gate import ClaimGate, Ticket
+from tickwright.store.outbox import Verdicts
+from tickwright.store.pool import AWAY, Connection, Pool, open_pool
+
+JOBS = "Take due rows of the given lanes"
+PARTS = "Take what is due of what this process can bring"
+STEPS = "Take what is due and nobody's"
+CHUNKS = "Take the first waiting chunk"
+EXECUTIONS = "Take one execution that is to be begun"
+RUNS = "Claim runs for the session"
+POLLS = "Claim turns for session"
+HOWS: tuple[How, ...] = ("unsent", "unheard", "late")
+RUN = Run("DE*ABC", "CDRS", 1_700_000_000 // 900 * 900, 1)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("word", [PARTS, STEPS], ids=["parts", "steps"])
+async def test_a_report_is_made_although_answers_of_its_claims_are_lost(
+    database_url: str, tmp_path: Path, word: str, how: How
+) -> None:
+    """G1: its parts are brought once each, as their first attempt, and the file is whole."""
+    asked: Counter[str] = Counter()
+
+    async def noted(name: str, _request: object) -> None:
+        asked[name] += 1
+
+    async with (
+        report_world(database_url, tmp_path) as world,
+        AnswerCuts(database_url) as cuts,
+        world.process(functions(noted), database_url=cuts.url),
+    ):
+        cuts.cut(word, how, times=2, rows_min=1)
+        report = await ask(world)
+        await eventually_async(lambda: cuts.made == 2, 60, what="two cuts")
+        row = await is_made(world, report)
+        await cuts.send_late()
+        parts = await world.pool.fetch("SELECT attempts, owner FROM tickwright.report_parts")
+    assert asked == {"lefts": 1, "rights": 1}
+    assert [tuple(part) for part in parts] == [(1, None)] * 2
+    assert row["owner"] is None
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("word", [CHUNKS, EXECUTIONS], ids=["chunks", "executions"])
+async def test_an_execution_ends_although_answers_of_its_claims_are_lost(
+    batches: BatchWorld, word: str, how: How
+) -> None:
+    """C2: every chunk is worked once, and neither a try nor a lost process is counted."""
+    work = Numbers()
+    async with AnswerCuts(batches.url) as cuts, await open_pool(cuts.url) as pool:
+        process = await batches.process(work, pool=pool)
+        cuts.cut(word, how, times=2, rows_min=1)
+        execution_id = await batches.start(await batches.put())
+        await eventually_async(lambda: cuts.made >= 1, 60, what="a cut")
+        row = await batches.over(execution_id)
+        await cuts.send_late()
+        await process.vanish()
+    chunks = await batches.pool.fetch("SELECT state, tries, lost FROM tickwright.execution_chunks")
+    assert (row["status"], row["tries"], row["lost"], row["actions"]) == ("FINISHED", 0, 0, 13)
+    assert {tuple(chunk) for chunk in chunks} == {("done", 0, 0)}
+    assert Counter(work.log) == {(execution_id, number): 1 for number in range(3)}
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_polls_are_made_although_answers_of_their_claims_are_lost(database_url: str, how: How) -> None:
+    """POL-1: each poll is made once."""
+    asked: Counter[int] = Counter()
+
+    async def answers(poll: Poll) -> Answer:
+        asked[poll.tracker_id] += 1
+        return Answer("moving")
+
+    async with (
+        AnswerCuts(database_url) as cuts,
+        await open_pool(database_url) as pool,
+        running_consumer(cuts.url, functions={"acme": answers}, terms=LONG),
+    ):
+        cuts.cut(POLLS, how, times=2, rows_min=1)
+        trackers = await seed(pool, 20)
+        await eventually_async(lambda: queue_empty(pool), 60)
+        await cuts.send_late()
+        assert await done_times(pool, trackers) == Counter(trackers.ids)
+    assert cuts.made
+    assert asked == Counter(trackers.ids)
+
+
+async def check_a_run_is_not_busy(database_url: str, how: How) -> None:
+    """The same process claims it at its next try, though its session lives on; what it has then is not given back."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0")
+        await session.open()
+        runs = LedgerRuns(pool, session)
+        cuts.cut(RUNS, how)
+        with pytest.raises(Unavailable):
+            await start_of(runs, RUN, session.token)
+        assert await start_of(runs, RUN, session.token) is Start.BEGUN
+        await cuts.send_late()
+        assert await start_of(runs, RUN, session.token) is Start.BUSY, "a run of its own was given back"
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_run_is_not_busy_because_the_answer_of_its_claim_was_lost(database_url: str, how: How) -> None:
+    """RUN-1, behind a lost answer, too."""
+    await check_a_run_is_not_busy(database_url, how)
+
+
+# ---------------------------------------------------------------------- what arrives late
+
+
+Claim = Callable[[Pool, Ticket], Awaitable[object]]
+Ready = Callable[[BatchWorld, Path], Awaitable[Claim]]
+SERVED = ["program:numbers"]
+
+
+async def _jobs(world: BatchWorld, _folder: Path) -> Claim:
+    await world.pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 't')")
+    plan, lanes = ClaimPlan(("t",), (5,), 5), [Lane("t", 0)]
+    horizon = timedelta(seconds=1)
+    return lambda pool, to: ClaimStore(pool).claim(ClaimRequest(to.owner, plan, lanes, horizon, number=to.number))
+
+
+async def _report(world: BatchWorld, folder: Path) -> None:
+    async with report_world(world.url, folder) as reports:
+        await ask(reports)
+    await world.pool.execute("UPDATE tickwright.reports SET step_at = now()")
+
+
+async def _parts(world: BatchWorld, folder: Path) -> Claim:
+    await _report(world, folder)
+    rooms = {"function:lefts": 5}
+    return lambda pool, to: PartsStore(pool).claim(to.owner, rooms, announced=(1, "lefts"), number=to.number)
+
+
+async def _steps(world: BatchWorld, folder: Path) -> Claim:
+    await _report(world, folder)
+    return lambda pool, to: RecordsStore(pool, Routes()).claim(to.owner, 5, number=to.number)
+
+
+async def _executions(world: BatchWorld, _folder: Path) -> Claim:
+    await world.start(await world.put())
+    return lambda pool, to: ChunksStore(pool).claim_execution(to.owner, SERVED, number=to.number)
+
+
+async def _chunks(world: BatchWorld, folder: Path) -> Claim:
+    await _executions(world, folder)
+    plan = await world.store.claim_execution(1, SERVED)
+    assert plan is not None
+    assert await world.store.end_plan(plan, 1, [chunk async for chunk in Numbers().plan(plan.run)])
+    return lambda pool, to: ChunksStore(pool).claim_chunk(to.owner, SERVED, number=to.number)
+
+
+async def _runs(_world: BatchWorld, _folder: Path) -> Claim:
+    said = [RUN.entity_code], [RUN.task_type], [RUN.window_s], [RUN.at_once]
+    return lambda pool, to: pool.fetch(runs_store._SQL["begin"], to.owner, *said, to.number)
+
+
+async def _polls(world: BatchWorld, _folder: Path) -> Claim:
+    trackers = await seed(world.pool, 5)
+    said = [trackers.partner_no], [5]
+    return lambda pool, to: pool.fetch(poll_queue._SQL["take"], to.owner, *said, to.number)
+
+
+KINDS: dict[str, tuple[Ready, str, str]] = {
+    "jobs": (_jobs, JOBS, "scheduled_tasks"),
+    "parts": (_parts, PARTS, "report_parts"),
+    "steps": (_steps, STEPS, "reports"),
+    "executions": (_executions, EXECUTIONS, "executions"),
+    "chunks": (_chunks, CHUNKS, "execution_chunks"),
+    "runs": (_runs, RUNS, "fanout_cursors"),
+    "polls": (_polls, POLLS, "poll_queue"),
+}
+
+
+async def check_a_late_claim_takes_nothing(world: BatchWorld, folder: Path, kind: str) -> None:
+    """CLG-1: what its process gave up takes nothing behind the release; the next claim does."""
+    ready, word, table = KINDS[kind]
+    claim = await ready(world, folder)
+    owned = f"SELECT count(*) FROM tickwright.{table} WHERE owner = $1"
+    async with AnswerCuts(world.url) as cuts, await open_pool(cuts.url) as pool:
+        session = WorkerSession(world.pool, name="test", roles=["worker"], version="0")
+        await session.open()
+        gate = ClaimGate(pool.acquire, session, kind, _nothing)
+        cuts.cut(word, "late")
+        with pytest.raises(AWAY):
+            async with gate.claiming() as ticket:
+                await claim(pool, ticket)
+        await gate.settle()
+        await cuts.send_late()
+        assert await world.pool.fetchval(owned, session.token) == 0, f"CLG-1 broken: {kind}"
+        async with gate.claiming() as ticket:
+            await claim(pool, ticket)
+        assert await world.pool.fetchval(owned, session.token) >= 1, f"nobody claims {kind} any more"
+
+
+async def _nothing(_connection: Connection, _owner: int) -> int:
+    return 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_late_claim_takes_nothing(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
+    """CLG-1."""
+    await check_a_late_claim_takes_nothing(batches, tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_suite_notices_claims_whose_number_is_not_looked_at(
+    batches: BatchWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A mutant of the guard: what is settled refuses nothing."""
+    mutate(monkeypatch, WorkerSession.next_claim_number, "self.claim_number += 1", "pass")
+    with pytest.raises(AssertionError, match="CLG-1 broken"):
+        await check_a_late_claim_takes_nothing(batches, tmp_path, kind)
+
+
+async def test_the_suite_notices_that_nothing_is_released(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant of the cure: what nobody knows of stays owned, and the run is busy for as long as its session lives."""
+    mutate(monkeypatch, ClaimGate._settle, "if not self.unsure:", "if self.unsure or not self.unsure:")
+    with pytest.raises(AssertionError):
+        await check_a_run_is_not_busy(database_url, "unheard")
+
+
+async def test_a_session_that_cannot_settle_does_not_leave(database_url: str) -> None:
+    """What it may own would be nobody's: it runs out instead, and whoever declares it lost gives that back."""
+    async with await open_pool(database_url) as pool:
+        session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+        await session.open()
+        token = session.token
+
+        async def fails(_connection: Connection, _owner: int) -> int:
+            raise ConnectionError("cut off")
+
+        gate = ClaimGate(pool.acquire, session, "test", fails)
+        gate.unsure = True
+        await session.stop()
+        assert await pool.fetchval("SELECT count(*) FROM tickwright.workers WHERE id = $1", token) == 1
+
+
+async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database_url: str) -> None:
+    """Also where there is no room for another claim, which would settle it."""
+    async with await open_pool(database_url) as pool:
+        session = WorkerSession(pool, name="test", roles=["worker"], version="0", terms=SHORT)
+        settled = list[int]()
+
+        async def notes(_connection: Connection, owner: int) -> int:
+            settled.append(owner)
+            return 1
+
+        gate = ClaimGate(pool.acquire, session, "test", notes)
+        await session.open()
+        gate.unsure = True
+        running = asyncio.create_task(session.run())
+        await eventually_async(lambda: settled == [session.token], 20)
+        await session.stop()
+        await running
+    assert not gate.unsure
+
+
+# ---------------------------------------------------------------------- leases and the outbox
+
+
+async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | None]:
+    """Return what somebody else gets behind a take that was cut, and then what the same process gets."""
+    async with (
+        AnswerCuts(database_url) as cuts,
+        await open_pool(cuts.url) as cut_pool,
+        await open_pool(database_url) as pool,
+    ):
+        mine, others = Leases(cut_pool, owner="a", terms=LONG), Leases(pool, owner="b", terms=LONG)
+        first = await mine.take("work")
+        assert first is not None
+        await first.release()
+        cuts.cut("Take a lease that nobody holds", how)
+        with pytest.raises(AWAY):
+            await mine.take("work")
+        theirs = await others.take("work") if how == "unheard" else None
+        again = await mine.take("work")
+        await cuts.send_late()
+        assert again is None or await again.renew(), "a late take took it away"
+        return theirs, again
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_lease_whose_take_was_not_heard_of_is_taken_again_at_once(database_url: str, how: How) -> None:
+    """LSE-3 for everybody else: only the process that took it knows that nobody works under it."""
+    theirs, again = await _retake(database_url, how)
+    assert theirs is None, "LSE-3 broken"
+    assert again is not None
+    assert again.fence == (3 if how == "unheard" else 2)
+
+
+async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: str) -> None:
+    """A second take whose answer was lost says nothing of the first, which was heard."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        leases = Leases(pool, owner="a", terms=LONG)
+        held = await leases.take("work")
+        assert held is not None
+        cuts.cut("Take a lease that nobody holds", "unheard")
+        with pytest.raises(AWAY):
+            await leases.take("work")
+        assert await leases.take("work") is None
+        assert await held.renew()
+
+
+async def test_a_verdict_that_is_written_twice_is_one_attempt(database_url: str) -> None:
+    """The answer of the commit was lost, and the relay writes it again."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        row_id = await pool.fetchval(
+            "INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:x', '{}') RETURNING id"
+        )
+        lease = await Leases(pool, owner="a", terms=LONG).take(LEASE)
+        assert lease is not None
+        relay = OutboxRelay(Leases(pool, owner="a"), {}, direct_url=None)
+        cuts.cut("Refused or unknown: the same row", "unheard")
+        verdicts = Verdicts(retried=[row_id], tries=[0], waits_s=[60.0], retry_errors=["no"])
+        await relay._mark(lease, verdicts)
+        assert cuts.made == 1
+        assert await pool.fetchval("SELECT attempts FROM tickwright.outbox WHERE id = $1", row_id) == 1
+        assert relay.counters.retried == 1

@@ -1,0 +1,172 @@
+"""Jobs whose claim or result was answered by a connection that broke: nothing hangs, and nothing counts twice."""
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from kit.answer_cuts import AnswerCuts, How
+from kit.engine import connect, policy, running_engine
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.claim_gate import ClaimGate
+from tickwright.store.pool import AWAY, Pool, open_pool
+
+CLAIM = "Take due rows of the given lanes"
+FILL = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)"
+STATES = "SELECT status, attempts, count(*) AS n FROM tickwright.scheduled_tasks GROUP BY 1, 2 ORDER BY 1, 2"
+ROW = "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1"
+CANCEL_FIRST = (
+    "UPDATE tickwright.scheduled_tasks SET status = 'cancelled' "
+    "WHERE id = (SELECT min(id) FROM ONLY tickwright.scheduled_tasks)"
+)
+LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+
+
+async def _states(connection: asyncpg.Connection) -> list[tuple[str, int, int]]:
+    return [tuple(row) for row in await connection.fetch(STATES)]
+
+
+async def _none_left(connection: asyncpg.Connection) -> bool:
+    return bool(await connection.fetchval(LIVE) == 0)
+
+
+@pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
+@pytest.mark.parametrize("kind", [{}, {"rate_per_s": 400.0}, {"concurrency": 7}], ids=["free", "rate", "limited"])
+async def test_a_claim_that_is_cut_costs_no_job_and_no_attempt(
+    database_url: str, how: How, kind: dict[str, Any]
+) -> None:
+    """J1: each job runs once as its first attempt, whatever became of the answers of its claims."""
+    runs: Counter[int] = Counter()
+
+    async def work(job: Job) -> None:
+        runs[job.id] += 1
+
+    other = await connect(database_url)
+    kinds = {"work": TaskType("work", "python:work", **kind)}
+    async with AnswerCuts(database_url) as cuts, running_engine(cuts.url, {"work": work}, kinds=kinds):
+        cuts.cut(CLAIM, how, times=3, rows_min=2)
+        await other.execute(FILL, 200, "work")
+        await eventually_async(lambda: cuts.made == 3, 60, what="three cuts")
+        await cuts.send_late()
+        await eventually_async(lambda: _none_left(other), 60, what="all jobs done")
+        states = await _states(other)
+    await other.close()
+    assert states == [("completed", 1, 200)]
+    assert len(runs) == 200
+    assert set(runs.values()) == {1}
+
+
+RESULTS = {
+    "complete": "Keep finished jobs in the day's history",
+    "result": "The same for jobs that returned something",
+    "retry": "Failed attempts with attempts left go back",
+    "fail": "The last attempt failed: the job becomes a dead letter",
+    "snooze": "The handler asked to be called again later",
+}
+
+
+@pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
+@pytest.mark.parametrize("name", RESULTS)
+async def test_a_result_that_is_cut_is_written_once(database_url: str, how: How, name: str) -> None:
+    """J1: what an attempt ended as counts once and for its own attempt, however often it had to be said."""
+    runs: Counter[int] = Counter()
+
+    async def work(job: Job) -> Any:
+        runs[job.id] += 1
+        first = runs[job.id] == 1
+        if name == "fail":
+            raise Fail("no luck")
+        if name == "retry" and first:
+            raise Retry("no luck")
+        if name == "snooze" and first:
+            raise Snooze(timedelta(milliseconds=50))
+        return {"runs": runs[job.id]} if name == "result" else None
+
+    other = await connect(database_url)
+    async with (
+        AnswerCuts(database_url) as cuts,
+        running_engine(cuts.url, {"work": work}, kinds={"work": policy("work")}) as engine,
+    ):
+        cuts.cut(RESULTS[name], how, times=3)
+        await other.execute(FILL, 60, "work")
+        await eventually_async(lambda: cuts.made >= 1, 60, what="a cut")
+        await eventually_async(lambda: _none_left(other), 60, what="all jobs over")
+        await cuts.send_late()
+        states, lost = await _states(other), engine.worker.lost_results
+    await other.close()
+    runs_each = 2 if name in {"retry", "snooze"} else 1
+    assert (set(runs.values()), len(runs), lost) == ({runs_each}, 60, 0)
+    attempts = 2 if name == "retry" else 1
+    assert states == [("failed" if name == "fail" else "completed", attempts, 60)]
+
+
+async def _claimable(pool: Pool, session: WorkerSession) -> ClaimRequest:
+    await pool.execute(FILL, 3, "t")
+    plan = ClaimPlan(("t",), (5,), 5)
+    return ClaimRequest(session.token, plan, [Lane("t", 0)], timedelta(milliseconds=200))
+
+
+async def test_a_result_that_arrives_late_does_not_reach_the_next_attempt(database_url: str) -> None:
+    """The first retry stays on its way; the second is heard and the job claimed again: the first one finds nothing."""
+    pool = await open_pool(database_url)
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as cut_pool:
+        session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+        await session.open()
+        request = await _claimable(pool, session)
+        [first, *_] = (await ClaimStore(pool).claim(request)).rows
+        said = "retry", session.token, [first[0]], [first[6]], [0.0], ["failed"], ["no luck"]
+        cuts.cut(RESULTS["retry"], "late")
+        with pytest.raises(AWAY):
+            await ClaimStore(cut_pool).write(*said)
+        assert await ClaimStore(pool).write(*said) == 1
+        [again] = (await ClaimStore(pool).claim(request)).rows
+        await cuts.send_late()
+        row = await pool.fetchrow(
+            "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1", again[0]
+        )
+        assert tuple(row) == ("processing", 2, 2)
+    await pool.close()
+
+
+async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str) -> None:
+    """J1: answers of claims and of results are lost again and again; each job is done, as its first attempt."""
+    runs: Counter[int] = Counter()
+
+    async def work(job: Job) -> None:
+        runs[job.id] += 1
+
+    other = await connect(database_url)
+    async with AnswerCuts(database_url) as cuts, running_engine(cuts.url, {"work": work}):
+        cuts.cut("tickwright.scheduled_tasks t", "unheard", times=70)
+        await other.execute(FILL, 5000, "work")
+        await eventually_async(lambda: cuts.made == 70, 240, what="seventy cuts")
+        await eventually_async(lambda: _none_left(other), 120, what="all jobs done")
+        states = await _states(other)
+    await other.close()
+    assert states == [("completed", 1, 5000)]
+    assert set(runs.values()) == {1}
+
+
+async def test_a_job_that_was_cancelled_under_a_lost_claim_ends_as_cancelled(database_url: str) -> None:
+    """Nobody knows of it, so nobody can stop it: its release does."""
+    pool = await open_pool(database_url)
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as cut_pool:
+        session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+        await session.open()
+        store, request = ClaimStore(cut_pool), await _claimable(pool, session)
+        gate = ClaimGate(
+            cut_pool.acquire, session, "jobs", lambda connection, token: store.strays(connection, token, [])
+        )
+        cuts.cut(CLAIM, "unheard")
+        with pytest.raises(AWAY):
+            async with gate.claiming():
+                await store.claim(request)
+        await pool.execute(CANCEL_FIRST)
+        await gate.settle()
+        assert await _states(pool) == [("cancelled", 1, 1), ("pending", 0, 2)]
+    await pool.close()
