@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kit.postgres import as_reader
 from kit.api import Answer, RunningApi, running_api
 from tickwright.batch.audience import Audiences
 from tickwright.domain.errors import Rejected
@@ -137,7 +138,7 @@ class CampaignApi:
 @asynccontextmanager
 async def campaign_api(url: str) -> AsyncIterator[CampaignApi]:
     """Run an API on the database ``url``, which is the source ``crm`` as well."""
-    sources = Sources({"crm": SourceTerms(url=url)}, lambda _: None)
+    sources = Sources({"crm": SourceTerms(url=as_reader(url))}, lambda _: None)
     try:
         async with running_api(url, audiences=Audiences(sources, None), allow_target=refuse_metadata) as api:
             await api.pool.execute(CLIENTS)
