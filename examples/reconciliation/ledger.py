@@ -56,16 +56,15 @@ async def run() -> None:
 async def main() -> None:
     """Make both tables, and reconcile them twice."""
     global ledger
-    async with app:
-        async with asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as ledger:
-            await ledger.execute(TABLES)
-            # the bank's own database in real life, read as a plain role: a superuser is refused
-            os.environ["BANK_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "bank_reader")
-            working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))
-            await run()
-            await run()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+    async with app, asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as ledger:
+        await ledger.execute(TABLES)
+        # the bank's own database in real life, read as a plain role: a superuser is refused
+        os.environ["BANK_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "bank_reader")
+        working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))
+        await run()
+        await run()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit.postgres import as_reader
 from kit.api import ADMIN
 from kit.campaigns import CLIENTS, LOAN, SIX_HOURS, CampaignApi
 from kit.cli import Said, environment, tickwright
+from kit.postgres import as_reader
 from tickwright.ports.caller import Role
 
 TOML = """

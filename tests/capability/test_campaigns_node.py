@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kit.postgres import as_reader
 from kit.campaigns import CLIENTS, LOAN
 from kit.nodes import running, settings_of
+from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations

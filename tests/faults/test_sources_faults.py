@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kit.postgres import as_reader
 from kit.ports import free_port
+from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from kit.tcp_proxy import TcpProxy
 from tickwright.capabilities.reports.spool import write_part
@@ -113,7 +113,9 @@ async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: Pos
 async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: PostgresServer, when: str) -> None:
     """Not more: neither the connection nor the cancel is waited for without end."""
     async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
-        sources = Sources({"shop": SourceTerms(url=as_reader(proxy.rewrite(pg_server.url)), connections_max=1)}, no_secrets)
+        sources = Sources(
+            {"shop": SourceTerms(url=as_reader(proxy.rewrite(pg_server.url)), connections_max=1)}, no_secrets
+        )
         source = sources.get("shop")
         if when != "connecting":
             await first_of(source, "SELECT 1")

@@ -71,7 +71,11 @@ class AudienceWorld:
 
     def __init__(self, kind: str, folder: Path, url: str, objects: ObjectStore) -> None:
         self.kind, self.folder, self.url, self.objects = kind, folder, url, objects
-        urls = {"postgresql": as_reader(url), "sqlite": f"sqlite://{folder}/shop.db", "duckdb": f"duckdb://{folder}/shop.duckdb"}
+        urls = {
+            "postgresql": as_reader(url),
+            "sqlite": f"sqlite://{folder}/shop.db",
+            "duckdb": f"duckdb://{folder}/shop.duckdb",
+        }
         self.sources = Sources({name: SourceTerms(url=where) for name, where in urls.items()}, lambda _: None)
         self.files = ObjectFiles(objects, folder)
         self.audiences = Audiences(self.sources, self.files)

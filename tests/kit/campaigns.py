@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kit.postgres import as_reader
 from kit.api import Answer, RunningApi, running_api
+from kit.postgres import as_reader
 from tickwright.batch.audience import Audiences
 from tickwright.domain.errors import Rejected
 from tickwright.sources.named import Sources, SourceTerms

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.postgres import as_reader
 from kit.audiences import DATABASES, NOW
+from kit.postgres import as_reader
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_terms import read_audience
 from tickwright.sources import Sources, SourceTerms

@@ -118,9 +118,7 @@ class Source(Protocol):
         """Whose SQL it speaks."""
         ...
 
-    def query(
-        self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
-    ) -> Any:
+    def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None) -> Any:
         """Return an asynchronous context manager that gives :class:`Rows`.
 
         ``sql`` is one query and nothing else, which the database itself decides. Where it was made around a query of an

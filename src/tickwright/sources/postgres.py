@@ -1,10 +1,11 @@
 """PostgreSQL as a source: one query in one transaction that cannot write.
 
 That it is one query PostgreSQL decides: it has to parse it behind ``DECLARE … CURSOR FOR``, where its grammar takes
-nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. libpq hands the rows
-over in pieces while the server still makes them: it is held back when we are slow, and its ``statement_timeout`` covers
-the whole of it. The cursor is only parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is
-enough.
+nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. The cursor is only
+parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is enough.
+
+libpq hands the rows over in pieces while the server still makes them: it is held back when we are slow, and its
+``statement_timeout`` covers the whole of it.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The databases of the example's users, on the embedded server beside ours.
 
-Their addresses, for a role that only reads, go into a TOML file, as a user's would; whoever has a TOML file of his own keeps it, and has no example
-of what needs sources.
+Their addresses, for a role that only reads, go into a TOML file, as a user's would; whoever has a TOML file of his own
+keeps it, and has no example of what needs sources.
 """
 
 import asyncio
