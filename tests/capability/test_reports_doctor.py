@@ -90,7 +90,7 @@ def test_a_role_that_is_too_powerful_for_a_source_is_named(env: dict[str, str]) 
     assert found["source plain"] == [("ok", "answers")]
     [(verdict, says)] = found["source root"]
     assert (verdict, "as the role postgres: it is a superuser" in says) == ("fail", True)
-    assert "CREATE ROLE reader" in says
+    assert "create role reader" in says
 
 
 async def test_who_is_expected_and_not_there_is_named(env: dict[str, str]) -> None:

@@ -174,8 +174,8 @@ def _check_role(name: str, powers: PGresult) -> None:
     role, found = (value.decode("utf-8", "replace") for value in (powers.get_value(0, at) or b"" for at in range(2)))
     text = (
         f"source {name} does not ask anything as the role {role}: it {found}, so its queries could run programs or "
-        "read and write files on the database's host; make a plain role (CREATE ROLE reader LOGIN PASSWORD '…'; GRANT "
-        f"SELECT ON … TO reader) and put it into the url of [sources.{name}]"
+        "read and write files on the database's host; make a plain role (create role reader login password '…'; grant "
+        f"select on … to reader) and put it into the url of [sources.{name}]"
     )
     raise Rejected("source_role_too_powerful", text, role=role)
 

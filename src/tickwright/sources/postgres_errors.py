@@ -10,7 +10,7 @@ from tickwright.domain.placeholders import Bound
 
 MESSAGE_CHARS_MAX = 1000
 _TIMEOUT = "57014"
-_ONE_QUERY = "a source answers one query: a single SELECT, VALUES or WITH that only reads"
+_ONE_QUERY = "a source answers one query: a single select, values or with that only reads"
 _UNTYPED = "write its type behind the name, as :name::text"
 _HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY, "0A000": _ONE_QUERY}
 _PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "XX", "25P")
