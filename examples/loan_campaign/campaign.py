@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncpg
 
 from tickwright import Job, Tickwright
+from tickwright.embedded import ensure_reader
 
 app = Tickwright(config=Path(__file__).with_name("tickwright.toml"))
 
@@ -65,14 +66,14 @@ async def offer() -> None:
 async def main() -> None:
     """Make the clients; run the roles that execute the campaign, release its actions, and do them."""
     global crm
-    async with app:
-        os.environ["CRM_URL"] = app.database.url  # another server in real life
-        async with asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as crm:
-            await crm.execute(CLIENTS)
-            working = asyncio.create_task(app.run_worker(roles=["scheduler", "campaign-consumer", "worker"]))
-            await offer()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+    async with app, asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as crm:
+        await crm.execute(CLIENTS)
+        # another server in real life, read as a plain role: a superuser is refused
+        os.environ["CRM_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "crm_reader")
+        working = asyncio.create_task(app.run_worker(roles=["scheduler", "campaign-consumer", "worker"]))
+        await offer()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg
 
 from tickwright import BatchChunk, Tickwright
+from tickwright.embedded import ensure_reader
 
 app = Tickwright(config=Path(__file__).with_name("tickwright.toml"))
 
@@ -55,15 +56,15 @@ async def run() -> None:
 async def main() -> None:
     """Make both tables, and reconcile them twice."""
     global ledger
-    async with app:
-        os.environ["BANK_URL"] = app.database.url  # the bank's own database in real life
-        async with asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as ledger:
-            await ledger.execute(TABLES)
-            working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))
-            await run()
-            await run()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+    async with app, asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as ledger:
+        await ledger.execute(TABLES)
+        # the bank's own database in real life, read as a plain role: a superuser is refused
+        os.environ["BANK_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "bank_reader")
+        working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))
+        await run()
+        await run()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import asyncpg
 
 from tickwright import Tickwright
+from tickwright.embedded import ensure_reader
 
 app = Tickwright(config=Path(__file__).with_name("tickwright.toml"))
 
@@ -84,8 +85,9 @@ async def main() -> None:
         os.environ["USERS_FILE"] = f"{folder}/users.sqlite"
         make_users(Path(os.environ["USERS_FILE"]))
         async with app:
-            os.environ["FUND_URL"] = app.database.url
             await make_withdrawals(app.database.url)
+            # a source is read as a plain role: a superuser is refused
+            os.environ["FUND_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "fund_reader")
             working = asyncio.create_task(app.run_worker(roles=["report-listener"]))
             await report("NL")
             working.cancel()

@@ -11,6 +11,7 @@ import pytest
 from kit.api import ADMIN
 from kit.campaigns import CLIENTS, LOAN, SIX_HOURS, CampaignApi
 from kit.cli import Said, environment, tickwright
+from kit.postgres import as_reader
 from tickwright.ports.caller import Role
 
 TOML = """
@@ -39,7 +40,7 @@ def env(database_url: str, tmp_path: Path) -> dict[str, str]:
     with psycopg.connect(database_url) as connection:
         connection.execute(CLIENTS.encode())
     config = tmp_path / "tickwright.toml"
-    config.write_text(f'[sources.crm]\nurl = "{database_url}"\n', encoding="utf-8")
+    config.write_text(f'[sources.crm]\nurl = "{as_reader(database_url)}"\n', encoding="utf-8")
     return environment(DATABASE_URL=database_url, CONFIG=str(config), HOME_FOLDER=str(tmp_path / "home"))
 
 

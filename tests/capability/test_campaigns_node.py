@@ -10,6 +10,7 @@ from typing import Any
 
 from kit.campaigns import CLIENTS, LOAN
 from kit.nodes import running, settings_of
+from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
@@ -71,7 +72,7 @@ class Program(Declarations):
 @asynccontextmanager
 async def working(url: str, folder: Path, program: Program, *roles: str) -> AsyncIterator[Node]:
     """Run a process's roles on a database with clients and their copies, for the length of the block."""
-    settings = settings_of(url, folder, f'[sources.crm]\nurl = "{url}"\n')
+    settings = settings_of(url, folder, f'[sources.crm]\nurl = "{as_reader(url)}"\n')
     async with running(settings, program, *roles) as node:
         program.pool = node.link.pool
         await node.link.pool.execute(CLIENTS)
@@ -135,7 +136,7 @@ async def test_what_a_process_has_not_it_leaves_to_others(database_url: str, tmp
     """A consumer without the program's batch takes campaigns, and waits with the rest for one that has it."""
     async with working(database_url, tmp_path, Program(), "scheduler") as node:
         made = await node.link.campaigns.running_programs.start("months.close", caller=ADMIN)
-    settings = settings_of(database_url, tmp_path, f'[sources.crm]\nurl = "{database_url}"\n')
+    settings = settings_of(database_url, tmp_path, f'[sources.crm]\nurl = "{as_reader(database_url)}"\n')
     async with running(settings, Declarations(), "campaign-consumer") as node:
         running_campaigns = node.link.campaigns.running_campaigns
         await node.link.campaigns.campaigns.create({**LOAN, "name": "loans"}, caller=ADMIN)

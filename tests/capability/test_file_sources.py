@@ -184,6 +184,93 @@ async def test_nothing_else_is_seen(sources: Sources, tmp_path: Path, kind: str,
     assert "hidden-word" not in refused.value.message
 
 
+ESCAPES = [
+    "SELECT 1 AS id) AS m JOIN (SELECT 2 AS b",
+    "SELECT 1 AS id) AS m --",
+    "SELECT 1 AS id /* /* */) AS m JOIN (SELECT 2 AS b -- */ */",
+    "SELECT ')' AS id, 1 AS [)]) AS m JOIN (SELECT 2 AS b",
+    "SELECT 1 AS id; SELECT 2",
+    "SELECT 1 AS id)",
+    "",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sql", ESCAPES)
+async def test_a_query_within_ours_cannot_leave_its_parentheses(sources: Sources, kind: str, sql: str) -> None:
+    """The database itself takes it as one query before it is put into another one: databases differ in comments."""
+    if "/* /*" in sql and kind != "sqlite":
+        sql = sql.replace("/* /* */", "/* */")
+    ours = f"SELECT count(*) FROM (\n{sql}\n) AS m"
+    with pytest.raises(Rejected):
+        async with sources.get(kind).query(ours, {}, timeout=MINUTE, within=sql):
+            pass
+    fine = "SELECT id FROM users -- )"
+    ours = f"SELECT count(*) FROM (\n{fine}\n) AS m"
+    async with sources.get(kind).query(ours, {}, timeout=MINUTE, within=fine) as rows:
+        assert [tuple(row) async for piece in rows for row in piece] == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT load_extension('{folder}/x.so')",
+        "SELECT writefile('{folder}/mine', 'x')",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT fts3_tokenizer('simple')",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM pragma_table_info('users')",
+        "DETACH main",
+        "ANALYZE",
+        "REINDEX",
+        "SAVEPOINT mine",
+        "CREATE VIRTUAL TABLE mine USING fts5(x)",
+        "EXPLAIN DELETE FROM users",
+        "WITH a AS (SELECT 1) DELETE FROM users RETURNING id",
+        "REPLACE INTO users VALUES (1, 'x', 1) RETURNING id",
+    ],
+)
+async def test_sqlite_gives_rows_of_its_own_file_only(sources: Sources, tmp_path: Path, sql: str) -> None:
+    """No other file, no code, no setting; nothing is written."""
+    before = contents(tmp_path)
+    with pytest.raises(Rejected) as refused:
+        await rows_of(sources.get("sqlite"), sql.format(folder=tmp_path))
+    assert refused.value.code == "source_refused"
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "files"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM enable_logging()",
+        "SELECT * FROM enable_profiling(save_location := '{folder}/mine')",
+        "SELECT * FROM query('ATTACH ''{folder}/mine.db''')",
+        "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''/etc/passwd'')'))",
+        "SELECT * FROM read_duckdb('{folder}/other.duckdb')",
+        "SELECT * FROM sniff_csv('/etc/passwd')",
+        "SELECT * FROM parquet_metadata('/etc/passwd')",
+        "SELECT * FROM which_secret('s3://x', 's3')",
+        "WITH a AS (INSERT INTO users VALUES (3, 'x', 1) RETURNING id) SELECT * FROM a",
+        "SET enable_external_access = true",
+        "RESET lock_configuration",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "CALL pragma_version()",
+        "EXPORT DATABASE '{folder}/mine'",
+        "CREATE PERSISTENT SECRET s (TYPE s3)",
+    ],
+)
+async def test_duckdb_gives_rows_of_what_is_declared_only(
+    sources: Sources, tmp_path: Path, kind: str, sql: str
+) -> None:
+    """No other file, no extension, no setting; nothing is written."""
+    before = contents(tmp_path)
+    with pytest.raises((Rejected, Unavailable)):
+        await rows_of(sources.get(kind), sql.format(folder=tmp_path))
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_slow_query_is_ended_by_its_timeout(sources: Sources, kind: str) -> None:
     """The place and the thread are free afterwards."""

@@ -4,7 +4,8 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tickwright.capabilities.reports.merging import MergeBounds, MergedFile, PartFile, feed, merge
 from tickwright.capabilities.reports.plan import Format
+from tickwright.capabilities.reports.spool import write_part
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 
@@ -196,8 +198,10 @@ def test_a_value_that_does_not_fit_names_listener_column_and_row(tmp_path: Path,
         ("TIMESTAMPTZ", "2026-01-01T02:00:00.5+02:00", "2026-01-01T00:00:00.500000Z"),
         ("TIMESTAMP", "2026-01-01 00:00:00", "2026-01-01T00:00:00.000000"), ("TIME", "10:00:00.5", "10:00:00.5"),
         ("TIMESTAMP_NS", "2026-01-01T00:00:00.123456789", "2026-01-01T00:00:00.123456789"),
-        ("INTERVAL", "-1 days", "'-1 day"), ("VARCHAR", "-5", "'-5"), ("VARCHAR", "a\u0000b", "ab"),
-        ("JSON", {"a": [1, "=x"]}, '{"a":[1,"=x"]}'), ("JSON", -5, "'-5"), ("BIGINT[]", [1, None], "[1,null]"),
+        ("INTERVAL", "-1 days", "'-1 day"),
+        ("VARCHAR", "-5", "-5"), ("VARCHAR", "-5-1", "'-5-1"), ("VARCHAR", "+5", "'+5"),
+        ("VARCHAR", "-5\n", "'-5\n"), ("VARCHAR", "a\u0000b", "ab"),
+        ("JSON", {"a": [1, "=x"]}, '{"a":[1,"=x"]}'), ("JSON", -5, "-5"), ("BIGINT[]", [1, None], "[1,null]"),
         ("STRUCT(a BIGINT)", {"a": 1}, '{"a":1}'), ("UUID", "6BA7B810-9dad-11d1-80b4-00c04fd430c8",
          "6ba7b810-9dad-11d1-80b4-00c04fd430c8"), ("BLOB", "=x", "3d78"),
     ],
@@ -206,6 +210,22 @@ def test_a_value_is_written_in_one_way(tmp_path: Path, kind: str, value: Any, wr
     """By its type: exact, in UTC, and safe."""
     rows = part(tmp_path, "users", {"v": kind, "n": "BIGINT"}, [{"v": value, "n": 1}])
     assert table(tmp_path, [rows], "SELECT * FROM users") == [["v", "n"], [written, "1"]]
+
+
+async def test_numbers_that_no_type_holds_stay_numbers_beside_texts_that_are_made_safe(tmp_path: Path) -> None:
+    """A decimal of more than 38 digits has its whole column come as text, its negative numbers too."""
+    wide = "-" + "1234567890" * 5 + ".25"
+
+    async def rows() -> AsyncIterator[dict[str, Any]]:
+        for amount, name in ((wide, "=1+1"), ("-5", "-5+cmd|' /C calc'!A0"), ("-0.50", "@x"), ("7", "-")):
+            yield {"amount": Decimal(amount), "name": name}
+
+    facts = await write_part(rows(), tmp_path / "users.ndjson", declared={})
+    assert dict(facts.columns)["amount"] == "VARCHAR"
+    users = PartFile("users", tmp_path / "users.ndjson", facts.columns)
+    _, *found = table(tmp_path, [users], "SELECT amount, name FROM users")
+    assert [row[0] for row in found] == [wide, "-5", "-0.50", "7"]
+    assert [row[1] for row in found] == ["'=1+1", "'-5+cmd|' /C calc'!A0", "'@x", "'-"]
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1', "[1]", "5", '{"id": 1, "id": 2}', '{"id": "\\ud800"}', "\x00"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kit.postgres import as_reader
 from tickwright.capabilities.reports.spool import write_part
 from tickwright.sources.named import Sources, SourceTerms
 from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, gathered, weight_bytes
@@ -39,7 +40,7 @@ async def of_a_function(_url: str, _folder: Path) -> AsyncIterator[Mapping[str, 
 
 def query(url: str, sql: str) -> Any:
     """Open a query on a source."""
-    source = Sources({"a": SourceTerms(url=url)}, lambda _: None).get("a")
+    source = Sources({"a": SourceTerms(url=as_reader(url))}, lambda _: None).get("a")
     return source.query(sql, {}, timeout=timedelta(minutes=4))
 
 

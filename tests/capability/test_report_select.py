@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from tickwright.capabilities.reports.duck import MergeBounds, open_duck
-from tickwright.capabilities.reports.merging import PartFile, check_select, merge
+from tickwright.capabilities.reports.merging import PartFile, check_select, feed, merge
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 
@@ -127,6 +127,9 @@ INSIDE = [
     "SELECT * FROM secret_of_the_program",
     "CREATE PERSISTENT SECRET s (TYPE s3)",
     "EXPORT DATABASE '{folder}/x'",
+    "SELECT * FROM enable_logging()",
+    "SELECT * FROM enable_profiling(save_location := '{folder}/x')",
+    "SELECT * FROM read_duckdb('{other}')",
 ]
 
 
@@ -146,6 +149,17 @@ def test_what_slips_through_the_first_fence_stops_at_the_second(tmp_path: Path, 
         with pytest.raises(duckdb.Error):
             connection.execute(sql.format(other=other, folder=tmp_path)).fetchall()
     assert names(tmp_path) == ["other.ndjson", "own"]
+
+
+@pytest.mark.parametrize("sql", REFUSED, ids=lambda sql: sql[:60])
+def test_a_feed_is_one_select_too(tmp_path: Path, sql: str) -> None:
+    """What becomes values for the next stage passes the same two fences when it is carried out."""
+    part = PartFile("users", tmp_path / "part.ndjson", (Column("id", "BIGINT"),))
+    part.path.touch()
+    with pytest.raises(Rejected) as caught:
+        feed([part], sql, folder=tmp_path)
+    assert caught.value.code == "invalid_sql"
+    assert names(tmp_path) == ["part.ndjson"]
 
 
 def test_a_merge_checks_its_sql_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from kit.cli import environment, tickwright
+from kit.postgres import as_reader
 
 CONFIG = """
 [sources.good]
@@ -76,6 +77,20 @@ def test_each_source_is_asked(env: dict[str, str]) -> None:
     assert found["source good"] == [("ok", "answers")]
     [(verdict, _)] = found["source away"]
     assert verdict == "fail"
+
+
+def test_a_role_that_is_too_powerful_for_a_source_is_named(env: dict[str, str]) -> None:
+    """With what makes it so, and what to do; no password is said."""
+    config = Path(env["CONFIG"])
+    url = env["DATABASE_URL"]
+    config.write_text(
+        f'{config.read_text()}\n[sources.root]\nurl = "{url}"\n[sources.plain]\nurl = "{as_reader(url)}"\n'
+    )
+    found = findings(**env)
+    assert found["source plain"] == [("ok", "answers")]
+    [(verdict, says)] = found["source root"]
+    assert (verdict, "as the role postgres: it is a superuser" in says) == ("fail", True)
+    assert "create role reader" in says
 
 
 async def test_who_is_expected_and_not_there_is_named(env: dict[str, str]) -> None:

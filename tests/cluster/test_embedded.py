@@ -16,7 +16,8 @@ from kit.embedded import Client, kill_clients, kill_server, postmaster_pid, serv
 from kit.processes import NOBODY, as_nobody, is_running, make_folder, unprivileged
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.embedded import EmbeddedServer, account, binaries, ensure_database
+from tickwright.embedded import EmbeddedServer, account, binaries, ensure_database, ensure_reader
+from tickwright.sources import Sources, SourceTerms
 
 SMALL = {"shared_buffers": "32MB", "max_connections": "20"}
 
@@ -55,6 +56,28 @@ async def test_both_drivers_accept_the_address(home: Path) -> None:
         assert shown == ["UTC", "on", "256MB"]
         with psycopg.connect(url) as again:
             assert again.execute("SELECT current_database()").fetchone() == ("tickwright",)
+
+
+async def test_a_reader_reads_the_tables_of_one_database_and_writes_none(home: Path) -> None:
+    """Through the socket and through TCP, made once or again; it is plain enough for a source."""
+    with EmbeddedServer(home, SMALL, tcp=True) as server:
+        ensure_database(server.dsn, "shop")
+        for url in (server.url("shop"), server.tcp_url("shop")):
+            owner = await asyncpg.connect(url)
+            await owner.execute("CREATE TABLE IF NOT EXISTS users (id int)")
+            await owner.close()
+            read = ensure_reader(url, "shop reader")
+            assert ensure_reader(url, "shop reader") == read
+            reader = await asyncpg.connect(read)
+            assert await reader.fetchval("SELECT current_user::text") == "shop reader"
+            assert await reader.fetch("SELECT * FROM users") == []
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute("INSERT INTO users VALUES (1)")
+            await reader.close()
+            sources = Sources({"shop": SourceTerms(url=read)}, lambda _: None)
+            async with sources.get("shop").query("SELECT 1", {}, timeout=timedelta(minutes=1)) as rows:
+                assert [tuple(row) async for piece in rows for row in piece] == [(1,)]
+            await sources.aclose()
 
 
 def test_three_racing_starts_share_one_server(home: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kit.ports import free_port
+from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from kit.tcp_proxy import TcpProxy
 from tickwright.capabilities.reports.spool import write_part
@@ -90,7 +91,7 @@ async def test_a_wrong_password_is_no_fault_of_the_query(pg_server: PostgresServ
 
 async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: PostgresServer, tmp_path: Path) -> None:
     """The part is brought again; the server's next life is found although connections were kept."""
-    sources = Sources({"shop": SourceTerms(url=mortal_postgres.url)}, no_secrets)
+    sources = Sources({"shop": SourceTerms(url=as_reader(mortal_postgres.url))}, no_secrets)
     source = sources.get("shop")
 
     async def killed() -> None:
@@ -112,7 +113,9 @@ async def test_a_server_killed_in_the_middle_leaves_no_file(mortal_postgres: Pos
 async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: PostgresServer, when: str) -> None:
     """Not more: neither the connection nor the cancel is waited for without end."""
     async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
-        sources = Sources({"shop": SourceTerms(url=proxy.rewrite(pg_server.url), connections_max=1)}, no_secrets)
+        sources = Sources(
+            {"shop": SourceTerms(url=as_reader(proxy.rewrite(pg_server.url)), connections_max=1)}, no_secrets
+        )
         source = sources.get("shop")
         if when != "connecting":
             await first_of(source, "SELECT 1")
@@ -131,7 +134,7 @@ async def test_a_server_that_falls_silent_costs_the_query_s_time(pg_server: Post
 
 async def test_an_operator_who_ends_the_session_costs_an_attempt(pg_server: PostgresServer, tmp_path: Path) -> None:
     """``pg_terminate_backend`` says nothing about the query."""
-    sources = Sources({"shop": SourceTerms(url=pg_server.url)}, no_secrets)
+    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
     source = sources.get("shop")
 
     async def ended() -> None:
@@ -147,7 +150,7 @@ async def test_an_operator_who_ends_the_session_costs_an_attempt(pg_server: Post
 
 async def test_a_cancelled_part_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
     """However far it was."""
-    sources = Sources({"shop": SourceTerms(url=pg_server.url)}, no_secrets)
+    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
     reached = asyncio.Event()
 
     def counted(count: int) -> None:
@@ -215,7 +218,7 @@ async def test_a_source_that_locks_out_is_tried_again(tmp_path: Path) -> None:
 
 async def test_a_refused_query_leaves_no_file(pg_server: PostgresServer, tmp_path: Path) -> None:
     """An error behind the first rows comes through as the server says it."""
-    sources = Sources({"shop": SourceTerms(url=pg_server.url)}, no_secrets)
+    sources = Sources({"shop": SourceTerms(url=as_reader(pg_server.url))}, no_secrets)
     with no_file_left(tmp_path), pytest.raises(Rejected, match="division by zero"):
         async with sources.get("shop").query(
             "SELECT 1 / (n - 90000) FROM (SELECT generate_series(1, 100000) AS n) AS q", {}, timeout=MINUTE
@@ -245,7 +248,7 @@ asyncio.run(main())
 
 async def test_a_large_part_takes_little_memory(pg_server: PostgresServer, tmp_path: Path) -> None:
     """200 MB go through a few pieces."""
-    command = [sys.executable, "-c", MEASURED, pg_server.url, str(tmp_path / "part")]
+    command = [sys.executable, "-c", MEASURED, as_reader(pg_server.url), str(tmp_path / "part")]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     rows, size, grown_mb = map(int, done.stdout.split())

@@ -1,16 +1,22 @@
 """Folders of processes on one disk: what a killed one left goes, what a living one has stays."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from kit.merges import merge_processes, merged
 from tickwright.batch.programs import BatchRegistry
+from tickwright.capabilities.reports.duck import MergeBounds
+from tickwright.capabilities.reports.merging import PartFile
+from tickwright.capabilities.reports.spool import write_part
 from tickwright.domain.errors import Unavailable
+from tickwright.ports.reports import Column
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool
 from tickwright.wiring.batches import open_executing
@@ -64,6 +70,29 @@ def test_a_process_that_ends_in_peace_takes_its_folder_along(tmp_path: Path) -> 
         process.communicate("")
         assert [path.name for path in tmp_path.iterdir()] == ["locks"]
         assert not any((tmp_path / "locks").iterdir())
+
+
+async def test_no_other_user_reads_what_is_under_way(tmp_path: Path) -> None:
+    """Folders are 0700 and files 0600, whatever the umask: those of a process, its parts, a merge's file."""
+    before = os.umask(0)
+    try:
+        with work_folder(tmp_path / "work") as folder:
+            part = folder / "part.ndjson"
+            await write_part(_rows(), part, declared={})
+            async with merge_processes() as merges:
+                await merged(
+                    merges, [PartFile("a", part, (Column("id", "BIGINT"),))], "SELECT id FROM a", folder, MergeBounds()
+                )
+            paths = list((tmp_path / "work").rglob("*"))
+            assert {"part.ndjson", "out.csv"} <= {path.name for path in paths}
+            for path in [tmp_path / "work", *paths]:
+                assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    finally:
+        os.umask(before)
+
+
+async def _rows() -> AsyncIterator[dict[str, int]]:
+    yield {"id": 1}
 
 
 async def test_the_folder_of_the_settings_goes_with_its_block(tmp_path: Path) -> None:

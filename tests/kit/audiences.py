@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import duckdb
 import psycopg
 
+from kit.postgres import as_reader
 from tickwright.adapters.objectstore import open_store
 from tickwright.batch.audience import Audiences, Found
 from tickwright.batch.audience_terms import AudienceTerms, read_audience
@@ -70,7 +71,11 @@ class AudienceWorld:
 
     def __init__(self, kind: str, folder: Path, url: str, objects: ObjectStore) -> None:
         self.kind, self.folder, self.url, self.objects = kind, folder, url, objects
-        urls = {"postgresql": url, "sqlite": f"sqlite://{folder}/shop.db", "duckdb": f"duckdb://{folder}/shop.duckdb"}
+        urls = {
+            "postgresql": as_reader(url),
+            "sqlite": f"sqlite://{folder}/shop.db",
+            "duckdb": f"duckdb://{folder}/shop.duckdb",
+        }
         self.sources = Sources({name: SourceTerms(url=where) for name, where in urls.items()}, lambda _: None)
         self.files = ObjectFiles(objects, folder)
         self.audiences = Audiences(self.sources, self.files)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from kit.api import Answer, RunningApi, running_api
+from kit.postgres import as_reader
 from tickwright.batch.audience import Audiences
 from tickwright.domain.errors import Rejected
 from tickwright.sources.named import Sources, SourceTerms
@@ -137,7 +138,7 @@ class CampaignApi:
 @asynccontextmanager
 async def campaign_api(url: str) -> AsyncIterator[CampaignApi]:
     """Run an API on the database ``url``, which is the source ``crm`` as well."""
-    sources = Sources({"crm": SourceTerms(url=url)}, lambda _: None)
+    sources = Sources({"crm": SourceTerms(url=as_reader(url))}, lambda _: None)
     try:
         async with running_api(url, audiences=Audiences(sources, None), allow_target=refuse_metadata) as api:
             await api.pool.execute(CLIENTS)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from kit.postgres import PostgresServer
+from kit.postgres import READER, PostgresServer
 from kit.processes import is_running, missing, spawn, unprivileged
 from kit.server_process import ServerProcess
 from kit.waiting import eventually
@@ -47,7 +47,7 @@ class PgBouncer(ServerProcess):
 
     def _write_configuration(self) -> Path:
         users = self.folder / "users.txt"
-        users.write_text(f'"postgres" "{self.server.password}"\n')
+        users.write_text("".join(f'"{role}" "{self.server.password}"\n' for role in ("postgres", READER)))
         file = self.folder / "pgbouncer.ini"
         file.write_text(
             f"[databases]\n* = host=127.0.0.1 port={self.server.port}\n"

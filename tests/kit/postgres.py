@@ -28,6 +28,8 @@ from kit.waiting import eventually
 from tickwright.domain.errors import Unavailable
 from tickwright.embedded.binaries import find_binaries
 
+READER = "reader"
+"""A plain role of every server here: it may read all tables, and has the superuser's password."""
 StopMode = Literal["smart", "fast", "immediate"]
 _SIGNALS: Mapping[StopMode, int] = {
     "smart": signal.SIGTERM,
@@ -58,6 +60,11 @@ def postgres_bin() -> Path:
         missing("PostgreSQL")
 
 
+def as_reader(url: str) -> str:
+    """Return the URL of a database of a :class:`PostgresServer`, for a source."""
+    return url.replace("//postgres:", f"//{READER}:", 1)
+
+
 class PostgresServer:
     """One server on a free loopback port; the superuser is ``postgres`` with a random password.
 
@@ -85,6 +92,10 @@ class PostgresServer:
         """Return the URL of the database ``name``."""
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{quote(name)}"
 
+    def reader_url(self, name: str) -> str:
+        """Return the URL of the database ``name`` for a source: a plain role that reads every table."""
+        return as_reader(self.database_url(name))
+
     @property
     def pid(self) -> int:
         """Process id of the postmaster."""
@@ -93,11 +104,14 @@ class PostgresServer:
 
     def start(self) -> None:
         """Return when the server accepts connections; recovery after a kill is waited for."""
-        if not (self.data / "PG_VERSION").exists():
+        is_new = not (self.data / "PG_VERSION").exists()
+        if is_new:
             self._initdb()
         options = [word for name, value in self._all_settings().items() for word in ("-c", f"{name}={value}")]
         self._child = spawn([*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options], self.log)
         eventually(self._accepts, 60, what=f"PostgreSQL accepts connections ({self.log})")
+        if is_new:
+            self._make_reader()
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server and reap it. Twice is harmless."""
@@ -146,6 +160,11 @@ class PostgresServer:
         """Run one statement as superuser in the ``postgres`` database."""
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
             connection.execute(statement)
+
+    def _make_reader(self) -> None:
+        role, secret = sql.Identifier(READER), sql.Literal(self.password)
+        self.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, secret))
+        self.execute(sql.SQL("GRANT pg_read_all_data TO {}").format(role))
 
     def _all_settings(self) -> Mapping[str, str]:
         place = {"port": str(self.port), "unix_socket_directories": str(self.folder)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.claims import open_owners
+from kit.postgres import as_reader
 from kit.roles import RoleProcess
 from kit.waiting import eventually_async
 from tickwright.adapters.objectstore import open_store
@@ -166,7 +167,7 @@ class ReportWorld:
         kept = objects or self.objects
         places = PartPlaces(parts, self.shared, kept, probe=probe)
         hearing = Hearing("report-hearing", self.url if hears else None, "tickwright_reports")
-        terms = {name: SourceTerms(url=url) for name, url in (sources or {}).items()}
+        terms = {name: SourceTerms(url=as_reader(url)) for name, url in (sources or {}).items()}
         opened = Sources(terms, (secrets or {}).get)
         bringers = Bringers(functions_of(functions), opened)
         folder = self.folder / "work"

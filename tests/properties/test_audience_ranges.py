@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.audiences import DATABASES, NOW
+from kit.postgres import as_reader
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_terms import read_audience
 from tickwright.sources import Sources, SourceTerms
@@ -44,7 +45,7 @@ def literal(key: str | int) -> str:
 
 async def ranges(url: str, keys: list[Any], rows: int) -> tuple[list[int], list[list[str]]]:
     """Return what was planned for each range, and who was in it."""
-    sources = Sources({"s": SourceTerms(url=url)}, lambda _: None)
+    sources = Sources({"s": SourceTerms(url=as_reader(url))}, lambda _: None)
     query = "\nUNION ALL ".join(f"SELECT {literal(key)} AS id" for key in keys)
     terms = read_audience({"source": "s", "query": query, "key": "id"})
     async with Audiences(sources, None).open(terms) as audience:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from tickwright.capabilities.campaigns.expressions import Expression, compile_expression
 from tickwright.ports.batches import Dialect, FieldType, Verdict
@@ -173,7 +174,7 @@ def question(made: Made, clients: Clients, dialect: Dialect) -> tuple[str, dict[
 
 async def answers(places: Mapping[Dialect, str], made: Made, clients: Clients) -> dict[Dialect, list[tuple[Any, ...]]]:
     """Ask each database."""
-    sources = Sources({name: SourceTerms(url=url) for name, url in places.items()}, lambda _: None)
+    sources = Sources({name: SourceTerms(url=as_reader(url)) for name, url in places.items()}, lambda _: None)
     told: dict[Dialect, list[tuple[Any, ...]]] = {}
     try:
         for dialect in places:

@@ -6,6 +6,7 @@ The truth is computed here by itself, in Python from the values; the file is Duc
 import csv
 import io
 import json
+import re
 import tempfile
 import unicodedata
 from collections.abc import Sequence
@@ -83,7 +84,8 @@ def safe(text: str) -> str:
     seen = [char for char in text if unicodedata.category(char) not in {"Cc", "Cf"} and not is_space(char)]
     danger = (seen and seen[0] in FORMULA) or text.startswith(("\t", "\r", "\n", "\0"))
     # a cell is dangerous by its first character that is seen, and only if nothing harmless stands before that
-    return ("'" if danger else "") + text.replace("\0", "")
+    is_number = re.fullmatch(r"-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", text) is not None
+    return ("'" if danger and not is_number else "") + text.replace("\0", "")
 
 
 def written(text: str) -> Cell:

@@ -216,7 +216,7 @@ class Audience:
 
     def _ask(self, asked: Statement, timeout: timedelta) -> contextlib.AbstractAsyncContextManager[Rows]:
         opened: contextlib.AbstractAsyncContextManager[Rows] = self._source.query(
-            asked.sql, asked.values, timeout=timeout
+            asked.sql, asked.values, timeout=timeout, within=self.terms.query
         )
         return opened
 

@@ -223,7 +223,7 @@ def campaign_world(ground: Ground, clients: int) -> Iterator[World]:
             connection.execute("VACUUM ANALYZE public.clients")
         ground.run(SQL["left"])
         config = ground.folder / "campaigns.toml"
-        config.write_text(f'[sources.clients]\nurl = "{url}"\n', encoding="utf-8")
+        config.write_text(f'[sources.clients]\nurl = "{ground.reader_url(url)}"\n', encoding="utf-8")
         environment = {
             "TICKWRIGHT_HOME": str(ground.folder / "campaigns-home"),
             "TICKWRIGHT_CONFIG": str(config),

@@ -128,7 +128,7 @@ def _site(ground: Ground) -> Site:
         "TICKWRIGHT_HOME": str(ground.folder / "screen-home"),
         "TICKWRIGHT_CONFIG": str(config),
         "TICKWRIGHT_LOG_LEVEL": "warning",
-        "BENCH_SOURCE": ground.url,
+        "BENCH_SOURCE": ground.reader_url(),
     }
     key = json.loads(ground.command("keys", "create", "bench", "--role", "admin", "--json"))["key"]
     return Site(ground, key, environment)

@@ -98,7 +98,7 @@ def _environment(ground: Ground, servers: Servers) -> dict[str, str]:
         "TICKWRIGHT_HOME": str(ground.folder / "reports-home"),
         "TICKWRIGHT_CONFIG": str(config),
         "TICKWRIGHT_LOG_LEVEL": "warning",
-        "BENCH_SOURCE": ground.url,
+        "BENCH_SOURCE": ground.reader_url(),
     }
 
 

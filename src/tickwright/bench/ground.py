@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from tickwright.embedded import EmbeddedServer
+from tickwright.embedded import EmbeddedServer, ensure_reader
 from tickwright.store.migrate import migrate
 from tickwright.store.queries import load
 
@@ -46,6 +46,7 @@ SHOWN = (
     "server_version",
 )
 DATABASE = f"tickwright_bench_{os.getpid()}"
+READER = "tickwright_bench_reader"
 LOOK_S = 0.02
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -146,6 +147,10 @@ class Ground:
             process.kill()
             process.wait()
         self.workers.clear()
+
+    def reader_url(self, url: str | None = None) -> str:
+        """Return the URL of the database, or of another one, for a source: a role that reads the tables of now."""
+        return ensure_reader(url or self.url, READER)
 
     def clear(self) -> None:
         """Empty the live and the finished jobs and the log."""

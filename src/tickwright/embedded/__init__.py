@@ -21,7 +21,7 @@ The one thing that a killed *last* client leaves behind is a running server: the
 joins it, and stops it when it is the last one out.
 """
 
-from tickwright.embedded.databases import ensure_database
+from tickwright.embedded.databases import ensure_database, ensure_reader
 from tickwright.embedded.server import EmbeddedServer
 
-__all__ = ["EmbeddedServer", "ensure_database"]
+__all__ = ["EmbeddedServer", "ensure_database", "ensure_reader"]

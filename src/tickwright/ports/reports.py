@@ -118,10 +118,12 @@ class Source(Protocol):
         """Whose SQL it speaks."""
         ...
 
-    def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta) -> Any:
+    def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None) -> Any:
         """Return an asynchronous context manager that gives :class:`Rows`.
 
-        ``sql`` names its values as ``:name``; they are bound, never written into it. ``Rejected`` for what this query
+        ``sql`` is one query and nothing else, which the database itself decides. Where it was made around a query of an
+        operator, that one is ``within``, and is one query by itself: it cannot close our parentheses. ``sql`` names its
+        values as ``:name``; they are bound, never written into it. ``Rejected`` for what this query
         can never do (``source_refused``, ``missing_value``), ``Unavailable`` (``source_unavailable``) for what may
         pass.
         """

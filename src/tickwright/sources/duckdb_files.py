@@ -58,15 +58,14 @@ class DuckdbReader:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._selected: list[Selected] = []
 
-    def open(self, sql: str, values: Mapping[str, Any]) -> tuple[Column, ...]:
+    def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
         """Begin the query and return its columns."""
         bound = bind(sql, values, "${}".format)
         given = [_as_parameter(value) for value in bound.values]
         try:
             connection = self._connect(sql)
-            statements = connection.extract_statements(bound.sql)
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise Rejected("source_refused", f"source {self._name} only reads; write a single query")
+            for text in (bound.sql, within or bound.sql):
+                self._check_one_query(connection, text)
             query = bound.sql.rstrip().rstrip(";")
             described = connection.execute(_Q["describe"].replace("{query}", query), given).description
             names = [f"c{number}" for number in range(len(described))]
@@ -79,6 +78,11 @@ class DuckdbReader:
         except duckdb.Error as error:
             raise self._said(error) from None
         return tuple(one.column for one in self._selected)
+
+    def _check_one_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise Rejected("source_refused", f"source {self._name} only reads; write a single query")
 
     def fetch(self) -> Sequence[Sequence[Any]]:
         """Return the next rows."""
@@ -113,6 +117,8 @@ class DuckdbReader:
             "temp_directory": self._spill.name,
             "autoload_known_extensions": False,
             "autoinstall_known_extensions": False,
+            "allow_community_extensions": False,
+            "python_enable_replacements": False,
         }
         connection = self._connection = duckdb.connect(":memory:", config=bounds)
         if self._is_folder:

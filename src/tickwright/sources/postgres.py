@@ -1,8 +1,11 @@
 """PostgreSQL as a source: one query in one transaction that cannot write.
 
+That it is one query PostgreSQL decides: it has to parse it behind ``DECLARE … CURSOR FOR``, where its grammar takes
+nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. The cursor is only
+parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is enough.
+
 libpq hands the rows over in pieces while the server still makes them: it is held back when we are slow, and its
-``statement_timeout`` covers the whole of it. No cursor is declared, so plans stay parallel and PgBouncer's transaction
-mode is enough.
+``statement_timeout`` covers the whole of it.
 """
 
 import contextlib
@@ -24,6 +27,9 @@ from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, weigh
 from tickwright.sources.postgres_connections import Connection, Connections, Talk, conninfo_of, wait_for
 from tickwright.sources.postgres_errors import refused
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
+from tickwright.store.queries import load
+
+_ONE_QUERY = load("tickwright.sources.sql", "postgres.sql")["one_query"].rpartition("\n")[2].removesuffix("{query}")
 
 
 class PostgresSource:
@@ -47,23 +53,31 @@ class PostgresSource:
         self._connections = Connections(conninfo_of(name, url), terms.connections_max)
 
     @contextlib.asynccontextmanager
-    async def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta) -> AsyncIterator["PostgresRows"]:
+    async def query(
+        self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
+    ) -> AsyncIterator["PostgresRows"]:
         """Run a query and give its rows while they come; leaving early ends it on the server.
 
         Args:
-            sql: One statement that gives rows.
+            sql: One query.
             values: For its placeholders: texts, numbers, booleans, dates, lists of them, ``None``.
             timeout: From now to the last row.
+            within: What in ``sql`` is an operator's, in parentheses of ours: one query by itself, so that it cannot
+                close them.
 
         Raises:
-            Rejected: ``source_refused`` with what PostgreSQL says, ``missing_value``, ``invalid_value``,
-                ``invalid_sql``. Permanent.
+            Rejected: ``source_refused`` with what PostgreSQL says, ``source_role_too_powerful``, ``missing_value``,
+                ``invalid_value``, ``invalid_sql``. Permanent.
             Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
         """
         bound = bind(sql, values, "${}".format)
         texts = [as_parameter(number, value) for number, value in enumerate(bound.values, 1)]
         talk = Talk(self.name, min(timeout, self._terms.statement_timeout), self._mask)
         async with self._connections.transaction(talk) as connection:
+            if within is None:
+                await _check_one_query(connection, talk, bound, sql)
+            else:
+                await _check_one_query(connection, talk, bind(within, values, "${}".format), within)
             rows = PostgresRows(connection, talk, bound, sql)
             await rows.open(texts)
             yield rows
@@ -71,6 +85,20 @@ class PostgresSource:
     async def aclose(self) -> None:
         """Close what is kept open between queries. Twice is harmless."""
         await self._connections.aclose()
+
+
+async def _check_one_query(connection: Connection, talk: Talk, bound: Bound, sql: str) -> None:
+    """Have PostgreSQL parse it where its grammar takes one query and nothing else; nothing is run.
+
+    Raises:
+        Rejected: ``source_refused``, with the place in ``sql``. Permanent.
+    """
+    pg = connection.pgconn
+    async with talk.in_time():
+        pg.send_prepare(b"", (_ONE_QUERY + bound.sql).encode(), _types(bound, len(bound.values)))
+        (result,) = await wait_for(pg, generators.execute(pg))
+    if result.status == ExecStatus.FATAL_ERROR:
+        raise refused(talk.name, result, bound, sql, talk.mask, ahead=len(_ONE_QUERY))
 
 
 def _types(bound: Bound, count: int) -> list[int]:

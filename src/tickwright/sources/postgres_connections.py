@@ -1,12 +1,13 @@
 """Connections of one PostgreSQL source: so many at once, each used by one query, kept for half a minute in between.
 
-A connection that was kept is tried by the statement that every query begins with; one that died meanwhile is replaced
-before the query is sent, so nothing is ever sent twice.
+A connection that was kept is tried by the statements that every query begins with; one that died meanwhile is replaced
+before the query is sent, so nothing is ever sent twice. The same statements ask what the role may do beside reading: a
+role that could run programs or read files of the server is refused before the query is sent.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,13 +16,14 @@ from psycopg import generators, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn
+from psycopg.pq.abc import PGconn, PGresult
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.sources.postgres_errors import lost
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "postgres.sql")
+BEGIN = f"{_Q['begin']};\n{_Q['powers']}"
 IDLE_S = 30.0
 KEPT_S = 3.0
 """How long a connection that was kept may take to say that it lives."""
@@ -99,6 +101,7 @@ class Connections:
         """Give a connection in a transaction that cannot write, with the terms of a query; leaving ends what runs.
 
         Raises:
+            Rejected: ``source_role_too_powerful``. Permanent until an operator gives the source another role.
             Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
         """
         async with talk.in_time():
@@ -156,20 +159,35 @@ async def _prepare(connection: Connection, talk: Talk) -> Connection:
     timeout_ms = max(1, talk.allowed // timedelta(milliseconds=1))
     try:
         async with talk.in_time():
-            await _say(connection, _Q["begin"].replace("{timeout_ms}", str(timeout_ms)))
+            results = await _say(connection, BEGIN.replace("{timeout_ms}", str(timeout_ms)))
+        _check_role(talk.name, results[-1])
     except BaseException:
         await connection.close()
         raise
     return connection
 
 
-async def _say(connection: Connection, sql: str) -> None:
+def _check_role(name: str, powers: PGresult) -> None:
+    """Refuse a role that could do more to the server than read: what is sent to it is an operator's SQL."""
+    if not powers.ntuples:
+        return
+    role, found = (value.decode("utf-8", "replace") for value in (powers.get_value(0, at) or b"" for at in range(2)))
+    text = (
+        f"source {name} does not ask anything as the role {role}: it {found}, so its queries could run programs or "
+        "read and write files on the database's host; make a plain role (create role reader login password '…'; grant "
+        f"select on … to reader) and put it into the url of [sources.{name}]"
+    )
+    raise Rejected("source_role_too_powerful", text, role=role)
+
+
+async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
     """Run statements of our own; unlike the driver's way, a silent server costs no longer than the caller waits."""
     connection.pgconn.send_query(sql.encode())
     results = await wait_for(connection.pgconn, generators.execute(connection.pgconn))
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
             raise psycopg.OperationalError(result.error_message.decode("utf-8", "replace"))
+    return results
 
 
 async def wait_for(pg: PGconn, talking: PQGen[_T]) -> _T:

@@ -22,9 +22,16 @@ from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms, path_of
 from tickwright.sources.pieces import gathered
 from tickwright.sources.threaded import ThreadedSource
+from tickwright.store.queries import load
 
 BUSY_S = 5.0
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_FUNCTIONS_REFUSED = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlite_log"}
+"""Functions that read or write files or load code, where a build of SQLite has them."""
+_QUERY_ONLY, _EXPLAIN = (
+    load("tickwright.sources.sql", "sqlite.sql")[name].rpartition("\n")[2].removesuffix("{query}")
+    for name in ("query_only", "explain")
+)
 _PASSING = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -58,7 +65,7 @@ class SqliteReader:
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
 
-    def open(self, sql: str, values: Mapping[str, Any]) -> tuple[Column, ...]:
+    def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
         """Begin the query and return its columns."""
         bound = bind(sql, values, "?{}".format)
         given = tuple(map(_as_parameter, bound.values))
@@ -70,7 +77,11 @@ class SqliteReader:
                 check_same_thread=False,
                 isolation_level=None,
             )
+            self._connection.execute(_QUERY_ONLY)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             self._connection.set_authorizer(_authorize)
+            if within is not None:
+                self._connection.execute(_EXPLAIN + within).close()  # parsed, not run
             self._cursor = self._connection.execute(bound.sql, given)
         except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
             raise self._said(error) from None
@@ -105,9 +116,11 @@ class SqliteReader:
         return Rejected("source_refused", f"source {self._name} refuses the query: {str(error)[:1000]}")
 
 
-def _authorize(action: int, what: str | None, *_more: Any) -> int:
+def _authorize(action: int, what: str | None, name: str | None, *_more: Any) -> int:
     """Allow reading; table functions such as ``json_each`` describe themselves by what looks like an update."""
     describes = action == sqlite3.SQLITE_UPDATE and what == "sqlite_master"
+    if action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _FUNCTIONS_REFUSED:
+        return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK if describes or action in _ALLOWED else sqlite3.SQLITE_DENY
 
 

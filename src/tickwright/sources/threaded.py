@@ -24,8 +24,8 @@ class Reader(Protocol):
     Errors are ``Rejected`` or ``Unavailable`` as :class:`tickwright.ports.reports.Source` says.
     """
 
-    def open(self, sql: str, values: Mapping[str, Any]) -> tuple[Column, ...]:
-        """Begin the query and return its columns."""
+    def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
+        """Begin the query and return its columns; ``within`` as in :meth:`ThreadedSource.query`."""
         ...
 
     def fetch(self) -> Sequence[Sequence[Any]]:
@@ -57,8 +57,13 @@ class ThreadedSource:
         self._threads = ThreadPoolExecutor(terms.connections_max, thread_name_prefix=f"source-{name}")
 
     @contextlib.asynccontextmanager
-    async def query(self, sql: str, values: Mapping[str, Any], *, timeout: timedelta) -> AsyncIterator["ThreadedRows"]:
+    async def query(
+        self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
+    ) -> AsyncIterator["ThreadedRows"]:
         """Run a query and give its rows while they come; leaving early ends it.
+
+        ``within`` is what in ``sql`` is an operator's, in parentheses of ours: one query by itself, so that it cannot
+        close them.
 
         Raises:
             Rejected: ``source_refused`` with what the library says, ``missing_value``, ``invalid_sql``. Permanent.
@@ -69,7 +74,7 @@ class ThreadedSource:
         async with rows.in_time():
             await self._places.acquire()
         try:
-            await rows.open(sql, values)
+            await rows.open(sql, values, within)
             yield rows
         finally:
             try:
@@ -99,9 +104,9 @@ class ThreadedRows:
         except TimeoutError:
             raise Unavailable("source_timeout", f"source {self._name} did not finish the query in time") from None
 
-    async def open(self, sql: str, values: Mapping[str, Any]) -> None:
+    async def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> None:
         """Begin the query."""
-        self.columns = await self._call(lambda: self._reader.open(sql, values))
+        self.columns = await self._call(lambda: self._reader.open(sql, values, within))
 
     async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         """Give the rows piece by piece."""

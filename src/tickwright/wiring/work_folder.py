@@ -2,6 +2,7 @@
 
 Its name is random, because processes that share a disk may have equal process ids, and it belongs to whoever holds the
 lock of that name. So what a killed process left is known by anybody, without a clock, and what lives is left alone.
+No other user of the machine reads it.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from tickwright.adapters.objectstore.incoming import incoming, sweep
+from tickwright.adapters.objectstore.incoming import PRIVATE_FOLDER, incoming, sweep
 from tickwright.domain.errors import Unavailable
 from tickwright.wiring.settings import Settings
 
@@ -30,12 +31,13 @@ def work_folder(place: Path) -> Iterator[Path]:
         OSError: It cannot be made. Retry when there is room, or permission.
     """
     locks = place / LOCKS
-    locks.mkdir(parents=True, exist_ok=True)
+    place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    locks.mkdir(PRIVATE_FOLDER, exist_ok=True)
     sweep(locks)
     with incoming(locks) as lock:
         _remove_dead(place, locks)
         folder = place / lock.path.name
-        folder.mkdir()
+        folder.mkdir(PRIVATE_FOLDER)
         try:
             yield folder
         finally:

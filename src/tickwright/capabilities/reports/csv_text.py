@@ -9,8 +9,10 @@
     list, struct, map, JSON   JSON text                            null        nothing; an empty text is ""
 
 A cell that is not a number and begins like a formula gets a leading apostrophe: ``= + - @``, their full-width forms,
-also behind white space and characters that are not seen; TAB, CR, LF and NUL at the beginning as well. NUL itself is
-left out. Quotes stand around what has a comma, a quote, CR or LF, or white space at an end, and around nothing else.
+also behind white space and characters that are not seen; TAB, CR, LF and NUL at the beginning as well. A text that is a
+negative number and nothing else is a number: what no type of DuckDB holds, such as a decimal of more than 38 digits, is
+a text here. NUL itself is left out. Quotes stand around what has a comma, a quote, CR or LF, or white space at an end,
+and around nothing else.
 
 In a file of one column null is written as ``""`` too: an empty line would be no row for most who read it.
 
@@ -28,6 +30,7 @@ from tickwright.ports.reports import Column
 _UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
 _FORMULA = r"=+\-@＝＋－＠"
 _DANGER = rf"^{_UNSEEN}*[{_FORMULA}]|^[\t\r\n\x00]"
+_NUMBER = r"^-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 _QUOTE = r'[",\r\n]|^[\s\v\p{Z}]|[\s\v\p{Z}]$|^$'
 _ODD = rf'[",\r\n\x00]|^[\p{{Z}}\p{{Cc}}\p{{Cf}}{_FORMULA}\s]|[\s\v\p{{Z}}]$|^$'
 """What has to be looked at twice; the most cells have none of it."""
@@ -97,7 +100,8 @@ def csv_cell(value: str, type_name: str) -> str:
             return text
         case Kind.DATE | Kind.INSTANT | Kind.LOCAL | Kind.NANOSECONDS:  # before Christ, or -infinity
             return f"CASE WHEN starts_with({text}, '-') THEN '''' || {text} ELSE {text} END"
-    safe = f"replace(CASE WHEN {_has(text, _DANGER)} THEN '''' || {text} ELSE {text} END, chr(0), '')"
+    danger = f"{_has(text, _DANGER)} AND NOT {_has(text, _NUMBER)}"
+    safe = f"replace(CASE WHEN {danger} THEN '''' || {text} ELSE {text} END, chr(0), '')"
     whole = f"CASE WHEN {_has(safe, _QUOTE)} THEN '\"' || replace({safe}, '\"', '\"\"') || '\"' ELSE {safe} END"
     return f"CASE WHEN {_has(text, _ODD)} THEN {whole} ELSE {text} END"
 

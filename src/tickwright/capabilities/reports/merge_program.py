@@ -98,6 +98,7 @@ def _confine(parent: int) -> None:
     """Give up what a merge does not need, before anything of a stranger's is read."""
     for one in (signal.SIGINT, signal.SIGTERM):  # they are for the parent, which lets merges end
         signal.signal(one, signal.SIG_IGN)
+    os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

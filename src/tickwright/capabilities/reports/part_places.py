@@ -7,6 +7,7 @@ told afterwards. When an earlier attempt got as far as the mark, its rows count 
 
 import asyncio
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ import structlog
 
 from tickwright.capabilities.reports.parts_store import Kept, PartsStore, columns_from
 from tickwright.capabilities.reports.plan import Plan
+from tickwright.capabilities.reports.spool import private_file
 from tickwright.capabilities.reports.steps import Part
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.ids import random_token
@@ -131,12 +133,12 @@ class PartPlaces:
         if part.place == "object":
             await self._fetch_object(key, part, path)
         elif part.place == "redis":
-            await asyncio.to_thread(path.write_bytes, _as_lines(await self._hashed(key)))
+            await asyncio.to_thread(_write, path, _as_lines(await self._hashed(key)))
         else:
             data = await self._store.data(key)
             if data is None:
                 raise LostPartError(f"{key.listener}: its rows are not in PostgreSQL any more")
-            await asyncio.to_thread(path.write_bytes, data)
+            await asyncio.to_thread(_write, path, data)
         if await asyncio.to_thread(_checksum, path) != part.checksum:
             raise LostPartError(f"{key.listener}: its rows are not what they were")
 
@@ -200,6 +202,11 @@ def life(plan: Plan) -> timedelta:
 
 def _as_array(lines: bytes) -> bytes:
     return b"[" + b",".join(line for line in lines.split(b"\n") if line) + b"]"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with private_file(path, os.O_TRUNC) as file:
+        file.write(data)
 
 
 def _as_lines(array: bytes) -> bytes:

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -26,6 +27,7 @@ BYTES_MAX = 16 * 2**30
 PIECE_CELLS = 10_000
 PIECE_ROWS_MAX = 1_000
 PIECE_BYTES = 2**21
+PRIVATE_FILE = 0o600
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 Progress = Callable[[int], None]
 
@@ -200,7 +202,7 @@ class _PartFile:
     def _write(self, rows: Sequence[Sequence[Any]]) -> None:
         try:
             if self._file is None:
-                self._file = self._path.open("xb")
+                self._file = private_file(self._path)
             start = 0
             while start < len(rows):
                 start = self._write_some(rows, start)
@@ -244,7 +246,7 @@ class _PartFile:
     def _close(self) -> None:
         try:
             if self._file is None:
-                self._file = self._path.open("xb")
+                self._file = private_file(self._path)
             self._file.close()
         except OSError as error:
             raise _disk(error) from error
@@ -254,6 +256,11 @@ class _PartFile:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._path.unlink(missing_ok=True)
+
+
+def private_file(path: Path, flags: int = os.O_EXCL) -> BinaryIO:
+    """Open a file for rows, which no other user of the machine reads; by default it must not be there yet."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE), "wb")
 
 
 def _disk(error: OSError) -> Unavailable:

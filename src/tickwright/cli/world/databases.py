@@ -1,7 +1,7 @@
 """The databases of the example's users, on the embedded server beside ours.
 
-Their addresses go into a TOML file, as a user's would; whoever has a TOML file of his own keeps it, and has no example
-of what needs sources.
+Their addresses, for a role that only reads, go into a TOML file, as a user's would; whoever has a TOML file of his own
+keeps it, and has no example of what needs sources.
 """
 
 import asyncio
@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager
 from tickwright.cli.world.loans import SOURCE as CRM
 from tickwright.cli.world.loans import Loans, make_clients
 from tickwright.cli.world.withdrawals import make_withdrawals, report_words
-from tickwright.embedded import ensure_database
+from tickwright.embedded import ensure_database, ensure_reader
 from tickwright.wiring.settings import Settings
 
 FILE = "example.toml"
 USERS, FUND = "example_users", "example_fund"
+READER = "example_reader"
+"""The plain role as which reports and campaigns read them; no source is asked as a superuser."""
 
 
 @asynccontextmanager
@@ -33,7 +35,8 @@ async def open_databases(
         return
     urls = {name: await asyncio.to_thread(ensure_database, database_url, name) for name in (USERS, FUND, CRM)}
     await asyncio.gather(make_withdrawals(urls[USERS], urls[FUND]), make_clients(urls[CRM]))
-    lines = [f"[sources.{name}]\nurl = {json.dumps(url)}\n" for name, url in urls.items()]
+    read = {name: await asyncio.to_thread(ensure_reader, url, READER) for name, url in urls.items()}
+    lines = [f"[sources.{name}]\nurl = {json.dumps(url)}\n" for name, url in read.items()]
     text = "# Written by tickwright up for its example, again with each start.\n\n" + "\n".join(lines)
     path = settings.home_folder / FILE
     await asyncio.to_thread(path.write_text, f"{text}\n{report_words(USERS, FUND)}", encoding="utf-8")

@@ -20,7 +20,7 @@ CREATE TEMP VIEW {name} AS FROM read_parquet({path})
 
 -- name: lock
 -- Instants in UTC; nothing beyond {folders}, nothing of the program's variables, and no way back.
-SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET allowed_directories = {folders};
+SET TimeZone = 'UTC'; SET allowed_directories = {folders};
 SET enable_external_access = false; SET lock_configuration = true
 
 -- name: describe
