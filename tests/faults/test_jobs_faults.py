@@ -13,10 +13,17 @@ from kit.engine import SHORT, WorkerProcess, connect, insert, job_row, read_even
 from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane
 from tickwright.domain.leases import LeaseTerms
 from tickwright.store.migrate import migrate
 
+LOST_SESSION = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "VALUES (nextval('tickwright.fence_seq'), 'lost', '{worker}', '0', clock_timestamp() + interval '1 second') "
+    "RETURNING id"
+)
+IS_LOST = "SELECT lost_at IS NOT NULL FROM tickwright.workers WHERE id = $1"
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
 
@@ -100,6 +107,46 @@ async def test_a_job_that_kills_its_worker_ends_after_its_attempts(database_url:
     assert [event.attempt for event in starts] == [1, 2]
 
 
+async def test_a_last_attempt_that_was_never_begun_is_not_the_last(database_url: str) -> None:
+    """J4, the other side: claimed, and its worker lost before it began: it goes back, uncounted, and runs."""
+    runs: list[int] = []
+
+    async def work(job: Job) -> None:
+        runs.append(job.attempt)
+
+    async with running_engine(database_url, {"other": work}) as engine:
+        job_id = await engine.insert("work", max_attempts=1)
+        token = await engine.pool.fetchval(LOST_SESSION)
+        request = ClaimRequest(token, ClaimPlan(("work",), (5,), 5), [Lane("work", 0)], timedelta(milliseconds=200))
+        assert len((await ClaimStore(engine.pool).claim(request)).rows) == 1
+        await eventually_async(lambda: engine.pool.fetchval(IS_LOST, token), 20)
+        row = await engine.until(job_id, "pending")
+        assert (row["attempts"], row["fence"], row["error_message"]) == (0, 1, None)
+    async with running_engine(database_url, {"work": work}) as engine:
+        row = await engine.until(job_id, "completed")
+    assert (row["attempts"], runs) == (1, [1])
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+async def test_a_last_attempt_that_kills_its_worker_is_the_last(
+    database_url: str, tmp_path: Path, max_attempts: int
+) -> None:
+    """J4: it was begun, so it counts, though it is the only one."""
+    connection = await connect(database_url)
+    workers = [WorkerProcess(database_url, tmp_path / "0.log", lease_s=1)]
+    await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM tickwright.task_types"), 20)
+    job_id = await insert(connection, "poison", max_attempts=max_attempts)
+    for number in range(1, max_attempts + 1):
+        await eventually_async(lambda: workers[-1].process.poll() is not None, 20)
+        workers.append(WorkerProcess(database_url, tmp_path / f"{number}.log", lease_s=1))
+    row = await eventually_async(lambda: _final(connection, job_id), 20)
+    workers[-1].stop()
+    await connection.close()
+    starts = [event for log in range(max_attempts + 1) for event in read_events(tmp_path / f"{log}.log")]
+    assert (row["status"], row["attempts"]) == ("failed", max_attempts)
+    assert [event.attempt for event in starts] == [*range(1, max_attempts + 1)]
+
+
 @pytest.mark.parametrize("mode", ["immediate", "kill9"])
 async def test_a_database_crash_loses_no_job(tmp_path: Path, mode: str) -> None:
     """A crash of PostgreSQL under load: what was acknowledged is there, and every job ends."""
@@ -177,9 +224,6 @@ async def test_results_that_cannot_be_written_wait_for_the_database(
 
 async def test_a_lost_session_never_claims_again(database_url: str) -> None:
     """A claim under a token that was declared lost takes nothing."""
-    from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
-    from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-
     async with running_engine(database_url, {}, terms=SHORT) as engine:
         await insert(engine.pool, "elsewhere")
         token = await engine.pool.fetchval(

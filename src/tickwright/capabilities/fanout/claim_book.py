@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from tickwright.capabilities.fanout.joined import Joined
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Begun, Ended, Run, Start
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.joined import Joined
 
 RENEW_S = 3.0
 LOOK_S = 1.0

@@ -114,6 +114,11 @@ class ClaimStore:
         returned, ended = await self.reclaim(connection, tokens)
         _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
+    async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> set[int]:
+        """Write that these last attempts begin; return those that are still held."""
+        rows = await self._pool.fetch(_CLAIMS["begin_last"], token, list(ids), list(fences))
+        return {row[0] for row in rows}
+
     async def strays(self, connection: Connection, token: int, known: Sequence[tuple[int, int]]) -> int:
         """Give back what ``token`` owns beside the ``(id, fence)`` that are known; a fence of 0 stands for any."""
         history = await connection.fetchval(_HISTORY)

@@ -1,6 +1,6 @@
 """What attempts end as becomes what is written: done, again after a wait, given up, cancelled, given back."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed
 from tickwright.capabilities.jobs.settler import Settler
@@ -17,10 +17,19 @@ class Endings:
         settler: Writes.
         gone: Called with a job whose endpoint is gone for good, and why; gives it back when its type waits.
         freed: Called when a place of a limited type is free again.
+        begins: Says whether a last attempt may begin.
     """
 
-    def __init__(self, settler: Settler, *, gone: Callable[[Job, str], None], freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settler: Settler,
+        *,
+        gone: Callable[[Job, str], None],
+        freed: Callable[[], None],
+        begins: Callable[[Job], Awaitable[bool]],
+    ) -> None:
         self._settler = settler
+        self.begins = begins
         self._gone = gone
         self._freed = freed
 

@@ -93,9 +93,11 @@ def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if holder is None or facts["worker_lost_at"] is not None or until < facts["now"]:
         yield Reason("lease_expired", f"{who} lost its lease; another one takes the job back")
         return
+    began = facts["started_at"]
+    since = "not begun yet" if began is None else f"since {instant_text(began)}"
     yield Reason(
         "held",
-        f"held by worker {holder} (session {facts['owner']}) since {instant_text(facts['started_at'])}, attempt "
+        f"held by worker {holder} (session {facts['owner']}) {since}, attempt "
         f"{facts['attempts']} of {facts['max_attempts']}, lease until {instant_text(until)}",
     )
 

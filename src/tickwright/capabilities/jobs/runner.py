@@ -49,6 +49,10 @@ _log = structlog.get_logger("tickwright.jobs")
 class Ends(Protocol):
     """Where the runner reports."""
 
+    async def begins(self, job: Job) -> bool:
+        """Return whether a last attempt may begin; it counts from here on."""
+        ...
+
     def completed(self, job: Job) -> None:
         """The common case: done, and nothing returned."""
         ...
@@ -259,6 +263,8 @@ class Runner:
     async def _attempt(self, job: Job) -> None:
         entry: Entry = job.entry
         try:
+            if job.attempt >= job.max_attempts and not await self._begins(job):
+                return
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
         except asyncio.CancelledError:
             if job.stop_reason in {None, "shutdown"}:
@@ -279,6 +285,15 @@ class Runner:
                 self._ends.ended(job, result)
             else:
                 self._ends.ended(job, _completed_with(result))
+
+    async def _begins(self, job: Job) -> bool:
+        """Ask whether a last attempt may begin; no timeout counts meanwhile."""
+        deadline_s, job.deadline_s = job.deadline_s, 0.0
+        if not await self._ends.begins(job):
+            self._ends.stopped(job, "lost")
+            return False
+        job.deadline_s, job.started_s = deadline_s, monotonic()
+        return True
 
     def _end_stopped(self, job: Job) -> None:
         if job.stop_reason == "timeout":

@@ -23,7 +23,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.runner import Runner
-from tickwright.capabilities.jobs.settler import Settler
+from tickwright.capabilities.jobs.settler import PASSING, RETRY_S, Settler
 from tickwright.capabilities.jobs.types_store import load_types, mark_gone
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.broker import Broker
@@ -31,6 +31,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.claim_gate import ClaimGate
+from tickwright.store.joined import Joined
 from tickwright.store.pool import Connection, Pool
 
 DELIVERY_GRACE_S = 2.0
@@ -79,7 +80,8 @@ class JobWorker:
         self.lost_results = 0
         self.reclaimed = 0
         self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
-        self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again)
+        begins = Joined(self._begin_last)
+        self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again, begins=begins)
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store)
@@ -200,6 +202,20 @@ class JobWorker:
             else:
                 jobs.append(job)
         self.runner.put(jobs)
+
+    async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[bool]:
+        """Write that last attempts begin, for as long as the session lives; they wait while the database is away."""
+        token = self._session.token
+        ids, fences = [job.id for job in jobs], [job.fence for job in jobs]
+        while token and token == self._session.token:
+            try:
+                ours = await self._store.begin_last(token, ids, fences)
+            except PASSING as error:
+                _log.warning("jobs.begin_delayed", jobs=len(jobs), error=repr(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return [job.id in ours for job in jobs]
+        return [False] * len(jobs)
 
     # ------------------------------------------------------------------ endings
 

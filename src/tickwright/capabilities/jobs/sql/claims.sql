@@ -3,7 +3,8 @@
 -- at which the claim looked, and the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
 -- costs one index probe).
 -- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost, or that
--- refuses claims of the number $12: its row is locked against whoever says so until this transaction ends.
+-- refuses claims of the number $12: its row is locked against whoever says so until this transaction ends. A last attempt
+-- has no start until begin_last has written it: one that its worker never began is not the last.
 -- Index: scheduled_tasks_due, one range a lane.
 -- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
 -- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
@@ -42,7 +43,7 @@ WITH session AS MATERIALIZED (
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = t.fence + 1,
-         started_at = now(), updated_at = now()
+         started_at = CASE WHEN t.attempts + 1 < t.max_attempts THEN now() END, updated_at = now()
    WHERE t.ctid = ANY (ARRAY (SELECT at FROM picked))
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,
             CASE WHEN t.retry_at IS NOT NULL THEN date_part('epoch', t.execute_at) END AS execute_s,
@@ -73,9 +74,17 @@ SELECT h.id, t.id IS NULL AS lost
   LEFT JOIN ONLY tickwright.scheduled_tasks t ON t.id = h.id AND t.owner = $1
  WHERE t.id IS NULL OR t.cancel_requested_at IS NOT NULL;
 
+-- name: begin_last
+-- Write that last attempts begin, before they do: whoever reclaims them afterwards counts them. Again changes nothing. Fenced, also by the job's
+-- own fence; returns those that are still held. Index: scheduled_tasks_pkey.
+UPDATE ONLY tickwright.scheduled_tasks t SET started_at = coalesce(t.started_at, clock_timestamp())
+  FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
+ WHERE t.id = u.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = u.fence
+RETURNING t.id;
+
 -- name: reclaim
 -- Give the jobs of lost sessions back, in the transaction that declared them lost. The attempt stays counted; a job
--- that has none left has failed. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+-- that has none left has failed, unless that one was not begun: then it is not counted. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
 WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
 ), held AS (
@@ -85,7 +94,7 @@ WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
 ), over AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t
    WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
-     AND (t.attempts >= t.max_attempts OR t.cancel_requested_at IS NOT NULL)
+     AND (t.attempts >= t.max_attempts AND t.started_at IS NOT NULL OR t.cancel_requested_at IS NOT NULL)
   RETURNING t.*
 ), dead AS (
   INSERT INTO tickwright.scheduled_tasks_dead ({columns})
@@ -95,10 +104,12 @@ WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
   SELECT {cancelled_after_error} FROM over t CROSS JOIN outcome o WHERE t.cancel_requested_at IS NOT NULL
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
-     SET status = 'pending', owner = NULL, updated_at = now(), error_message = o.error, attempt_errors = {attempt}
+     SET status = 'pending', owner = NULL, updated_at = now(), attempts = t.attempts - (t.started_at IS NULL)::integer,
+         error_message = CASE WHEN t.started_at IS NULL THEN t.error_message ELSE o.error END,
+         attempt_errors = CASE WHEN t.started_at IS NULL THEN t.attempt_errors ELSE {attempt} END
     FROM outcome o
    WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
-     AND t.attempts < t.max_attempts AND t.cancel_requested_at IS NULL
+     AND (t.attempts < t.max_attempts OR t.started_at IS NULL) AND t.cancel_requested_at IS NULL
   RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS ended;
