@@ -223,6 +223,9 @@ class Standby(PostgresServer):
         )
         assert done.returncode == 0, done.stderr
 
+    def _make_reader(self) -> None:
+        """Do nothing: the primary has made the role."""
+
     def promote(self) -> None:
         """Make it a primary of its own, on a new timeline; return when it takes writes."""
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
