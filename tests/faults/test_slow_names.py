@@ -5,6 +5,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -79,7 +80,7 @@ async def test_a_healthy_name_is_found_while_a_hundred_slow_ones_are_not(silent:
     resolver = SystemResolver()
     await resolver.resolve("healthy.example")
     asked = ask_slow_names(resolver)
-    await eventually_async(lambda: _true(silent.held >= lookups.OVERDUE_MAX), 30)
+    await eventually_async(lambda: silent.held >= lookups.OVERDUE_MAX, 30)
     [found] = {one["host"] for one in await resolver.resolve("healthy.example", 443)}
     assert found == "127.0.0.1"
     assert not any(task.done() for task in asked)
@@ -98,17 +99,19 @@ async def test_a_new_name_waits_for_its_turn_not_for_the_answers(silent: SilentS
 
 
 async def test_names_that_were_slow_share_a_few_threads(silent: SilentServer) -> None:
-    """Asked again, names that did not answer in time begin in the slots of slow names only, and new ones are free."""
+    """Asked again, names that did not answer in time have eight slots of their own, and new names theirs."""
     resolver = SystemResolver()
-    asked = ask_slow_names(resolver, lookups.OVERDUE_MAX)
-    await eventually_async(lambda: _true(silent.held == lookups.OVERDUE_MAX), 30)
-    await asyncio.sleep(0)
+    names = lookups.OVERDUE_MAX + lookups.CLASS_SLOTS
+    asked = ask_slow_names(resolver, names)
+    seen = resolver._lookups._seen
+    await eventually_async(lambda: len(seen) == names, 30)
     silent.let_go()
     await asyncio.gather(*asked)
     silent.hold()
-    again = ask_slow_names(resolver, lookups.OVERDUE_MAX)
+    again = ask_slow_names(resolver, names)
     for number in range(2 * lookups.CLASS_SLOTS):
         await resolver.resolve(f"new{number}.example")
+    assert silent.held_max <= lookups.CLASS_SLOTS
     assert not any(task.done() for task in again)
     silent.let_go()
     await asyncio.gather(*again)
@@ -118,7 +121,7 @@ async def test_look_ups_of_one_name_are_one_look_up(silent: SilentServer) -> Non
     """Many callers that wait for one name take one thread, and all get its answer."""
     resolver = SystemResolver()
     asked = [asyncio.create_task(_quietly(resolver, "one.slow.example")) for _ in range(SLOW)]
-    await eventually_async(lambda: _true(silent.held == 1), 30)
+    await eventually_async(lambda: silent.held == 1, 30)
     silent.let_go()
     answers = await asyncio.gather(*asked)
     assert {type(answer) for answer in answers} == {socket.gaierror}
@@ -130,7 +133,7 @@ async def test_a_look_up_that_no_caller_waits_for_never_begins(silent: SilentSer
     resolver = SystemResolver()
     asked = ask_slow_names(resolver, 4 * SLOW)
     most = lookups.OVERDUE_MAX + lookups.CLASS_SLOTS
-    await eventually_async(lambda: _true(silent.held == most), 30)
+    await eventually_async(lambda: silent.held == most, 30)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
@@ -144,7 +147,7 @@ async def test_callbacks_arrive_while_others_wait_for_their_names(silent: Silent
     async with HttpReceiver() as receiver:
         broker = HttpBroker(allow=TARGETS)
         slow = [asyncio.create_task(broker.publish(_message(f"https://n{n}.slow.example/"))) for n in range(40)]
-        await eventually_async(lambda: _true(silent.held > 16), 30)
+        await eventually_async(lambda: silent.held > 16, 30)
         assert await broker.publish(_message(f"http://healthy.example:{receiver.port}/callback")) == Accepted()
         silent.let_go()
         await asyncio.gather(*slow)
@@ -152,10 +155,4 @@ async def test_callbacks_arrive_while_others_wait_for_their_names(silent: Silent
 
 
 def _message(destination: str) -> Message:
-    from datetime import timedelta
-
     return Message("job_1", destination, b"{}", timeout=timedelta(seconds=60))
-
-
-async def _true(value: object) -> bool:
-    return bool(value)

@@ -13,8 +13,12 @@ slow      the last look-up took a second or has not ended          8
 ========  ===================================================  =====
 
 A look-up that takes longer than a second gives its slot to the next one of its class and goes on as *overdue*;
-there are at most 40 of those. Look-ups of one name at the same time are one look-up, and one that waits for a
-slot is dropped when no caller waits for it any more.
+there are at most 40 of those. One of a slow name keeps its slot. A name is slow for 15 seconds, and twice as long
+each time that it is slow again, up to 16 minutes; then it counts as new, so that a short outage of the DNS does
+not leave healthy names behind dead ones.
+
+Look-ups of one name at the same time are one look-up, and one that waits for a slot is dropped when no caller
+waits for it any more.
 """
 
 import asyncio
@@ -22,15 +26,26 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from tickwright.ports.ids import monotonic
 
 SLOW_AFTER_S = 1.0
 CLASS_SLOTS = 8
 OVERDUE_MAX = 40
 NAMES_KEPT_MAX = 10_000
+_SLOW_FOR_S = 15.0
+_DOUBLINGS_MAX = 6
 
 Found: TypeAlias = list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[object, ...]]]
 Key: TypeAlias = tuple[str, socket.AddressFamily]
+
+
+class _Seen(NamedTuple):
+    """What the last look-up of a name was like: slow how often in a row, and until when that counts."""
+
+    slow: int = 0
+    until_s: float = 0.0
 
 
 class _Lookup:
@@ -60,7 +75,7 @@ class Lookups:
         self._threads = ThreadPoolExecutor(
             len(self._classes) * CLASS_SLOTS + OVERDUE_MAX, thread_name_prefix="tickwright-dns"
         )
-        self._in_time: OrderedDict[Key, bool] = OrderedDict()
+        self._seen: OrderedDict[Key, _Seen] = OrderedDict()
         self._running: dict[Key, _Lookup] = {}
 
     async def find(self, host: str, family: socket.AddressFamily) -> Found:
@@ -85,14 +100,15 @@ class Lookups:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, key: Key, lookup: _Lookup) -> Found:
-        slots = self._classes[self._class_of(key)]
+        kind = self._class_of(key)
+        slots = self._classes[kind]
         await slots.acquire()
         lookup.has_slot = True
         try:
             running = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, *key)
             ended, _ = await asyncio.wait([running], timeout=SLOW_AFTER_S)
             self._remember(key, in_time=bool(ended))
-            if not ended and not self._overdue.locked():
+            if not ended and kind != "slow" and not self._overdue.locked():
                 await self._overdue.acquire()  # does not wait
                 slots.release()
                 slots = self._overdue
@@ -101,13 +117,18 @@ class Lookups:
             slots.release()
 
     def _class_of(self, key: Key) -> str:
-        return {None: "new", True: "known", False: "slow"}[self._in_time.get(key)]
+        seen = self._seen.get(key)
+        if seen is None or (seen.slow and seen.until_s < monotonic()):
+            return "new"
+        return "slow" if seen.slow else "known"
 
     def _remember(self, key: Key, *, in_time: bool) -> None:
-        self._in_time[key] = in_time
-        self._in_time.move_to_end(key)
-        if len(self._in_time) > NAMES_KEPT_MAX:
-            self._in_time.popitem(last=False)
+        slow = 0 if in_time else self._seen.get(key, _Seen()).slow + 1
+        until_s = monotonic() + _SLOW_FOR_S * 2 ** min(slow - 1, _DOUBLINGS_MAX) if slow else 0.0
+        self._seen[key] = _Seen(slow, until_s)
+        self._seen.move_to_end(key)
+        if len(self._seen) > NAMES_KEPT_MAX:
+            self._seen.popitem(last=False)
 
     def _ended(self, key: Key, task: "asyncio.Task[Found]") -> None:
         lookup = self._running.get(key)
