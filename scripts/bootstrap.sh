@@ -58,12 +58,13 @@ make_venv() {
 }
 
 # First everything from the lock, each file against its hash; then ourselves, with nothing fetched any more.
+# The lock is complete, so nothing is resolved; byte code is made when a module is first imported.
 install() {
     pip="$venv/bin/python -m pip --disable-pip-version-check"
     locked="$venv/locked-$kind.txt"
     "$venv/bin/python" scripts/locked.py "$kind" >"$locked"
     say "bootstrap: installing ($kind)"
-    $pip install --quiet --require-hashes --requirement "$locked" </dev/null
+    $pip install --quiet --require-hashes --no-deps --no-compile --requirement "$locked" </dev/null
     $pip install --quiet --no-index --no-deps --no-build-isolation --editable . </dev/null
 }
 
