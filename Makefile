@@ -7,7 +7,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 TYPED := src/tickwright tests
 IN_PROCESSES := -n 2 --dist loadfile # a module stays together: its servers are started once
-LOCK_OPTIONS := --group dev --universal --python-version 3.11 --generate-hashes \
+LOCK_OPTIONS := --group build --group dev --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 
 help: ## list the targets
@@ -49,7 +49,6 @@ bench: dev ## measure everything and write docs/performance.md; make bench NAME=
 	@$(if $(NAME),.venv/bin/tickwright bench $(NAME) $(ARGS),$(PYTHON_IN_VENV) bench/run.py $(ARGS))
 
 lock: dev ## bring requirements.lock up to date with pyproject.toml
-	@$(PYTHON_IN_VENV) -m pip install --quiet uv
 	.venv/bin/uv pip compile pyproject.toml $(LOCK_OPTIONS) --quiet --output-file requirements.lock
 
 clean: ## remove caches and builds; .venv and your data stay

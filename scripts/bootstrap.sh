@@ -4,8 +4,9 @@
 #   scripts/bootstrap.sh        what the product needs
 #   scripts/bootstrap.sh dev    that, and what its checks and tests need
 #
-# Asks nothing, needs no git, and a second run with nothing changed does nothing. Versions are
-# those of requirements.lock. PYTHON names the interpreter to use (3.11 or newer).
+# Asks nothing, never calls sudo, needs no git, and a second run with nothing changed does nothing. What it
+# installs, pip and the build back end included, has a version and a hash in requirements.lock.
+# PYTHON names the interpreter to use (3.11 or newer).
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -18,7 +19,7 @@ die() { say "bootstrap: $*"; exit 1; }
 
 fingerprint() {
     pwd
-    cat pyproject.toml requirements.lock scripts/bootstrap.sh | cksum
+    cat pyproject.toml requirements.lock scripts/bootstrap.sh scripts/locked.py | cksum
 }
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -33,22 +34,16 @@ find_python() {
     return 1
 }
 
-# Install Debian packages where that needs no password; otherwise say what to type.
+# Install Debian packages as root; everybody else reads what to type.
 install_or_explain() {
-    if command -v apt-get >/dev/null 2>&1; then
-        if [ "$(id -u)" = 0 ]; then
-            become='env'
-        elif command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1; then
-            become='sudo -n env'
-        else
-            die "please run: sudo apt-get install $*"
-        fi
-        say "bootstrap: installing $*"
-        $become DEBIAN_FRONTEND=noninteractive apt-get update -qq </dev/null >&2
-        $become DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null >&2
-    else
+    if ! command -v apt-get >/dev/null 2>&1; then
         die "please install Python 3.11 or newer with venv and ensurepip (Debian calls them: $*)"
     fi
+    [ "$(id -u)" = 0 ] || die "please run: sudo apt-get install $*"
+    say "bootstrap: installing $*"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null >&2
+    apt-get install -qq -y --no-install-recommends "$@" </dev/null >&2
 }
 
 make_venv() {
@@ -62,16 +57,15 @@ make_venv() {
     "$python" -m venv --clear "$venv"
 }
 
-# Constraints without hashes: pip cannot check hashes beside an editable install.
+# First everything from the lock, each file against its hash; then ourselves, with nothing fetched any more.
+# The lock is complete, so nothing is resolved; byte code is made when a module is first imported.
 install() {
     pip="$venv/bin/python -m pip --disable-pip-version-check"
-    sed -n 's/ *\\$//; /^[A-Za-z0-9]/p' requirements.lock >"$venv/constraints.txt"
-    if ! $pip install --help | grep -q -e --group; then # dependency groups came with pip 25.1
-        $pip install --quiet --upgrade 'pip>=25.1' </dev/null
-    fi
-    if [ "$kind" = dev ]; then set -- --group dev; else set --; fi
+    locked="$venv/locked-$kind.txt"
+    "$venv/bin/python" scripts/locked.py "$kind" >"$locked"
     say "bootstrap: installing ($kind)"
-    $pip install --quiet --constraint "$venv/constraints.txt" "$@" --editable . </dev/null
+    $pip install --quiet --require-hashes --no-deps --no-compile --requirement "$locked" </dev/null
+    $pip install --quiet --no-index --no-deps --no-build-isolation --editable . </dev/null
 }
 
 case $kind in product | dev) ;; *) die "usage: scripts/bootstrap.sh [dev]" ;; esac

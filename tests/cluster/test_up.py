@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -28,7 +28,7 @@ from tickwright.cli.world.providers import PROVIDERS
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
 _LINK = re.compile(r"^  report +(http://\S+)   \(5000 rows", re.MULTILINE)
 _LOANS = re.compile(r"^  loans +(\d+) of 50000 clients are selected, (\d+) applications are made$", re.MULTILINE)
-_KEY = re.compile(r"^  key +(tw_\S+)", re.MULTILINE)
+_KEY = re.compile(r"^  key +in the file (\S+)$", re.MULTILINE)
 
 
 class Up:
@@ -60,7 +60,7 @@ class Up:
         def told() -> tuple[str, str] | None:
             assert self.process.poll() is None, self.text
             address, key = _ADDRESS.search(self.text), _KEY.search(self.text)
-            return (address[1], key[1]) if address and key and "Ctrl-C" in self.text else None
+            return (address[1], Path(key[1]).read_text().strip()) if address and key and "Ctrl-C" in self.text else None
 
         return eventually(told, 60, what=f"up says address and key: {self.log}")  # type: ignore[return-value]
 
@@ -129,7 +129,7 @@ def offered_once_each(up: Up) -> None:
 
 
 def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
-    """The API answers with the printed key; handlers, callbacks and retries run; the key file is private."""
+    """The API answers with the key of the named file, which is private; handlers, callbacks and retries run."""
     with running() as up:
         _, key = up.ready()
         assert up.ask("/v1/session")["role"] == "admin"
@@ -140,6 +140,7 @@ def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
         assert up.ask("/v1/entities")["items"] == []
         file = up.home / "admin.key"
         assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (key, 0o600)
+        assert "tw_" not in up.text
         eventually(lambda: "late: p50" in up.text, 15, what="a status line")
         eventually(lambda: "trackers ≈20000" in up.text, 30, what="the example's trackers have their places")
         assert withdrawals(up).startswith("name,withdrawal,amount,asked_at\r\nuser 1")
@@ -151,6 +152,48 @@ def test_one_command_brings_everything_and_one_signal_takes_it_away() -> None:
         with running(home=up.home) as again:
             assert again.ready()[1] == key
             stop(again)
+
+
+def test_only_a_terminal_is_shown_the_key() -> None:
+    """A pipe, which logs may keep, gets the name of the file, also where colours are forced."""
+    with running("--no-example", FORCE_COLOR="1") as up:
+        _, key = up.ready()
+        stop(up)
+        assert key not in up.text
+        screen, terminal = os.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", "tickwright", "up", "--no-example"],
+            stdout=terminal,
+            stderr=terminal,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+            env=environment(HOME=str(up.home), API_BIND="127.0.0.1:0", METRICS_BIND="127.0.0.1:0"),
+        ) as process:
+            os.close(terminal)
+            try:
+                until_on(screen, key)
+                process.send_signal(signal.SIGINT)
+                drain(screen)
+                assert process.wait(timeout=60) == 0
+            finally:
+                kill_group(process)
+                os.close(screen)
+
+
+def until_on(screen: int, text: str) -> None:
+    """Read a terminal until it shows ``text``."""
+    seen = b""
+    while text.encode() not in seen:
+        said = os.read(screen, 65536)  # fails when the process has ended, as a terminal does
+        seen += said
+
+
+def drain(screen: int) -> None:
+    """Read a terminal until nothing writes to it any more."""
+    with suppress(OSError):
+        while os.read(screen, 65536):
+            pass
 
 
 def test_a_busy_port_is_replaced_and_said() -> None:

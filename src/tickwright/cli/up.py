@@ -208,13 +208,17 @@ class _Up:
         moved = "" if node.api.port == wanted.port or not wanted.port else f"   (port {wanted.port} is in use)"
         self._say(f"  page      {node.api.url}{self._settings.path_prefix}/   (sign in with the key){moved}")
         self._say(f"  API       {node.api.url}{self._settings.path_prefix}/v1")
-        self._say(f"  key       {key}")
+        self._say(f"  key       {self._shown(key)}")
         self._say(f"  health    http://{node.health_bind}/readyz")
         self._say(f"  database  {node.link.database.url if node.link.database.embedded else node.link.database.shown}")
         self._say(f"  home      {self._settings.home_folder}")
         if self._out.is_terminal:
             self._say(f"  log       {self._settings.home_folder / LOG_FILE}")
         self._say("Ctrl-C stops: the first one lets running jobs finish, the second one does not.")
+
+    def _shown(self, key: str) -> str:
+        """Return the key for a terminal, and its file for everything that keeps what it gets: logs, journals, pipes."""
+        return key if self._out.file.isatty() else f"in the file {self._settings.home_folder / KEY_FILE}"
 
     async def _run(self, node: Node, app: Tickwright, key: str) -> None:
         helpers = [asyncio.create_task(self._show(node, key))]

@@ -1,95 +1,155 @@
 """As whom the server runs.
 
-PostgreSQL refuses to run as root, and a container's user usually *is* root. The rule is one
-sentence: the server runs as the owner of its home. When that is root, it runs in a user
-namespace of its own, in which root carries the number of ``nobody``: no account is made, no
-file changes its owner, a home of mode 0700 in a closed folder works. Where the kernel forbids
-namespaces (some container runtimes do), the home is given to ``nobody`` and stays with it.
+PostgreSQL refuses to run as root, and a container's user usually *is* root. An ordinary user runs the
+server as itself. Root never runs it: the server gets a real, unprivileged user id, its group and no
+other one, and what it writes belongs to that user.
+
+=================================  =======================================================
+the home belongs to                the server runs as
+=================================  =======================================================
+us, and we are not root            us
+another user, and we are root      that user
+root, and we are root              the owner of the data directory, where that is not root;
+                                   else the account ``tickwright``, else ``nobody``
+=================================  =======================================================
+
+The account ``postgres`` is not used: a server of the machine's own may run under it.
 """
 
 import os
-import shutil
+import pwd
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
-from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.errors import Rejected
 
-_NOBODY = 65534
-_IN_NAMESPACE = ("unshare", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}")
-_TRY_TIMEOUT_S = 10
+_ACCOUNTS = ("tickwright", "nobody")
+_NO_NEW_PRIVILEGES = ("setpriv", "--no-new-privs")
+_TRY_TIMEOUT_S = 30
+
+
+class RunAs(TypedDict, total=False):
+    """Arguments of ``subprocess`` that drop root."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that owns the home and runs the server.
+    """The user that runs the server and owns its data directory and its socket's folder.
 
     Attributes:
-        uid: Owner of every file that we make.
-        gid: Group of every file that we make.
-        prefix: Command words that turn our process into that user; empty when we are it.
+        uid: Its user id; never 0.
+        gid: Its group id.
+        drops: Whether we are root and become this user for the server's processes.
     """
 
     uid: int
     gid: int
-    prefix: tuple[str, ...]
+    drops: bool
+
+    def run_as(self) -> RunAs:
+        """Return the arguments of ``subprocess`` that run a program as this user, without other groups."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.drops else {}
+
+    def prefix(self) -> tuple[str, ...]:
+        """Return the command words in front of the server: no set-user-id program gives it root back."""
+        return _NO_NEW_PRIVILEGES if self.drops and _runs(_NO_NEW_PRIVILEGES) else ()
+
+    def can(self, *command: str) -> bool:
+        """Return whether this user runs ``command`` with success."""
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, timeout=_TRY_TIMEOUT_S, cwd="/", **self.run_as()
+            )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return done.returncode == 0
+
+    def own(self, folder: Path) -> None:
+        """Make this user the owner of ``folder`` and of everything in it; links are changed, not followed.
+
+        The folder itself comes last: a change that was interrupted begins again at the next start.
+
+        Raises:
+            Rejected: ``embedded_root_not_dropped``, root may not change owners here. Permanent.
+        """
+        try:
+            for _, folders, files, descriptor in os.fwalk(folder):
+                for name in (*folders, *files):
+                    os.chown(name, self.uid, self.gid, dir_fd=descriptor, follow_symlinks=False)
+            os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+        except OSError as error:
+            raise _not_dropped(self.uid, str(error)) from error
 
 
 def account_for(home: Path) -> Account:
     """Decide as whom the server in ``home`` runs; ``home`` exists.
 
     Raises:
-        Rejected: ``embedded_home_not_ours``, the home is another user's, or root may not use it. Permanent.
+        Rejected: ``embedded_home_not_ours``, the home is another user's;
+            ``embedded_root_not_dropped``, we are root and may not become another user. Permanent.
     """
     owner = home.stat()
     if os.geteuid() == owner.st_uid and owner.st_uid != 0:
-        return Account(owner.st_uid, owner.st_gid, ())
+        return Account(owner.st_uid, owner.st_gid, drops=False)
     if os.geteuid() != 0:
         raise Rejected(
             "embedded_home_not_ours",
             f"{home} belongs to user {owner.st_uid}, we are {os.geteuid()}: choose another TICKWRIGHT_HOME.",
         )
-    if owner.st_uid != 0:
-        return Account(owner.st_uid, owner.st_gid, _become(owner.st_uid, owner.st_gid))
-    if _works((*_IN_NAMESPACE, "true")):
-        return Account(0, 0, _IN_NAMESPACE)
-    return _give_to_nobody(home)
+    account = _owner_of(home) or _owner_of(home / "data") or _unprivileged()
+    if not account.can("true"):
+        raise _not_dropped(account.uid, "a program cannot be run as that user")
+    return account
 
 
-def check_reach(account: Account, *paths: Path) -> None:
-    """Make sure that the server's user can get at ``paths``, whose parents may be closed to it.
-
-    Raises:
-        Unavailable: ``embedded_path_closed``. Retry after opening or moving the path.
-    """
-    if account.prefix[:1] != ("setpriv",):
-        return
-    for path in paths:
-        if not _works((*account.prefix, "test", "-x", str(path))):
-            raise Unavailable(
-                "embedded_path_closed",
-                f"PostgreSQL runs as user {account.uid} here, which may not enter {path}. "
-                "Choose a TICKWRIGHT_HOME, and an installation, outside folders that are closed to others.",
-            )
-
-
-def _become(uid: int, gid: int) -> tuple[str, ...]:
-    return ("setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
-
-
-def _works(command: tuple[str, ...]) -> bool:
-    if shutil.which(command[0]) is None:
-        return False
+def _owner_of(folder: Path) -> Account | None:
     try:
-        return subprocess.run(command, check=False, capture_output=True, timeout=_TRY_TIMEOUT_S).returncode == 0
-    except subprocess.TimeoutExpired:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return Account(found.st_uid, found.st_gid, drops=True) if found.st_uid != 0 else None
+
+
+def _unprivileged() -> Account:
+    account = next(_accounts(), None)
+    if account is None:
+        raise Rejected(
+            "embedded_root_not_dropped",
+            "PostgreSQL does not run as root, and there is no account to run it as: add the user tickwright.",
+        )
+    return account
+
+
+def _accounts() -> Iterator[Account]:
+    for name in _ACCOUNTS:
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if found.pw_uid != 0 and found.pw_gid != 0:
+            yield Account(found.pw_uid, found.pw_gid, drops=True)
+
+
+@cache
+def _runs(words: tuple[str, ...]) -> bool:
+    try:
+        return subprocess.run([*words, "true"], check=False, capture_output=True, cwd="/").returncode == 0
+    except OSError:
         return False
 
 
-def _give_to_nobody(home: Path) -> Account:
-    """Change the owner of the home and of everything in it; links are changed, not followed."""
-    for folder, folders, files in os.walk(home):
-        for name in (*folders, *files):
-            os.chown(Path(folder) / name, _NOBODY, _NOBODY, follow_symlinks=False)
-    os.chown(home, _NOBODY, _NOBODY)
-    return Account(_NOBODY, _NOBODY, _become(_NOBODY, _NOBODY))
+def _not_dropped(uid: int, why: str) -> Rejected:
+    return Rejected(
+        "embedded_root_not_dropped",
+        f"PostgreSQL does not run as root, and we may not run it as user {uid} ({why}). "
+        "Start Tickwright as an ordinary user, or with the capabilities CHOWN, SETUID and SETGID, "
+        "or set TICKWRIGHT_DATABASE_URL to use a server of your own.",
+    )

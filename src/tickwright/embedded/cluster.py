@@ -8,7 +8,8 @@ is new each time, because an ``initdb`` whose parent was killed may still be wri
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tickwright.domain.errors import Unavailable
@@ -17,13 +18,16 @@ from tickwright.embedded.home import Home
 from tickwright.ports.ids import random_token
 
 _INITDB_TIMEOUT_S = 300
+_PASSED_ON = ("PATH", "TZ", "LD_LIBRARY_PATH")  # the last one for programs that TICKWRIGHT_PG_BIN names
 _LOCALES = ("C.UTF-8", "C")  # the second for systems whose C library has no C.UTF-8
 
 
 def server_environment() -> Mapping[str, str]:
-    """Return our environment without the ``PG…`` variables, which would change the server."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C"}
+    """Return the variables that the server's processes get: these, and none of the caller's secrets.
+
+    Whoever is superuser in the database can read them, and ``PG…`` variables would change the server.
+    """
+    return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}
 
 
 def make_cluster(home: Home, binaries: Binaries) -> None:
@@ -41,8 +45,8 @@ def make_cluster(home: Home, binaries: Binaries) -> None:
     for locale in _LOCALES:
         for leftover in home.unfinished_data():
             shutil.rmtree(leftover, ignore_errors=True)
-        unfinished = home.path / f"data.new.{random_token(6)}"
-        done = _run(_initdb(home, binaries, unfinished, locale))
+        unfinished = _empty_folder(home)
+        done = _initdb(home, binaries, unfinished, locale)
         if done.returncode == 0:
             unfinished.rename(home.data)
             _flush_folder(home)
@@ -53,17 +57,38 @@ def make_cluster(home: Home, binaries: Binaries) -> None:
     raise Unavailable("embedded_initdb_failed", f"initdb failed in {home.path}: {said[-2000:]}")
 
 
-def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> list[str]:
-    return [
-        *home.account.prefix,
-        binaries.program("initdb"),
-        *("--pgdata", str(folder), "--username", "postgres"),
-        *("--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", str(home.password)),
-        *("--encoding=UTF8", f"--locale={locale}", "--data-checksums"),
-    ]
+def _empty_folder(home: Home) -> Path:
+    folder = home.path / f"data.new.{random_token(6)}"
+    folder.mkdir(mode=0o700)
+    if home.account.drops:
+        home.account.own(folder)
+    return folder
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _initdb(home: Home, binaries: Binaries, folder: Path, locale: str) -> subprocess.CompletedProcess[str]:
+    with home.view() as view, _readable_once(home.password) as password:
+        command = [
+            *home.account.prefix(),
+            binaries.program("initdb"),
+            *("--pgdata", str(view.path(folder)), "--username", "postgres"),
+            *("--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", f"/proc/self/fd/{password}"),
+            *("--encoding=UTF8", f"--locale={locale}", "--data-checksums"),
+        ]
+        return _run(command, home, (password, *view.descriptors))
+
+
+@contextmanager
+def _readable_once(file: Path) -> Iterator[int]:
+    """Give ``file``, which the server's user may not open, as a descriptor of memory that it may."""
+    descriptor = os.memfd_create("password", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, file.read_bytes())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _run(command: list[str], home: Home, descriptors: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
@@ -75,8 +100,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             timeout=_INITDB_TIMEOUT_S,
             env=server_environment(),
             cwd="/",
+            pass_fds=descriptors,
+            **home.account.run_as(),
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise Unavailable("embedded_initdb_failed", f"initdb did not finish: {error}") from error
 
 

@@ -4,6 +4,12 @@ The home is made with mode 0700. One that exists already is taken as it is, unle
 may write to it: then anybody could swap our files, and we refuse. Whatever we put inside is
 0700 or 0600 on its own account, so a readable home does not open the server.
 
+Root's server runs as another user (see ``account``). Root's home stays root's, with the password and the
+locks, and gets mode 0710 with that user's group: the server passes through it to its data directory and
+its socket, and cannot add, rename or replace a file there. Where a folder above the home is closed to the
+server's user, such as ``/root``, the server gets the home as an open descriptor and finds its files through
+``/proc/self/fd``.
+
 A socket's path may be at most 107 bytes long on Linux. When the home is too deep for that, the
 socket lives in a private folder below ``/tmp`` whose name is derived from user and home, so that
 every process finds the same one.
@@ -12,6 +18,8 @@ every process finds the same one.
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +33,31 @@ _SHORT_ROOT = Path("/tmp")  # noqa: S108  shared on purpose; the folder below it
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """How the server's processes find the files of the home.
+
+    Attributes:
+        home: The home.
+        root: The path by which they enter it.
+        descriptors: What they have to inherit for that.
+    """
+
+    home: Path
+    root: Path
+    descriptors: tuple[int, ...] = ()
+
+    def path(self, path: Path) -> Path:
+        """Return the server's path of ``path``; one outside the home is the same for all."""
+        return self.root / path.relative_to(self.home) if path.is_relative_to(self.home) else path
+
+
+@dataclass(frozen=True, slots=True)
 class Home:
     """The files of one embedded server; all paths are absolute.
 
     Attributes:
         path: The home itself.
-        account: Its owner, who also runs the server.
+        account: Who runs the server, and owns ``data`` and ``sockets``. The rest belongs to the home's owner.
     """
 
     path: Path
@@ -82,9 +109,17 @@ class Home:
             return None
 
     def open_private(self, path: Path, flags: int = os.O_RDWR) -> int:
-        """Open ``path`` with mode 0600, make it if missing, and return the descriptor."""
+        """Open ``path`` with mode 0600, make it if missing, and return the descriptor.
+
+        Raises:
+            Rejected: ``embedded_home_unsafe``, the file has a second name: it may be another user's. Permanent.
+        """
         descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._hand_over(descriptor)
+        if os.fstat(descriptor).st_nlink > 1:
+            os.close(descriptor)
+            raise Rejected("embedded_home_unsafe", f"{path} is a hard link to another file: remove it.")
+        owner = self.path.stat()
+        _hand_over(descriptor, owner.st_uid, owner.st_gid)
         return descriptor
 
     def make_socket_folder(self) -> None:
@@ -100,7 +135,7 @@ class Home:
         except OSError as error:
             raise _unsafe_folder(folder) from error
         try:
-            self._hand_over(descriptor)
+            _hand_over(descriptor, self.account.uid, self.account.gid)
             found = os.fstat(descriptor)
             if found.st_uid != self.account.uid or stat.S_IMODE(found.st_mode) & 0o077:
                 raise _unsafe_folder(folder)
@@ -123,9 +158,33 @@ class Home:
         except OSError:
             return "(no log)"
 
-    def _hand_over(self, descriptor: int) -> None:
-        if os.geteuid() == 0 and os.fstat(descriptor).st_uid == 0 and self.account.uid != 0:
-            os.fchown(descriptor, self.account.uid, self.account.gid)
+    def take_over(self) -> None:
+        """Let the server's user pass through root's home, and own a data directory that is still root's.
+
+        Earlier releases ran root's server in a user namespace, where its files were root's. The caller holds
+        the start lock, and no server runs.
+
+        Raises:
+            Rejected: ``embedded_root_not_dropped``, root may not change owners here. Permanent.
+        """
+        if not self.account.drops or self.path.stat().st_uid != 0:
+            return
+        os.chown(self.path, 0, self.account.gid)
+        self.path.chmod(0o710)
+        if self.data.is_dir() and self.data.stat().st_uid == 0:
+            self.account.own(self.data)
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Give the server's way into the home, for as long as it takes to start a process of the server."""
+        if not self.account.drops or self.account.can("test", "-x", str(self.path)):
+            yield View(self.path, self.path)
+            return
+        descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield View(self.path, Path(f"/proc/self/fd/{descriptor}"), (descriptor,))
+        finally:
+            os.close(descriptor)
 
 
 def open_home(path: Path) -> Home:
@@ -149,6 +208,11 @@ def open_home(path: Path) -> Home:
             f"Everybody may write to {home}: choose another TICKWRIGHT_HOME or chmod 700 it.",
         )
     return Home(home, account_for(home))
+
+
+def _hand_over(descriptor: int, uid: int, gid: int) -> None:
+    if os.geteuid() == 0 and uid != 0 and os.fstat(descriptor).st_uid == 0:
+        os.fchown(descriptor, uid, gid)
 
 
 def _unsafe_folder(folder: Path) -> Rejected:

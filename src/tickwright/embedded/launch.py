@@ -20,10 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from tickwright.domain.errors import Unavailable
-from tickwright.embedded.account import check_reach
+from tickwright.embedded.account import Account
 from tickwright.embedded.binaries import Binaries
 from tickwright.embedded.cluster import server_environment
-from tickwright.embedded.home import Home
+from tickwright.embedded.home import Home, View
 from tickwright.embedded.processes import (
     Postmaster,
     clear_leftovers,
@@ -89,19 +89,22 @@ class Launch:
         self._pid = self._launch()
 
     def _launch(self) -> int:
-        check_reach(self._home.account, self._home.path, self._home.sockets, self._binaries.folder)
-        arguments = command_line(
+        log = self._home.open_log()
+        try:
+            with self._home.view() as view:
+                server = [*self._home.account.prefix(), *self._server(view)]
+                return _run_detached(server, log, self._home.account, view.descriptors)
+        finally:
+            os.close(log)
+
+    def _server(self, view: View) -> list[str]:
+        settings = command_line(
             self._settings,
-            self._home.sockets,
+            view.path(self._home.sockets),
             tcp_port=_free_port() if self._tcp else None,
             statistics=self._binaries.has_library(STATISTICS_LIBRARY),
         )
-        server = [self._binaries.program("postgres"), "-D", str(self._home.data), *arguments]
-        log = self._home.open_log()
-        try:
-            return _run_detached([*self._home.account.prefix, *server], log)
-        finally:
-            os.close(log)
+        return [self._binaries.program("postgres"), "-D", str(view.path(self._home.data)), *settings]
 
 
 def accepts_connections(binaries: Binaries, sockets: Path, port: int) -> bool:
@@ -124,7 +127,7 @@ def _socket_file(sockets: Path, port: int) -> Path:
     return sockets / f".s.PGSQL.{port}"
 
 
-def _run_detached(command: list[str], log: int) -> int:
+def _run_detached(command: list[str], log: int, account: Account, descriptors: tuple[int, ...]) -> int:
     shell = ["sh", "-c", _DETACH, "sh", *command]
     try:
         done = subprocess.run(
@@ -137,8 +140,10 @@ def _run_detached(command: list[str], log: int) -> int:
             start_new_session=True,
             env=server_environment(),
             cwd="/",
+            pass_fds=descriptors,
+            **account.run_as(),
         )
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise Unavailable("embedded_start_failed", f"PostgreSQL could not be launched: {error}") from error
     return int(done.stdout)
 

@@ -75,6 +75,24 @@ def stop_postmaster(home: Home, postmaster: Postmaster) -> None:
     raise Unavailable("embedded_stop_timeout", f"The server in {home.path} (process {postmaster.pid}) will not stop.")
 
 
+def stop_roots_server(home: Home) -> None:
+    """Stop a server that an earlier release of ours runs as root; the caller holds the start lock and is no user.
+
+    Raises:
+        Unavailable: ``embedded_home_in_use``, processes of that release still use it. Retry when they have ended;
+            ``embedded_stop_timeout``. Retry.
+    """
+    postmaster = find_postmaster(home) if home.account.drops else None
+    if postmaster is None or _user(postmaster.pid) != 0:
+        return
+    if locks.has_users(home):
+        raise Unavailable(
+            "embedded_home_in_use",
+            f"An earlier release runs PostgreSQL in {home.path} as root; end its processes, then start this one.",
+        )
+    stop_postmaster(home, postmaster)
+
+
 def clear_leftovers(home: Home) -> None:
     """Remove what a killed server left in the way of the next one.
 
@@ -141,6 +159,13 @@ def _works_in(pid: int, folder: Path) -> bool:
 def _state(pid: int) -> str | None:
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def _user(pid: int) -> int | None:
+    try:
+        return int((_PROC / str(pid) / "status").read_text().partition("\nUid:")[2].split()[0])
     except (OSError, IndexError):
         return None
 

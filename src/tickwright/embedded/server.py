@@ -24,13 +24,13 @@ from typing import Self
 from urllib.parse import quote
 
 from tickwright.domain.errors import Unavailable
-from tickwright.embedded.account import check_reach
 from tickwright.embedded.binaries import find_binaries
 from tickwright.embedded.cluster import make_cluster
 from tickwright.embedded.home import Home, open_home
 from tickwright.embedded.launch import Launch
 from tickwright.embedded.locks import is_only_user, join_users, start_lock
-from tickwright.embedded.processes import Postmaster, find_postmaster, stop_postmaster
+from tickwright.embedded.processes import Postmaster, find_postmaster, stop_postmaster, stop_roots_server
+from tickwright.embedded.programs import programs_for
 from tickwright.embedded.settings import check_settings
 
 _LEAVE_WITHIN = timedelta(seconds=10)
@@ -90,8 +90,8 @@ class EmbeddedServer:
             Unavailable: ``embedded_no_binaries``, ``embedded_path_closed``, ``embedded_busy``,
                 ``embedded_initdb_failed``, ``embedded_start_failed``, ``embedded_start_timeout``,
                 ``embedded_home_in_use``. Retry.
-            Rejected: ``embedded_home_unsafe``, ``embedded_home_not_ours``, ``embedded_socket_folder_unsafe``,
-                ``embedded_version_mismatch``. Permanent.
+            Rejected: ``embedded_home_unsafe``, ``embedded_home_not_ours``, ``embedded_root_not_dropped``,
+                ``embedded_socket_folder_unsafe``, ``embedded_version_mismatch``. Permanent.
         """
         home = self._home or open_home(self._path)
         with start_lock(home, self._start_within):
@@ -160,9 +160,10 @@ class EmbeddedServer:
         self.stop()
 
     def _bring_up(self, home: Home) -> Postmaster:
-        binaries = find_binaries(home.cluster_major())
+        stop_roots_server(home)
+        home.take_over()
+        binaries = programs_for(home.account, find_binaries(home.cluster_major()))
         if home.cluster_major() is None:
-            check_reach(home.account, home.path, binaries.folder)
             make_cluster(home, binaries)
         launch = Launch(home, binaries, self._settings, tcp=self._tcp)
         return launch.bring_up(self._start_within)

@@ -6,17 +6,15 @@ that flips between look and leap (rebinding) has nothing to flip.
 """
 
 import asyncio
-import functools
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tickwright.domain.addresses import AllowList, refusal_of_all
+from tickwright.outbound.lookups import Found, Lookups
 
 RESOLVE_TIMEOUT_S = 10.0
-RESOLVE_THREADS_MAX = 16
 ADDRESSES_MAX = 64
 
 
@@ -33,25 +31,16 @@ class ResolveTimeoutError(OSError):
 
 
 class SystemResolver(AbstractResolver):
-    """``getaddrinfo`` in threads of its own, so that slow DNS servers stall nobody else."""
+    """``getaddrinfo`` in threads of its own, shared so that slow names hold up no other one; see ``lookups``."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(RESOLVE_THREADS_MAX, thread_name_prefix="tickwright-dns")
+        self._lookups = Lookups(_look_up)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """Return the addresses of ``host``; raises ``socket.gaierror`` like the system does."""
-        loop = asyncio.get_running_loop()
-        look_up = functools.partial(
-            socket.getaddrinfo,
-            host,
-            port,
-            family=family,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_ADDRCONFIG,
-        )
-        found = await loop.run_in_executor(self._threads, look_up)
+        found = await self._lookups.find(host, family)
         return [
             ResolveResult(
                 hostname=host,
@@ -66,7 +55,12 @@ class SystemResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Let running look-ups end by themselves; nobody waits for them."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lookups.close()
+
+
+def _look_up(host: str, family: socket.AddressFamily) -> Found:
+    found = socket.getaddrinfo(host, 0, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [*found]
 
 
 class GuardedResolver(AbstractResolver):
