@@ -9,16 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy
-from alembic import command
 from alembic.script import ScriptDirectory
 
+from kit.migrations import upgrade_to
 from kit.servers import PostgresServer, started
 from kit.waiting import eventually
 from tickwright.domain.errors import Contended
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store import migrate as module
-from tickwright.store.dsn import sqlalchemy_url
 from tickwright.store.migrate import migrate, migration_sql
 from tickwright.store.revisions import head_revision
 
@@ -80,15 +78,6 @@ def ask(url: str, sql: str) -> list[tuple[Any, ...]]:
 def fingerprint(url: str) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything that makes two schemas the same."""
     return {what: ask(url, sql) for what, sql in FINGERPRINT.items()}
-
-
-def upgrade_to(url: str, revision: str) -> None:
-    """Bring a database to an older revision."""
-    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).begin() as connection:
-        module._prepare(connection)
-        config = module._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
 
 
 def test_racing_migrators_end_with_one_schema(bare_url: str) -> None:
