@@ -24,6 +24,7 @@ from tickwright.cli import (
     partners,
     report_types,
     reports,
+    roles,
     slices,
     task_types,
     trackers,
@@ -49,6 +50,8 @@ WRONG_USE = frozenset(
         "file_unreadable",
         "file_unwritable",
         "invalid_config",
+        "invalid_password",
+        "invalid_role",
         "invalid_settings",
         "kafka_replication_unsafe",
         "kafka_unsafe_option",
@@ -84,6 +87,7 @@ app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(batches.app, name="batches")
 app.add_typer(executions.app, name="executions")
 app.add_typer(slices.app, name="slices")
+app.add_typer(roles.app, name="roles")
 app.add_typer(alerts.app, name="alerts")
 admin.add_to(app)
 desk.add_to(app)

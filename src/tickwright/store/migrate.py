@@ -64,6 +64,7 @@ def _migrate_once(engine: sqlalchemy.Engine) -> str:
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            connection.exec_driver_sql("SELECT tickwright.grant_app_roles()")
             context = MigrationContext.configure(
                 connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
             )

@@ -203,6 +203,13 @@ CREATE TRIGGER scheduled_tasks_allowed BEFORE UPDATE OF status ON tickwright.sch
   WHEN ((NEW.owner IS NULL OR OLD.owner IS NOT NULL) AND NEW.status <> OLD.status AND NEW.status <> 'cancelled')
   EXECUTE FUNCTION tickwright.refuse_status();
 
+-- A caller's search_path cannot change what these decide.
+ALTER FUNCTION tickwright.ring_outbox() SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION tickwright.refuse_status() SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION tickwright.guard_held_job() SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION tickwright.reset_retry() SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION tickwright.entity_changed() SET search_path = pg_catalog, pg_temp;
+
 -- What the triggers of an INSERT and an UPDATE write beyond the row itself is written with the owner's rights. A trigger fires without the
 -- right to execute its function; with that right anybody could attach it to a table of their own.
 ALTER FUNCTION tickwright.claim_job_key() SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
@@ -223,7 +230,8 @@ CREATE VIEW tickwright.app_rights AS
 SELECT r.relation, r.privilege, string_to_array(r.columns, ' ') AS columns
   FROM (VALUES
     ('scheduled_tasks', 'SELECT', NULL),
-    ('scheduled_tasks', 'INSERT', 'execute_at task_type payload priority max_attempts timeout_ms expires_at idempotency_key request_digest traceparent'),
+    ('scheduled_tasks', 'INSERT', 'execute_at task_type payload priority max_attempts timeout_ms expires_at idempotency_key '
+                                  'request_digest traceparent'),
     ('scheduled_tasks', 'UPDATE', 'status execute_at'),
     ('scheduled_tasks_dead', 'SELECT', NULL),
     ('job_keys', 'SELECT', NULL),
@@ -262,7 +270,7 @@ SELECT n.nspname::text AS schema, g.*, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE 
  ) AS g
  WHERE n.nspname = 'tickwright' AND g.grantee <> g.owner;
 COMMENT ON VIEW tickwright.granted_rights IS
-  'Rights in this schema that others than the owners have: on a relation, one attribute of it, the schema, or (no relation) tables of later releases.';
+  'Rights that roles beside the owners have: on a relation, an attribute of it, the schema, or (no relation) what later releases create.';
 
 CREATE FUNCTION tickwright.app_role_statements(wanted text) RETURNS SETOF text LANGUAGE sql STABLE AS $$
   SELECT DISTINCT format('REVOKE ALL ON tickwright.%I FROM %I', g.relation, wanted)
@@ -280,7 +288,8 @@ CREATE FUNCTION tickwright.app_role_statements(wanted text) RETURNS SETOF text L
   SELECT format('GRANT %s%s ON tickwright.%I TO %I', r.privilege, ' (' || array_to_string(r.columns, ', ') || ')', r.relation, wanted)
     FROM tickwright.app_rights r
 $$;
-COMMENT ON FUNCTION tickwright.app_role_statements(text) IS 'What gives a role the rights in app_rights, and takes from it every other one in this schema.';
+COMMENT ON FUNCTION tickwright.app_role_statements(text) IS
+  'What gives a role the rights in app_rights, and takes from it every other one in this schema.';
 
 CREATE FUNCTION tickwright.grant_app_role(wanted text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
