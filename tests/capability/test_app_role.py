@@ -1,8 +1,7 @@
 """The role of `tickwright roles create app`: every documented statement works for it, and no attack does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,15 +10,18 @@ import psycopg
 import pytest
 
 from kit.cli import environment, tickwright
+from kit.engine import running_engine
+from kit.fix_app_roles import PASSWORD, AppRole, drop
 from kit.migrations import upgrade_to
 from kit.servers import PgBouncer, PostgresServer
+from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.polling import wheels_store
 from tickwright.domain.errors import Rejected
 from tickwright.store.app_roles import create_app_role, excess_rights
 from tickwright.store.migrate import migrate
 from tickwright.store.outbox import reserve_prefixes
 from tickwright.store.queries import load
 
-PASSWORD = "a-pass-word.8"
 DENIED = asyncpg.InsufficientPrivilegeError
 JOB = (
     "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
@@ -28,51 +30,16 @@ JOB = (
 OUTBOX = "INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1, 'k', '{}')"
 
 
-@dataclass(frozen=True)
-class AppRole:
-    """A role that exists, and what it connects to."""
-
-    name: str
-    owner_url: str
-
-    @property
-    def url(self) -> str:
-        """The database as the role."""
-        return self.at(self.owner_url)
-
-    def at(self, url: str) -> str:
-        """Return ``url`` as the role."""
-        parts = urlsplit(url)
-        return f"postgresql://{self.name}:{PASSWORD}@{parts.hostname}:{parts.port}{parts.path}"
+TRACKER = (
+    "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) "
+    "VALUES ('a', 'dhl', $1) RETURNING id"
+)
 
 
 @pytest.fixture
-def role(database_url: str) -> Iterator[AppRole]:
-    """A role as the command makes it."""
-    made = AppRole(f"app_{urlsplit(database_url).path[1:]}", database_url)
-
-    async def create() -> None:
-        connection = await asyncpg.connect(database_url)
-        await create_app_role(connection, made.name, login=True, password=PASSWORD)
-        await connection.close()
-
-    asyncio.run(create())
-    yield made
-    drop(database_url, made.name)
-
-
-def drop(url: str, *names: str) -> None:
-    """Remove roles with all their rights."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        for name in names:
-            connection.execute(f"DROP OWNED BY {name}")
-            connection.execute(f"DROP ROLE {name}")
-
-
-@pytest.fixture
-async def app(role: AppRole) -> AsyncIterator[asyncpg.Connection]:
+async def app(app_role: AppRole) -> AsyncIterator[asyncpg.Connection]:
     """A connection of the role."""
-    connection = await asyncpg.connect(role.url)
+    connection = await asyncpg.connect(app_role.url)
     yield connection
     connection.terminate()
 
@@ -93,11 +60,7 @@ async def use(connection: asyncpg.Connection) -> None:
     assert {row["status"] for row in await connection.fetch("TABLE tickwright.scheduled_tasks")} == {"cancelled"}
     assert await connection.execute(keyed) == "INSERT 0 0", "a key outlives its job"
     assert await connection.fetchval(f"{OUTBOX} RETURNING id", "pg:orders") > 0
-    tracker = (
-        "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) "
-        "VALUES ('a', 'dhl', 'X') RETURNING id"
-    )
-    assert await connection.fetchval(tracker) > 0
+    assert await connection.fetchval(TRACKER, "X") > 0
     for statement in (
         "UPDATE tickwright.shipment_polling_tracker SET status = 'Delivered' WHERE external_id = 'X'",
         "DELETE FROM tickwright.shipment_polling_tracker WHERE external_id = 'X'",
@@ -136,10 +99,10 @@ async def test_a_day_without_a_table_can_be_cancelled_in(app: asyncpg.Connection
     assert await app.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled'") == "UPDATE 1"
 
 
-async def test_every_documented_statement_works_through_a_pooler(role: AppRole, pgbouncer: PgBouncer) -> None:
+async def test_every_documented_statement_works_through_a_pooler(app_role: AppRole, pgbouncer: PgBouncer) -> None:
     """In transaction mode, where one connection is another one with each statement."""
-    pgbouncer.add_user(role.name, PASSWORD)
-    url = role.at(pgbouncer.database_url(urlsplit(role.owner_url).path[1:]))
+    pgbouncer.add_user(app_role.name, PASSWORD)
+    url = app_role.at(pgbouncer.database_url(urlsplit(app_role.owner_url).path[1:]))
     connection = await asyncpg.connect(url, statement_cache_size=0)
     await use(connection)
     await connection.close()
@@ -179,9 +142,9 @@ async def try_attack(app: asyncpg.Connection, name: str) -> str | None:
     return None
 
 
-async def test_no_attack_does_anything(app: asyncpg.Connection, role: AppRole, rows: asyncpg.Connection) -> None:
+async def test_no_attack_does_anything(app: asyncpg.Connection, app_role: AppRole, rows: asyncpg.Connection) -> None:
     """Each is refused for lack of a right, also after a migration; afterwards all rows are as they were."""
-    await asyncio.to_thread(migrate, role.owner_url)
+    await asyncio.to_thread(migrate, app_role.owner_url)
     before = await rows.fetch(JOBS)
     refused = {name: await try_attack(app, name) for name in ATTACKS}
     assert {name: state for name, state in refused.items() if state != "42501"} == {}
@@ -220,11 +183,11 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_a_guard_that_is_gone_is_noticed(
-    app: asyncpg.Connection, role: AppRole, rows: asyncpg.Connection, mutant: str
+    app: asyncpg.Connection, app_role: AppRole, rows: asyncpg.Connection, mutant: str
 ) -> None:
     """Attacks that it refuses succeed, each tried by itself."""
     statement, expected = MUTANTS[mutant]
-    await rows.execute(statement.format(role=role.name))
+    await rows.execute(statement.format(role=app_role.name))
     for name in sorted(expected):
         transaction = app.transaction()
         await transaction.start()
@@ -256,17 +219,34 @@ async def test_running_jobs_are_asked_to_stop_and_no_more(app: asyncpg.Connectio
     assert row["cancel_requested_at"] is not None
 
 
-async def test_rights_by_hand_end_with_the_next_migration(role: AppRole, other: asyncpg.Connection) -> None:
+async def test_advisory_locks_of_anybody_stop_nothing(app: asyncpg.Connection, database_url: str) -> None:
+    """Every user may hold them: jobs still run, a day gets its table, an interval gets its wheel."""
+
+    async def handler(_job: Job) -> None:
+        pass
+
+    for number in (1, 2, 3, 10):
+        await app.execute("SELECT pg_advisory_lock_shared(7313, $1)", number)
+    async with running_engine(database_url, {"tick": handler}) as engine:
+        await engine.until(await engine.insert("tick"), "completed")
+        async with engine.pool.acquire() as connection, connection.transaction():
+            await connection.execute("SET LOCAL statement_timeout = '20s'")
+            await connection.execute("SELECT tickwright.ensure_history(now() + interval '9 days')")
+            await connection.execute(TRACKER, "X")
+            assert await wheels_store.add_missing_wheels(connection) == 1
+
+
+async def test_rights_by_hand_end_with_the_next_migration(app_role: AppRole, other: asyncpg.Connection) -> None:
     """Also those on tables of later releases; what it needs comes back."""
-    await other.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA tickwright TO {role.name}")
-    await other.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA tickwright TO {role.name}")
-    await other.execute(f"GRANT CREATE ON SCHEMA tickwright TO {role.name}")
-    await other.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA tickwright GRANT INSERT ON TABLES TO {role.name}")
-    await other.execute(f"REVOKE INSERT ON tickwright.entities FROM {role.name}")
-    await asyncio.to_thread(migrate, role.owner_url)
+    await other.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"GRANT CREATE ON SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA tickwright GRANT INSERT ON TABLES TO {app_role.name}")
+    await other.execute(f"REVOKE INSERT ON tickwright.entities FROM {app_role.name}")
+    await asyncio.to_thread(migrate, app_role.owner_url)
     await other.execute("CREATE TABLE tickwright.later (a integer)")
     assert await excess_rights(other) == []
-    connection = await asyncpg.connect(role.url)
+    connection = await asyncpg.connect(app_role.url)
     await use(connection)
     with pytest.raises(DENIED):
         await connection.execute("INSERT INTO tickwright.later VALUES (1)")

@@ -20,7 +20,9 @@ from sqlalchemy.exc import OperationalError
 
 from tickwright.domain.errors import Contended, Rejected, Unavailable
 from tickwright.store.dsn import sqlalchemy_url
+from tickwright.store.queries import load
 
+_GRANT_AGAIN = load("tickwright.store.sql", "app_roles.sql")["grant_again"]
 LOCK_TRIES_MAX = 30
 _MIGRATION_LOCK = 7313_0001
 
@@ -64,7 +66,7 @@ def _migrate_once(engine: sqlalchemy.Engine) -> str:
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
-            connection.exec_driver_sql("SELECT tickwright.grant_app_roles()")
+            connection.exec_driver_sql(_GRANT_AGAIN)
             context = MigrationContext.configure(
                 connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
             )

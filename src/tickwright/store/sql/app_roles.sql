@@ -34,3 +34,7 @@ SELECT g.role, g.privilege, coalesce(g.relation, CASE WHEN g.attribute IS NULL T
                       AND has_table_privilege(p.oid, 'tickwright.workers', 'INSERT'))
  GROUP BY g.role, g.privilege, g.relation, g.attribute IS NULL
  ORDER BY 1, 3, 2 LIMIT 1000;
+
+-- name: grant_again
+-- Set the rights of all roles that were made so, as this release has them. Small: a row per role.
+SELECT tickwright.grant_app_roles();

@@ -3,7 +3,7 @@
 -- Twice is harmless: one transaction at a time makes wheels. No wheel goes beyond the last slot whose places fit an integer.
 -- Index: poll_wheels_pkey.
 WITH one_at_a_time AS MATERIALIZED (
-  SELECT pg_advisory_xact_lock(7313, 10) AS locked
+  SELECT FROM tickwright.poll_news FOR UPDATE
 ), wheel AS (
   INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id)
   SELECT $1, next.slot_id

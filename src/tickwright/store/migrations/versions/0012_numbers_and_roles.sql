@@ -218,6 +218,22 @@ ALTER FUNCTION tickwright.retire_job() SECURITY DEFINER SET search_path = pg_cat
 REVOKE EXECUTE ON FUNCTION tickwright.claim_job_key(), tickwright.free_job_key(), tickwright.retire_job(), tickwright.register_tracker(),
                            tickwright.change_tracker(), tickwright.forget_tracker() FROM PUBLIC;
 
+-- Two processes at midnight take turns by a row, which nobody locks without the right to change it; any user may hold an advisory lock.
+CREATE OR REPLACE FUNCTION tickwright.ensure_history(at timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  name text := tickwright.history_table(at);
+BEGIN
+  IF to_regclass('tickwright.' || name) IS NULL THEN
+    PERFORM FROM tickwright.installation FOR UPDATE;
+    IF to_regclass('tickwright.' || name) IS NULL THEN
+      EXECUTE format('CREATE TABLE tickwright.%I (PRIMARY KEY (id)) INHERITS (tickwright.scheduled_tasks)', name);
+      EXECUTE format('CREATE TRIGGER final BEFORE UPDATE ON tickwright.%I FOR EACH ROW '
+                     'EXECUTE FUNCTION tickwright.guard_finished_job()', name);
+    END IF;
+  END IF;
+  RETURN name;
+END $$;
+
 ------------------------------------------------------------------------------------------------ roles that use plain SQL only
 CREATE TABLE tickwright.app_roles (
   name       text        PRIMARY KEY,
