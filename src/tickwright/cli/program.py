@@ -30,7 +30,7 @@ from tickwright.cli import (
     trackers,
 )
 from tickwright.cli import run as running
-from tickwright.cli.output import close_quietly, show_error
+from tickwright.cli.output import close_quietly, show_error, write
 from tickwright.domain.errors import TickwrightError
 from tickwright.observe.logs import configure_logging
 
@@ -69,7 +69,7 @@ def tickwright(
 ) -> None:
     """Everything that must happen later or again and again, done exactly as promised."""
     if version:
-        sys.stdout.write(f"tickwright {__version__}\n")
+        write(f"tickwright {__version__}\n")
         raise typer.Exit
 
 
@@ -116,13 +116,13 @@ def run(arguments: Sequence[str]) -> int:
 def _wrong_use(error: TyperException, *, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, NoArgsIsHelpError):  # the help text is the answer
-        sys.stderr.write(f"{message}\n")
+        write(f"{message}\n", stderr=True)
         return error.exit_code
     if as_json:
-        sys.stderr.write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n")
+        write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n", stderr=True)
         return error.exit_code
     context = getattr(error, "ctx", None)
-    sys.stderr.write(f"tickwright: {message}\n")
+    write(f"tickwright: {message}\n", stderr=True)
     if context is not None:
-        sys.stderr.write(f"{context.command_path} --help says what there is\n")
+        write(f"{context.command_path} --help says what there is\n", stderr=True)
     return error.exit_code

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from tickwright.cli.options import Json
-from tickwright.cli.output import say, show_answer, show_json, show_rows
+from tickwright.cli.output import say, show_answer, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
 from tickwright.store.app_roles import app_role_sql, create_app_role, excess_rights
 from tickwright.store.pool import Connection, open_pool
@@ -44,7 +44,7 @@ def create(
 
     statements = asyncio.run(work())
     if sql:
-        typer.echo("".join(f"{statement};\n" for statement in statements), nl=False)
+        write("".join(f"{statement};\n" for statement in statements))
         if password is not None:
             say(f"the password is not in them; set it with \\password {name} in psql")
         return
