@@ -50,7 +50,8 @@ VALUES ('r', repeat('a', 64), %(x)s, 'failed', '{}', now(), %(x)s, 'c', now(), %
 COMMANDS = (
     "jobs list", "jobs show 1", "jobs explain 900", "jobs list --status failed", "dead-letters list", "outbox",
     "trackers list", "trackers show 1", "trackers show 2", "trackers explain 2", "accounts list", "partners list",
-    "partners show dhl", "entities show E", "entities explain E LOCATIONS", "workers list", "workers show 7", "leases", "outbox destinations", "alerts",
+    "partners show dhl", "entities show E", "entities explain E LOCATIONS",
+    "workers list", "workers show 7", "leases", "outbox destinations", "alerts",
     "audit", "keys list", "reports list", "reports show 1", "top --once",
 )  # fmt: skip
 
