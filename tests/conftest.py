@@ -5,6 +5,7 @@ import pytest
 pytest.register_assert_rewrite("kit")  # a check of the kit says what it saw, as a test does
 
 pytest_plugins = [
+    "kit.fix_app_roles",
     "kit.fix_audiences",
     "kit.fix_batches",
     "kit.fix_bench",

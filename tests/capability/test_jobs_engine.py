@@ -191,6 +191,25 @@ async def test_cancelling_a_running_job_by_sql_stops_its_handler(database_url: s
     assert row["cancel_requested_at"] is not None
 
 
+async def test_a_notification_alone_cancels_nothing(database_url: str) -> None:
+    """Every user of the database may notify; only the row says that a job is cancelled."""
+    started = []
+
+    async def handler(job: Job) -> None:
+        started.append(job.id)
+        await asyncio.Event().wait()
+
+    async with running_engine(database_url, {"long": handler}) as engine:
+        kept, cancelled = await engine.insert("long"), await engine.insert("long")
+        await eventually_async(lambda: len(started) == 2)
+        for payload in (str(kept), "²", "9" * 30, "", "-1"):
+            await engine.pool.execute("SELECT pg_notify('tickwright_cancel', $1)", payload)
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", cancelled)
+        await engine.until(cancelled, "cancelled")
+        assert (await engine.job(kept))["status"] == "processing"
+        assert [job.id for job in engine.worker.runner.running()] == [kept]
+
+
 @pytest.mark.parametrize("pairs", [400])
 async def test_a_cancelled_job_never_starts_later(database_url: str, pairs: int) -> None:
     """J7: when the UPDATE left the row cancelled, no start follows; cancel and claim race on purpose."""

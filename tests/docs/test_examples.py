@@ -16,6 +16,7 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from kit.cli import environment
+from kit.fix_app_roles import AppRole
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
@@ -167,10 +168,10 @@ async def test_the_ledger_says_what_the_bank_says_and_a_second_run_finds_nothing
     await db.close()
 
 
-async def test_plain_sql_does_what_its_page_says(database_url: str) -> None:
-    """The page's block runs as it is: three jobs, one of them moved and one cancelled, and a message."""
+async def test_plain_sql_does_what_its_page_says(app_role: AppRole) -> None:
+    """The page's block runs as it is by the page's role: three jobs, one moved and one cancelled, and a message."""
     [block] = re.findall(r"```sql\n(.*?)```", (EXAMPLES / "sql_only/README.md").read_text(), re.DOTALL)
-    db = await asyncpg.connect(database_url)
+    db = await asyncpg.connect(app_role.url)
     await db.execute(block)
     rows = await db.fetch("SELECT payload, status, priority FROM tickwright.scheduled_tasks ORDER BY id")
     assert [(row["payload"], row["status"], row["priority"]) for row in rows] == [
@@ -178,7 +179,7 @@ async def test_plain_sql_does_what_its_page_says(database_url: str) -> None:
         ('{"report": 8}', "pending", 0),
         ('{"report": 9}', "pending", 10),
     ]
-    assert await db.fetchval("SELECT count(*) FROM tickwright.outbox") == 1
+    assert await db.fetchval("SELECT count(id) FROM tickwright.outbox") == 1
     await db.close()
 
 

@@ -45,6 +45,13 @@ class PgBouncer(ServerProcess):
         self._child = spawn(command, self.log)
         eventually(self._accepts, 20, what=f"PgBouncer accepts connections ({self.log})")
 
+    def add_user(self, name: str, password: str) -> None:
+        """Let a role of the server in from now on."""
+        with (self.folder / "users.txt").open("a") as users:
+            users.write(f'"{name}" "{password}"\n')
+        with psycopg.connect(self.database_url("pgbouncer"), autocommit=True, prepare_threshold=None) as admin:
+            admin.execute("RELOAD")
+
     def _write_configuration(self) -> Path:
         users = self.folder / "users.txt"
         users.write_text("".join(f'"{role}" "{self.server.password}"\n' for role in ("postgres", READER)))

@@ -9,10 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy
-from alembic import command
 from alembic.script import ScriptDirectory
 
+from kit.migrations import upgrade_to
 from kit.servers import PostgresServer, started
 from kit.waiting import eventually
 from tickwright.domain.errors import Contended
@@ -79,17 +78,6 @@ def ask(url: str, sql: str) -> list[tuple[Any, ...]]:
 def fingerprint(url: str) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything that makes two schemas the same."""
     return {what: ask(url, sql) for what, sql in FINGERPRINT.items()}
-
-
-def upgrade_to(url: str, revision: str) -> None:
-    """Bring a database to an older revision."""
-    with sqlalchemy.create_engine(
-        url.replace("postgresql:", "postgresql+psycopg:", 1), poolclass=sqlalchemy.NullPool
-    ).begin() as connection:
-        module._prepare(connection)
-        config = module._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
 
 
 def test_racing_migrators_end_with_one_schema(bare_url: str) -> None:

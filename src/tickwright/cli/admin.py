@@ -7,7 +7,7 @@ import typer
 
 from tickwright.cli.gateway import ask
 from tickwright.cli.options import Cursor, Json, Limit
-from tickwright.cli.output import say, show_answer, show_json, show_page, show_rows
+from tickwright.cli.output import say, show_answer, show_json, show_page, show_rows, write
 from tickwright.domain.errors import Rejected
 
 dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich_markup_mode=None)
@@ -140,7 +140,7 @@ def polls(as_json: Json = False) -> None:
     for relay in page["items"]:
         if relay["problem"]:
             since = f", since {relay['stands_since']}" if relay["stands_since"] else ""
-            typer.echo(f"shard {relay['shard']} stands{since}: {relay['problem']}: {relay['says']}")
+            write(f"shard {relay['shard']} stands{since}: {relay['problem']}: {relay['says']}\n")
     if partitions:
         show_rows(
             partitions, ("topic", "partition", "end_offset", "position", "lag", "unfinished_since", "reader", "seen_at")

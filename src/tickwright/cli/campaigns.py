@@ -1,6 +1,5 @@
 """``tickwright campaigns``: who takes part, what is done for each of them, and when."""
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from tickwright.cli.batches import Name, add_commands, path
 from tickwright.cli.gateway import ask
 from tickwright.cli.options import Json
-from tickwright.cli.output import show_answer, show_fields, show_json, show_rows
+from tickwright.cli.output import show_answer, show_fields, show_json, show_rows, write
 from tickwright.cli.report_types import read_words
 from tickwright.domain.errors import Rejected
 
@@ -114,4 +113,4 @@ def _point(words: Mapping[str, Any], problems: Any, *, as_json: bool) -> None:
     from tickwright.capabilities.campaigns.expressions import explain_problem
 
     place = {"line": placed[0]["line"], "column": placed[0]["column"]}
-    sys.stderr.write(explain_problem(text, place).partition("\n")[2] + "\n")
+    write(explain_problem(text, place).partition("\n")[2] + "\n", stderr=True)

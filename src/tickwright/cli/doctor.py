@@ -6,7 +6,7 @@ command fails when one of them fails.
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tickwright.cli.findings import Finding
 from tickwright.cli.output import console, show_json
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.ids import local_unix_seconds, monotonic
+from tickwright.store.app_roles import excess_rights
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
 from tickwright.store.revisions import head_revision
@@ -39,6 +40,7 @@ OLD_TRANSACTION_S = 300.0
 NEEDED_CONNECTIONS = 20
 ROUND_TRIP_S, ROUND_TRIP_S_MAX = 0.05, 0.5
 ROUND_TRIPS = 5
+ROLES_SHOWN = 5
 
 
 def run_doctor(*, as_json: bool) -> bool:
@@ -96,6 +98,7 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
             found += _roles(await pool.fetch(_SQL["alive"]), wanted)
             found += await examine_reports(settings, pool, embedded=database.embedded)
             found += await examine_batches(pool)
+            found.append(_rights(await excess_rights(pool)))
         found += [_disk(settings.home_folder)] if database.embedded else []
         found += [*await _brokers(settings, pool), *await _redis(settings)]
     finally:
@@ -204,6 +207,16 @@ def _roles(rows: list[Any], wanted: Iterable[tuple[str, str]]) -> list[Finding]:
         else:
             found.append(Finding(role, "warn", f"none is alive: {without}", f"run: tickwright run {role}"))
     return found
+
+
+def _rights(excess: Sequence[Mapping[str, Any]]) -> Finding:
+    if not excess:
+        return Finding("roles", "ok", "no role has more rights in the schema than it needs")
+    names = sorted({row["role"] for row in excess})
+    says = f"rights beyond plain SQL: {', '.join(names[:ROLES_SHOWN])}" + (" …" if len(names) > ROLES_SHOWN else "")
+    return Finding(
+        "roles", "warn", says, "see: tickwright roles check; cut them: tickwright roles create app --name ROLE"
+    )
 
 
 def _disk(home: Path) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from tickwright.cli.gateway import Gateway, read_answer, through
-from tickwright.cli.output import console, say, show_json, show_rows
+from tickwright.cli.output import console, say, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
 
 CHUNK_BYTES = 262_144
@@ -92,9 +92,7 @@ def _write_report(path: Path, rejects: list[dict[str, Any]]) -> None:
 
 def _show(result: dict[str, Any], things: str, rejects: str | None) -> None:
     known = f", {result['existing']} known already" if result["existing"] else ""
-    sys.stdout.write(
-        f"{result['created']} {things} from {result['lines']} lines{known}, {result['rejected']} rejected\n"
-    )
+    write(f"{result['created']} {things} from {result['lines']} lines{known}, {result['rejected']} rejected\n")
     if result["rejected"] and rejects is None:
         show_rows(result["rejects"][:SHOWN_REJECTS], ("line", "code", "message"))
     hidden = result["rejects_left_out"] + (0 if rejects else max(0, len(result["rejects"]) - SHOWN_REJECTS))

@@ -1,5 +1,7 @@
 """What a command says: tables for people, JSON for programs, errors in one line.
 
+Everything that is written passes here: text of users and partners that would act on a terminal is shown as code points.
+
 Standard output carries results and nothing else; everything said about them goes to standard error.
 Colours appear on a terminal only. Whoever closes the pipe has seen enough, and hears nothing of it.
 """
@@ -11,8 +13,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from tickwright.domain.errors import TickwrightError
@@ -20,16 +23,40 @@ from tickwright.domain.errors import TickwrightError
 EMPTY = "–"
 PIPE_WIDTH = 4000
 CELL_CHARS_MAX = 120
+_ACTS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""As the page has it: controls, marks of direction, what has no width or looks like nothing, other line ends."""
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 Columns = Sequence[str]
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with everything but line ends and tabs that acts instead of being read named, as ``[U+001B]``."""
+    return _ACTS.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def write(text: str, *, stderr: bool = False) -> None:
+    """Write text for people as it is, but for what would act on their terminal."""
+    (sys.stderr if stderr else sys.stdout).write(visible(text))
+
+
+class _VisibleConsole(Console):
+    """A console whose text, wherever it comes from, only shows; its own colours and moves are no text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as Rich does, and name what would act."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that knows whether somebody looks at it; a pipe gets whole lines, however long."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(file=stream, highlight=False)
-    return Console(file=stream, highlight=False, no_color=True, width=PIPE_WIDTH, soft_wrap=True)
+        return _VisibleConsole(file=stream, highlight=False)
+    return _VisibleConsole(file=stream, highlight=False, no_color=True, width=PIPE_WIDTH, soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -39,9 +66,13 @@ def say(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print one JSON value."""
-    sys.stdout.write(
-        json.dumps(value, ensure_ascii=False, default=str, indent=2 if sys.stdout.isatty() else None) + "\n"
-    )
+    sys.stdout.write(to_json(value, indent=2 if sys.stdout.isatty() else None) + "\n")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON in which everything that would act on a terminal is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str, indent=indent)
+    return _ACTS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def show_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, *, empty: str = "nothing") -> None:
@@ -62,7 +93,8 @@ def show_fields(row: Mapping[str, Any]) -> None:
     width = max((len(name) for name in row), default=0)
     for name, value in row.items():
         if value is not None:
-            sys.stdout.write(f"{name.replace('_', ' '):<{width}}  {_cell(value)}\n")
+            text = _cell(value).replace("\n", "\n" + " " * (width + 2))  # a line of a value is no field of its own
+            write(f"{name.replace('_', ' '):<{width}}  {text}\n")
 
 
 def show_page(page: Mapping[str, Any], columns: Columns, *, as_json: bool, empty: str) -> None:
@@ -80,14 +112,14 @@ def show_answer(answer: Any, *, as_json: bool, sentence: Callable[[Any], str]) -
     if as_json:
         show_json(answer)
     else:
-        sys.stdout.write(sentence(answer) + "\n")
+        write(sentence(answer) + "\n")
 
 
 def show_error(error: TickwrightError, *, as_json: bool) -> None:
     """Print an error: one line (or one line per mistake), or one JSON object; on standard error."""
     if as_json:
         document = {"code": error.code, "message": error.message, "retriable": error.retriable, **error.details}
-        sys.stderr.write(json.dumps({"error": document}, ensure_ascii=False, default=str) + "\n")
+        sys.stderr.write(to_json({"error": document}) + "\n")
     else:
         console(stderr=True).print(f"[red]tickwright:[/red] {escape(error.message)} [dim]({escape(error.code)})[/dim]")
 
@@ -104,7 +136,7 @@ def close_quietly() -> None:
 def _short(value: Any) -> str:
     """Return a value for a table: an instant to the second, and not more than a line of anything."""
     text = _INSTANT.sub(r"\1 \2Z", value) if isinstance(value, str) else _cell(value)
-    text = (text or EMPTY).partition("\n")[0]
+    text = visible((text or EMPTY).partition("\n")[0])
     return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
 
 

@@ -24,12 +24,13 @@ from tickwright.cli import (
     partners,
     report_types,
     reports,
+    roles,
     slices,
     task_types,
     trackers,
 )
 from tickwright.cli import run as running
-from tickwright.cli.output import close_quietly, show_error
+from tickwright.cli.output import close_quietly, show_error, write
 from tickwright.domain.errors import TickwrightError
 from tickwright.observe.logs import configure_logging
 
@@ -49,6 +50,8 @@ WRONG_USE = frozenset(
         "file_unreadable",
         "file_unwritable",
         "invalid_config",
+        "invalid_password",
+        "invalid_role",
         "invalid_settings",
         "kafka_replication_unsafe",
         "kafka_unsafe_option",
@@ -66,7 +69,7 @@ def tickwright(
 ) -> None:
     """Everything that must happen later or again and again, done exactly as promised."""
     if version:
-        sys.stdout.write(f"tickwright {__version__}\n")
+        write(f"tickwright {__version__}\n")
         raise typer.Exit
 
 
@@ -84,6 +87,7 @@ app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(batches.app, name="batches")
 app.add_typer(executions.app, name="executions")
 app.add_typer(slices.app, name="slices")
+app.add_typer(roles.app, name="roles")
 app.add_typer(alerts.app, name="alerts")
 admin.add_to(app)
 desk.add_to(app)
@@ -112,13 +116,13 @@ def run(arguments: Sequence[str]) -> int:
 def _wrong_use(error: TyperException, *, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, NoArgsIsHelpError):  # the help text is the answer
-        sys.stderr.write(f"{message}\n")
+        write(f"{message}\n", stderr=True)
         return error.exit_code
     if as_json:
-        sys.stderr.write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n")
+        write(json.dumps({"error": {"code": "wrong_use", "message": message}}) + "\n", stderr=True)
         return error.exit_code
     context = getattr(error, "ctx", None)
-    sys.stderr.write(f"tickwright: {message}\n")
+    write(f"tickwright: {message}\n", stderr=True)
     if context is not None:
-        sys.stderr.write(f"{context.command_path} --help says what there is\n")
+        write(f"{context.command_path} --help says what there is\n", stderr=True)
     return error.exit_code

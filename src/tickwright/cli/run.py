@@ -47,14 +47,14 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Bring the database to this release's schema; safe while the product works."""
-    from tickwright.cli.output import show_answer
+    from tickwright.cli.output import show_answer, write
     from tickwright.store.migrate import migrate as bring_forward
     from tickwright.store.migrate import migration_sql
     from tickwright.wiring.database import open_database
     from tickwright.wiring.settings import load_settings
 
     if sql:
-        sys.stdout.write(migration_sql())
+        write(migration_sql())
         return
 
     async def work() -> str:

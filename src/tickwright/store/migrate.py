@@ -20,7 +20,9 @@ from sqlalchemy.exc import OperationalError
 
 from tickwright.domain.errors import Contended, Rejected, Unavailable
 from tickwright.store.dsn import driver_url, server_urls, shown_url
+from tickwright.store.queries import load
 
+_GRANT_AGAIN = load("tickwright.store.sql", "app_roles.sql")["grant_again"]
 LOCK_TRIES_MAX = 30
 CONNECT_TIMEOUT_S = 10
 _MIGRATION_LOCK = 7313_0001
@@ -73,6 +75,7 @@ def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            connection.exec_driver_sql(_GRANT_AGAIN)
             context = MigrationContext.configure(
                 connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
             )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tickwright.store.pool import Connection
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.store.sql", "outbox.sql")
@@ -133,3 +133,8 @@ async def lane_heads(connection: Connection) -> Sequence[Any]:
     """Return per destination the row that waits longest: ``destination age_s error_message``."""
     heads: Sequence[Any] = await connection.fetch(SQL["lane_heads"])
     return heads
+
+
+async def reserve_prefixes(connection: Connection | Pool, prefixes: Collection[str]) -> None:
+    """Keep roles that use plain SQL only from sending to our own exchanges, queues and topics."""
+    await connection.execute(SQL["reserve_prefixes"], sorted(set(prefixes)))

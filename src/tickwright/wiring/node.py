@@ -40,6 +40,7 @@ from tickwright.runtime.signals import stop_on_signals
 from tickwright.runtime.snapshot import Snapshots
 from tickwright.runtime.supervisor import Supervised, Supervisor
 from tickwright.sources.named import Sources
+from tickwright.store.outbox import reserve_prefixes
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool, open_pool
 from tickwright.wiring.api import api_context
@@ -163,6 +164,7 @@ async def open_node(
         await register_reports(types, brought.reports, brought.listeners, config.report_types)
         await register_batches(brought.batches, link.campaigns.programs)
         await note_news(pool, poll_events(settings))
+        await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)
         if "fanout-consumer" in wanted:

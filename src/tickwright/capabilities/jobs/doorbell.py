@@ -12,6 +12,7 @@ JOBS_CHANNEL = "tickwright_jobs"
 CANCEL_CHANNEL = "tickwright_cancel"
 TYPES_CHANNEL = "tickwright_types"
 LOCK = (7313, 1)
+ID_DIGITS_MAX = 18
 
 
 def doorbell(url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]) -> Bell:
@@ -19,12 +20,13 @@ def doorbell(url: str | None, *, cancelled: Callable[[int], None], types_changed
 
     Args:
         url: A direct URL; ``None`` for polling only.
-        cancelled: Is told the id of a job whose user asked to cancel it.
+        cancelled: Is told the id of a job that may have been cancelled. Every user of the database may notify, so ask
+            the row.
         types_changed: Is told that types of jobs changed.
     """
 
     def cancel(payload: str) -> None:
-        if payload.isdigit():
+        if payload.isascii() and payload.isdigit() and len(payload) <= ID_DIGITS_MAX:
             cancelled(int(payload))
 
     beside = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}

@@ -7,6 +7,7 @@ lost, every handler is cancelled, every result dropped, and the worker goes on u
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -32,7 +33,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.joined import Joined
-from tickwright.store.pool import Connection, Pool
+from tickwright.store.pool import AWAY, Connection, Pool
 
 DELIVERY_GRACE_S = 2.0
 CHECK_AFTER_S = 0.5
@@ -90,6 +91,8 @@ class JobWorker:
             self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
         )
         self._refreshing: asyncio.Task[None] | None = None
+        self._heard: set[int] = set()
+        self._asking: asyncio.Task[None] | None = None
         session.on_beat(self._beat)
         session.on_reclaim(self._reclaim)
         session.on_lost(self._session_lost)
@@ -277,6 +280,21 @@ class JobWorker:
                 self.runner.stop_job(running[job_id], "lost" if lost else "cancel")
 
     def _cancel_heard(self, job_id: int) -> None:
+        self._heard.add(job_id)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_heard())
+
+    async def _ask_heard(self) -> None:
+        """Stop those jobs whose rows say so: every user of the database may notify, whatever its rights."""
+        with suppress(*AWAY):  # a heartbeat asks again
+            while self._heard:
+                ids, self._heard = self._heard, set()
+                async with self._pool.acquire() as connection:
+                    held = await self._store.check_held(connection, self._session.token, list(ids))
+                for job_id in (job_id for job_id, lost in held if not lost):
+                    self._cancel(job_id)
+
+    def _cancel(self, job_id: int) -> None:
         if (job := self.runner.pull(job_id)) is not None:
             self.endings.cancelled_unstarted(job)
             return

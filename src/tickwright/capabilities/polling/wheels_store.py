@@ -83,10 +83,9 @@ async def read_clock(connection: Connection) -> Instants:
 
 async def add_missing_wheels(connection: Connection) -> int:
     """Make the wheels that accounts' intervals need; return how many."""
-    missing = [row[0] for row in await connection.fetch(SQL["missing_wheels"])]
-    for interval_minutes in missing:
-        await connection.execute(SQL["add_wheel"], interval_minutes)
-    return len(missing)
+    missing = await connection.fetch(SQL["missing_wheels"])
+    added = [await connection.execute(SQL["add_wheel"], interval_minutes) for (interval_minutes,) in missing]
+    return sum(status != "INSERT 0 0" for status in added)
 
 
 async def place_new(connection: Connection, at_most: int) -> tuple[int, int]:

@@ -141,3 +141,7 @@ WITH gone AS (
 INSERT INTO tickwright.outbox_dead (id, destination, key, payload, headers, created_at, attempts, error_message)
 SELECT id, destination, key, payload, headers, created_at, attempts, $2::text FROM gone
 RETURNING id, destination, key, created_at, attempts;
+
+-- name: reserve_prefixes
+-- Note the prefixes of our own exchanges and topics: only roles that run Tickwright send to them. Index: reserved_prefixes_pkey.
+INSERT INTO tickwright.reserved_prefixes (prefix) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING;

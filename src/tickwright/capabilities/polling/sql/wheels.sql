@@ -1,12 +1,15 @@
 -- name: add_wheel
 -- Make the wheel of an interval: a slot per minute of it, each next due at its own minute, two minutes ahead at the least.
--- Twice is harmless: one transaction at a time makes wheels. Index: poll_wheels_pkey.
+-- Twice is harmless: one transaction at a time makes wheels. No wheel goes beyond the last slot whose places fit an integer.
+-- Index: poll_wheels_pkey.
 WITH one_at_a_time AS MATERIALIZED (
-  SELECT pg_advisory_xact_lock(7313, 10) AS locked
+  SELECT FROM tickwright.poll_news FOR UPDATE
 ), wheel AS (
   INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id)
-  SELECT $1, (SELECT coalesce(max(w.first_slot_id + w.interval_minutes), 0) FROM tickwright.poll_wheels w)
-    FROM one_at_a_time
+  SELECT $1, next.slot_id
+    FROM one_at_a_time,
+         (SELECT coalesce(max(w.first_slot_id + w.interval_minutes), 0) AS slot_id FROM tickwright.poll_wheels w) AS next
+   WHERE next.slot_id + $1 <= 35791394
       ON CONFLICT DO NOTHING
   RETURNING first_slot_id
 ), soon AS (

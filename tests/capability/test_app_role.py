@@ -1,0 +1,328 @@
+"""The role of `tickwright roles create app`: every documented statement works for it, and no attack does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import psycopg
+import pytest
+
+from kit.cli import environment, tickwright
+from kit.engine import running_engine
+from kit.fix_app_roles import PASSWORD, AppRole, drop
+from kit.migrations import upgrade_to
+from kit.servers import PgBouncer, PostgresServer
+from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.polling import wheels_store
+from tickwright.domain.errors import Rejected
+from tickwright.store.app_roles import create_app_role, excess_rights
+from tickwright.store.migrate import migrate
+from tickwright.store.outbox import reserve_prefixes
+from tickwright.store.queries import load
+
+DENIED = asyncpg.InsufficientPrivilegeError
+JOB = (
+    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
+    "VALUES (now() + interval '1 hour', 't', '{}')"
+)
+OUTBOX = "INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1, 'k', '{}')"
+
+
+TRACKER = (
+    "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) "
+    "VALUES ('a', 'dhl', $1) RETURNING id"
+)
+
+
+@pytest.fixture
+async def app(app_role: AppRole) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the role."""
+    connection = await asyncpg.connect(app_role.url)
+    yield connection
+    connection.terminate()
+
+
+async def use(connection: asyncpg.Connection) -> None:
+    """Carry out each documented statement."""
+    job = await connection.fetchval(f"{JOB} RETURNING id")
+    keyed = (
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, priority, max_attempts, timeout_ms, "
+        "expires_at, idempotency_key) "
+        "VALUES (now() + interval '1 hour', 't', '{}', 1, 2, 100, now() + interval '1 day', 'k') "
+        "ON CONFLICT DO NOTHING"
+    )
+    assert [await connection.execute(keyed) for _ in range(2)] == ["INSERT 0 1", "INSERT 0 0"]
+    moved = "UPDATE tickwright.scheduled_tasks SET execute_at = now() + interval '5 minutes' WHERE id = $1"
+    assert await connection.execute(moved, job) == "UPDATE 1"
+    await connection.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled'")
+    assert {row["status"] for row in await connection.fetch("TABLE tickwright.scheduled_tasks")} == {"cancelled"}
+    assert await connection.execute(keyed) == "INSERT 0 0", "a key outlives its job"
+    assert await connection.fetchval(f"{OUTBOX} RETURNING id", "pg:orders") > 0
+    assert await connection.fetchval(TRACKER, "X") > 0
+    for statement in (
+        "UPDATE tickwright.shipment_polling_tracker SET status = 'Delivered' WHERE external_id = 'X'",
+        "DELETE FROM tickwright.shipment_polling_tracker WHERE external_id = 'X'",
+        "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', '{}', 'LOCATIONS')",
+        "UPDATE tickwright.entities SET is_polling_enabled = false, partner = NULL WHERE code = 'A'",
+        "DELETE FROM tickwright.entities WHERE code = 'A'",
+    ):
+        assert (await connection.execute(statement)).endswith(" 1"), statement
+    for relation in ("shipment_polling_tracker", "entities", "modules", "fanout_cursors", "scheduled_tasks_dead"):
+        await connection.fetch(f"TABLE tickwright.{relation}")
+    await connection.fetch("SELECT name, paused_at FROM tickwright.task_types")
+
+
+async def test_every_documented_statement_works(app: asyncpg.Connection) -> None:
+    """Alone, in a transaction, and by COPY; the first one of a day makes the day's table."""
+    await app.execute("SET statement_timeout = '60s'")
+    await use(app)
+    columns = ("execute_at", "task_type", "payload")
+    row = await app.fetchrow("SELECT now() AS execute_at, 'c'::text AS task_type, '{}'::text AS payload")
+    copied = await app.copy_records_to_table(
+        "scheduled_tasks", schema_name="tickwright", columns=columns, records=[tuple(row)] * 3
+    )
+    assert copied == "COPY 3"
+    transaction = app.transaction()
+    await transaction.start()
+    await app.execute(JOB)
+    await transaction.rollback()
+    assert await app.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'pending'") == 3
+
+
+async def test_a_day_without_a_table_can_be_cancelled_in(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
+    """The trigger makes it with the owner's rights."""
+    day = await other.fetchval("SELECT tickwright.history_table(clock_timestamp())")
+    await other.execute(f"DROP TABLE tickwright.{day}")
+    await app.execute(JOB)
+    assert await app.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled'") == "UPDATE 1"
+
+
+async def test_every_documented_statement_works_through_a_pooler(app_role: AppRole, pgbouncer: PgBouncer) -> None:
+    """In transaction mode, where one connection is another one with each statement."""
+    pgbouncer.add_user(app_role.name, PASSWORD)
+    url = app_role.at(pgbouncer.database_url(urlsplit(app_role.owner_url).path[1:]))
+    connection = await asyncpg.connect(url, statement_cache_size=0)
+    await use(connection)
+    await connection.close()
+
+
+ATTACKS = load("kit", "app_role_attacks.sql")
+WORKER = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "VALUES (7, 'w', '{worker}', '1', now() + interval '1 hour')"
+)
+CLAIM = (
+    "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7, fence = 1, attempts = 1 "
+    "WHERE task_type = 'held'"
+)
+JOBS = "SELECT id, status, owner, fence FROM tickwright.scheduled_tasks ORDER BY id"
+
+
+@pytest.fixture
+async def rows(app: asyncpg.Connection, other: asyncpg.Connection) -> asyncpg.Connection:
+    """The owner's connection, and what attacks aim at: jobs that wait and run, a type, a later release's table."""
+    await other.execute("CREATE TABLE tickwright.later (a integer)")
+    await reserve_prefixes(other, ["acme"])
+    await other.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('t', 'pg:t')")
+    await app.execute(JOB)
+    await app.execute(JOB.replace("'t'", "'held'"))
+    await other.execute(WORKER)
+    await other.execute(CLAIM)
+    return other
+
+
+async def try_attack(app: asyncpg.Connection, name: str) -> str | None:
+    """Return the SQLSTATE of the refusal; ``None`` when there was none."""
+    try:
+        await app.execute(ATTACKS[name])
+    except asyncpg.PostgresError as error:
+        return str(error.sqlstate)
+    return None
+
+
+async def test_no_attack_does_anything(app: asyncpg.Connection, app_role: AppRole, rows: asyncpg.Connection) -> None:
+    """Each is refused for lack of a right, also after a migration; afterwards all rows are as they were."""
+    await asyncio.to_thread(migrate, app_role.owner_url)
+    before = await rows.fetch(JOBS)
+    refused = {name: await try_attack(app, name) for name in ATTACKS}
+    assert {name: state for name, state in refused.items() if state != "42501"} == {}
+    assert await rows.fetch(JOBS) == before
+    assert await rows.fetchval("SELECT count(*) FROM tickwright.outbox") == 0
+
+
+MUTANTS = {
+    "every role is ours": (
+        "CREATE OR REPLACE FUNCTION tickwright.is_ours() RETURNS boolean LANGUAGE sql STABLE RETURN true",
+        {
+            "forge_an_alert", "forge_an_alert_in_a_list", "forge_an_entitys_task", "forge_an_entitys_task_in_its_queue",
+            "forge_an_entitys_task_inside_postgresql", "forge_an_announcement_of_a_report", "forge_a_poll",
+            "forge_a_trackers_event", "forge_a_message_of_a_configured_prefix", "strand_a_job", "release_a_running_job",
+            "complete_a_job", "fail_a_job",
+        },
+    ),
+    "prefixes of our own do not count": (
+        "DELETE FROM tickwright.reserved_prefixes WHERE prefix = 'acme'",
+        {"forge_a_message_of_a_configured_prefix"},
+    ),
+    "statuses are not asked about": (
+        "DROP TRIGGER scheduled_tasks_allowed ON tickwright.scheduled_tasks",
+        {"complete_a_job", "strand_a_job", "release_a_running_job"},
+    ),
+    "functions of triggers are everybody's": (
+        "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tickwright TO PUBLIC",
+        {"use_a_registering_trigger", "use_a_finishing_trigger", "use_a_trigger_of_keys"},
+    ),
+    "rights on whole tables": (
+        "GRANT INSERT ON tickwright.outbox, tickwright.scheduled_tasks, tickwright.shipment_polling_tracker TO {role}",
+        {"delay_or_rank_a_message", "number_a_message", "give_a_jobs_id"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_a_guard_that_is_gone_is_noticed(
+    app: asyncpg.Connection, app_role: AppRole, rows: asyncpg.Connection, mutant: str
+) -> None:
+    """Attacks that it refuses succeed, each tried by itself."""
+    statement, expected = MUTANTS[mutant]
+    await rows.execute(statement.format(role=app_role.name))
+    for name in sorted(expected):
+        transaction = app.transaction()
+        await transaction.start()
+        assert await try_attack(app, name) is None, name
+        await transaction.rollback()
+
+
+async def test_a_search_path_of_its_own_changes_no_decision(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
+    """An operator that the role defines is not used by what judges its rows."""
+    name = await app.fetchval("SELECT current_user")
+    await other.execute(f"CREATE SCHEMA evil AUTHORIZATION {name}")
+    await app.execute("CREATE FUNCTION evil.no(text, text) RETURNS boolean LANGUAGE sql RETURN false")
+    for operator in ("=", "~", "~~"):
+        await app.execute(f"CREATE OPERATOR evil.{operator} (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.no)")
+    await app.execute("SET search_path = evil, pg_catalog")
+    with pytest.raises(DENIED, match="destination_reserved"):
+        await app.execute(OUTBOX, "alert:oncall")
+    await app.execute("INSERT INTO tickwright.entities (code) VALUES ('A')")
+
+
+async def test_running_jobs_are_asked_to_stop_and_no_more(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
+    """A cancellation by the role leaves the job with its worker."""
+    await app.execute(JOB.replace("'t'", "'held'"))
+    await other.execute(WORKER)
+    await other.execute(CLAIM)
+    await app.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled'")
+    row = await other.fetchrow("SELECT status, owner, cancel_requested_at FROM tickwright.scheduled_tasks")
+    assert (row["status"], row["owner"]) == ("processing", 7)
+    assert row["cancel_requested_at"] is not None
+
+
+async def test_advisory_locks_of_anybody_stop_nothing(app: asyncpg.Connection, database_url: str) -> None:
+    """Every user may hold them: jobs still run, a day gets its table, an interval gets its wheel."""
+
+    async def handler(_job: Job) -> None:
+        pass
+
+    for number in (1, 2, 3, 10):
+        await app.execute("SELECT pg_advisory_lock_shared(7313, $1)", number)
+    async with running_engine(database_url, {"tick": handler}) as engine:
+        await engine.until(await engine.insert("tick"), "completed")
+        async with engine.pool.acquire() as connection, connection.transaction():
+            await connection.execute("SET LOCAL statement_timeout = '20s'")
+            await connection.execute("SELECT tickwright.ensure_history(now() + interval '9 days')")
+            await connection.execute(TRACKER, "X")
+            assert await wheels_store.add_missing_wheels(connection) == 1
+
+
+async def test_rights_by_hand_end_with_the_next_migration(app_role: AppRole, other: asyncpg.Connection) -> None:
+    """Also those on tables of later releases; what it needs comes back."""
+    await other.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"GRANT CREATE ON SCHEMA tickwright TO {app_role.name}")
+    await other.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA tickwright GRANT INSERT ON TABLES TO {app_role.name}")
+    await other.execute(f"REVOKE INSERT ON tickwright.entities FROM {app_role.name}")
+    await asyncio.to_thread(migrate, app_role.owner_url)
+    await other.execute("CREATE TABLE tickwright.later (a integer)")
+    assert await excess_rights(other) == []
+    connection = await asyncpg.connect(app_role.url)
+    await use(connection)
+    with pytest.raises(DENIED):
+        await connection.execute("INSERT INTO tickwright.later VALUES (1)")
+    await connection.close()
+
+
+async def test_the_grants_of_earlier_releases_cannot_forge_either_and_are_found(
+    pg_server: PostgresServer, other: asyncpg.Connection
+) -> None:
+    """A role with a plain INSERT on the outbox is refused internal destinations; the check names its excess."""
+    name = "shop_jobs_of_old"
+    await other.execute(f"CREATE ROLE {name}")
+    await other.execute(f"GRANT USAGE ON SCHEMA tickwright TO {name}")
+    await other.execute(f"GRANT INSERT ON tickwright.outbox TO {name}")
+    await other.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA tickwright GRANT INSERT ON TABLES TO {name}")
+    try:
+        found = {(row["role"], row["privilege"], row["on"]) for row in await excess_rights(other)}
+        assert found == {(name, "INSERT", "outbox"), (name, "INSERT", "tables of later releases")}
+        await other.execute(f"SET ROLE {name}")
+        with pytest.raises(DENIED, match="destination_reserved"):
+            await other.execute(OUTBOX, "alert:oncall")
+        await other.execute("RESET ROLE")
+    finally:
+        drop(pg_server.database_url(await other.fetchval("SELECT current_database()")), name)
+
+
+async def test_roles_that_cannot_be_held_are_refused(other: asyncpg.Connection) -> None:
+    """A superuser, the owner, and names that mean something else to PostgreSQL."""
+    codes = {"postgres": "role_too_powerful", "public": "invalid_role", "pg_x": "invalid_role", 'a"b': "invalid_role"}
+    for name, code in codes.items():
+        with pytest.raises(Rejected) as refused:
+            await create_app_role(other, name, login=False, password=None)
+        assert refused.value.code == code
+
+
+def test_the_command_makes_checks_and_prints(database_url: str, tmp_path: Path) -> None:
+    """Twice is once; the printed statements make the same; the password is a verifier; the doctor looks, too."""
+    env = environment(DATABASE_URL=database_url)
+    names = [f"cli_{n}_{urlsplit(database_url).path[1:]}" for n in range(2)]
+    secret = tmp_path / "password"
+    secret.write_text(f"{PASSWORD}\n")
+    made = ["roles", "create", "app", "--name", names[0], "--password-file", str(secret)]
+    printed = tickwright("roles", "create", "app", "--name", names[1], "--login", "--sql", env=env)
+    assert printed.code == 0, printed
+    try:
+        for _ in range(2):
+            said = tickwright(*made, env=env)
+            assert (said.code, said.out) == (0, f"role {names[0]}\n"), said
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(printed.out)
+            rights = (
+                "SELECT relation, attribute, privilege FROM tickwright.granted_rights WHERE role = %s ORDER BY 1, 2, 3"
+            )
+            first, second = (connection.execute(rights, [name]).fetchall() for name in names)
+            assert first
+            assert first == second
+        psycopg.connect(AppRole(names[0], database_url).url).close()
+        assert tickwright("roles", "check", env=env).code == 0
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(f"GRANT SELECT ON tickwright.api_keys TO {names[1]}")
+        checked = tickwright("roles", "check", "--json", env=env)
+        assert (checked.code, [row["on"] for row in checked.json["items"]]) == (1, ["api_keys"])
+        findings = tickwright("doctor", "--json", env=env).json["findings"]
+        assert [one["verdict"] for one in findings if one["check"] == "roles"] == ["warn"]
+    finally:
+        drop(database_url, *names)
+
+
+def test_a_role_needs_the_schema_and_a_password_that_can_be_typed(empty_database_url: str, tmp_path: Path) -> None:
+    """Said by code, before anything is made."""
+    env = environment(DATABASE_URL=empty_database_url)
+    assert tickwright("roles", "create", "app", "--json", env=env).error["code"] == "schema_behind"
+    upgrade_to(empty_database_url, "0011")
+    assert tickwright("roles", "check", "--json", env=env).error["code"] == "schema_behind"
+    migrate(empty_database_url)
+    secret = tmp_path / "password"
+    secret.write_text("short\n")
+    said = tickwright("roles", "create", "app", "--password-file", str(secret), "--json", env=env)
+    assert (said.code, said.error["code"]) == (2, "invalid_password")

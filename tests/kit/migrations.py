@@ -1,0 +1,17 @@
+"""Older schemas, for tests of what a migration makes of them."""
+
+import sqlalchemy
+from alembic import command
+
+from tickwright.store import migrate as module
+
+
+def upgrade_to(url: str, revision: str) -> None:
+    """Bring a database to an older revision."""
+    with sqlalchemy.create_engine(
+        url.replace("postgresql:", "postgresql+psycopg:", 1), poolclass=sqlalchemy.NullPool
+    ).begin() as connection:
+        module._prepare(connection)
+        config = module._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
