@@ -37,6 +37,7 @@ SHARE_OF_TIME = 0.1
 SLOW_PER_LOOK = 2
 RECOUNT_EVERY = 5
 STREAMS_MAX = 200
+STREAMS_PER_KEY = 40
 REREAD = timedelta(seconds=1)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -91,6 +92,7 @@ class Snapshots:
         version: Of the product.
         every_s: Between two snapshots.
         streams_max: Subscribers at once.
+        streams_per_key: Of them with one API key.
     """
 
     name = "overview"
@@ -102,10 +104,11 @@ class Snapshots:
         version: str,
         every_s: float = EVERY_S,
         streams_max: int = STREAMS_MAX,
+        streams_per_key: int = STREAMS_PER_KEY,
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
-        self._streams_max = streams_max
+        self._streams_max, self._streams_per_key = streams_max, streams_per_key
         self._rates, self._changes, self._series = Rates(), Changes(), Series()
         self._parts: dict[str, Any] = {}
         self._turn = cycle(READINGS)
@@ -149,11 +152,9 @@ class Snapshots:
         if self._stopping.is_set():
             raise Unavailable("draining", "this process is being stopped; try another")
         if len(self._subscribers) >= self._streams_max:
-            raise Unavailable(
-                "too_many_streams",
-                f"{self._streams_max} streams are open here already; ask for /v1/overview",
-                retry_after_s=5,
-            )
+            raise _too_many(f"{self._streams_max} streams are open here already")
+        if key_id is not None and sum(one.key_id == key_id for one in self._subscribers) >= self._streams_per_key:
+            raise _too_many(f"{self._streams_per_key} streams of this key are open here already")
         subscriber = Subscriber(key_id)
         self._subscribers.add(subscriber)
         if self._message is not None and monotonic() - self._looked_s < FRESH_S:
@@ -289,3 +290,7 @@ class Snapshots:
             self._message = msgspec.json.encode(self._view)
             for subscriber in self._subscribers:
                 subscriber.give(self._message)
+
+
+def _too_many(which: str) -> Unavailable:
+    return Unavailable("too_many_streams", f"{which}; ask for /v1/overview", retry_after_s=5)

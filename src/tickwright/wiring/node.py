@@ -244,7 +244,7 @@ def _build(
     for source in (*asked, *fanned, *brought, *executed, *produced):
         watch.add_source(source)
     if "api" in roles:
-        overview = Snapshots(pool, version=__version__)
+        overview = Snapshots(pool, version=__version__, streams_per_key=settings.streams_per_key)
         context = api_context(settings, link, watch.ready, watch.now, overview)
         app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
