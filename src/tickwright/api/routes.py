@@ -169,12 +169,9 @@ def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
         made = await keys.create(body.name, Role[body.role.upper()], caller=caller, expires_in=expires_in)
         return answer(made, 201)
 
-    @router.post(
-        "/v1/keys/{key_id}/rotate",
-        status_code=201,
-        **answers(NewKeyView, 201),
-        **takes(RotateKeyRequest, required=False),
-    )
+    rotating = {**answers(NewKeyView, 201), **takes(RotateKeyRequest, required=False)}
+
+    @router.post("/v1/keys/{key_id}/rotate", status_code=201, **rotating)
     async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
         """Make a successor with the same name, role and end; the old key ends after `overlap`."""
         body = await gate.read(request, RotateKeyRequest, default=RotateKeyRequest())
