@@ -17,7 +17,7 @@ from tickwright.ports.caller import Role
 OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
 SIGNED = {"/v1/report-files/{report_id}"}
 SIGN_IN = ("post", "/v1/session")
-ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session")}
+ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session"), ("delete", "/v1/sessions/{session_id}")}
 NEEDS = {
     ("post", "/v1/jobs"): Role.OPERATOR,
     ("post", "/v1/jobs:bulk"): Role.OPERATOR,
