@@ -57,14 +57,8 @@ class Place:
 @asynccontextmanager
 async def api(url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
     """The API's listener, with a page that answers much."""
-    seen: list[Listener] = []
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr("kit.api.Listener", lambda *given, **named: seen.append(Listener(*given, **named)) or seen[-1])
-    with monkey.context():
-        async with running_api(url, listener=limits, page=much) as running:
-            place = Place(running.port, lambda: len(seen[0].server_state.connections))
-            yield place
-    monkey.undo()
+    async with running_api(url, listener=limits, page=much) as running:
+        yield Place(running.port, lambda: len(running.listener.server_state.connections))
 
 
 @asynccontextmanager

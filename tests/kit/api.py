@@ -119,6 +119,7 @@ class RunningApi:
     operator: Client
     viewer: Client
     stranger: Client
+    listener: Listener
 
 
 def allow_all(_: str) -> None:
@@ -231,6 +232,7 @@ async def running_api(
                 nobody.with_key(keys[Role.OPERATOR]),
                 nobody.with_key(keys[Role.VIEWER]),
                 nobody,
+                server,
             )
     finally:
         server.should_exit = True

@@ -249,9 +249,13 @@ def _build(
         app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
         api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
     at = _health_bind(settings, any_port=any_port)
-    asked = watch.check.answers
-    limits = settings.probes_listener
-    health = HealthServer(at, states=watch.states, database=asked, metrics=watch.page.render, limits=limits)
+    health = HealthServer(
+        at,
+        states=watch.states,
+        database=watch.check.answers,
+        metrics=watch.page.render,
+        limits=settings.probes_listener,
+    )
     roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, overview, api, health)
     services = [Supervised(one) for one in roles_own if one is not None]
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]

@@ -171,8 +171,7 @@ class Settings(BaseSettings):
             and this machine's own.
         proxies: Networks of reverse proxies, whose connections have no cap per address.
         http_connections_max: Of the API's listener, 16 to 100,000; fewer where the process may open fewer files.
-        streams_per_key: Annotated[int, Field(ge=1, le=200)] = STREAMS_PER_KEY
-    http_connections_per_address: Of one client address there, 16 to 100,000.
+        http_connections_per_address: Of one client address there, 16 to 100,000.
         streams_per_key: Streams of the overview that one API key may have open in a process, 1 to 200.
         payloads_from: The lowest role that sees payloads, results and other data of users: ``viewer``, ``operator``
             or ``admin``.
@@ -226,6 +225,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[str, _text(parse_hosts, keep=True)] = ""
     proxies: Annotated[str, _text(parse_networks, keep=True)] = ""
     http_connections_max: Annotated[int, Field(ge=16, le=100_000)] = 4096
+    streams_per_key: Annotated[int, Field(ge=1, le=200)] = STREAMS_PER_KEY
     http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None
