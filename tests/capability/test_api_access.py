@@ -17,7 +17,7 @@ from tickwright.ports.caller import Role
 OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
 SIGNED = {"/v1/report-files/{report_id}"}
 SIGN_IN = ("post", "/v1/session")
-ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session")}
+ANYBODY_MAY = {SIGN_IN, ("delete", "/v1/session"), ("delete", "/v1/sessions/{session_id}")}
 NEEDS = {
     ("post", "/v1/jobs"): Role.OPERATOR,
     ("post", "/v1/jobs:bulk"): Role.OPERATOR,
@@ -32,7 +32,7 @@ NEEDS = {
     ("post", "/v1/dead-letters/requeue"): Role.OPERATOR,
     ("post", "/v1/dead-letters/fanout/requeue"): Role.OPERATOR,
     ("post", "/v1/dead-letters/reports/requeue"): Role.OPERATOR,
-    ("post", "/v1/workers/{worker}/drain"): Role.OPERATOR,
+    ("post", "/v1/workers/{worker}/drain"): Role.ADMIN,
     ("post", "/v1/outbox/polls/reconcile"): Role.OPERATOR,
     ("post", "/v1/outbox:retry"): Role.OPERATOR,
     ("post", "/v1/outbox/{message}/discard"): Role.OPERATOR,
@@ -224,6 +224,17 @@ async def test_a_rotated_key_works_beside_its_successor_until_the_overlap_ends(a
         return (await api.stranger.with_key(made["key"]).get("/v1/session")).status == 401
 
     await eventually_async(refused)
+
+
+async def test_a_rotated_key_keeps_its_end(api: RunningApi) -> None:
+    """No rotation turns a key that ends into one that never does; another end is said."""
+    made = (await api.admin.post("/v1/keys", {"name": "guest", "role": "viewer", "expires_in": "2h"})).json["details"]
+    successor = (await api.admin.post(f"/v1/keys/{made['id']}/rotate")).json["details"]
+    assert successor["expires_at"] == made["expires_at"] is not None
+    longer = (await api.admin.post(f"/v1/keys/{successor['id']}/rotate", {"expires_in": "9h"})).json["details"]
+    assert longer["expires_at"] > made["expires_at"]
+    endless = (await api.admin.post("/v1/keys", {"name": "bot", "role": "viewer"})).json["details"]
+    assert (await api.admin.post(f"/v1/keys/{endless['id']}/rotate")).json["details"]["expires_at"] is None
 
 
 async def test_an_expired_key_is_refused(api: RunningApi) -> None:

@@ -31,6 +31,7 @@ ELSEWHERE = {
     ("post", "/v1/dead-letters/reports/requeue"): "dead_letters.requeue in test_report_dead_letters: needs RabbitMQ",
     ("delete", "/v1/session"): "session.close in test_api_session: a bearer key has no session to end",
     ("post", "/v1/session"): "session.open in test_api_session",
+    ("delete", "/v1/sessions/{session_id}"): "sessions.revoke in test_api_session",
 }
 HOOK = {"target": "https://example.org/h"}
 TRACKER = {"account_id": "shop", "partner": "dhl", "external_id": "A1"}

@@ -9,7 +9,8 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from tickwright.api import ApiLimits
-from tickwright.api.server import bind, make_server
+from tickwright.runtime.admission import ListenerLimits
+from tickwright.runtime.listener import Listener, bind
 
 JOB = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z"%s}'
 
@@ -166,21 +167,8 @@ async def test_a_head_without_end_is_cut_off(api: RunningApi) -> None:
     writer.close()
 
 
-async def test_a_head_that_drips_is_cut_off(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that never completes a head is closed at the deadline, also after a first request."""
-    monkeypatch.setattr("tickwright.api.server.HEAD_TIMEOUT_S", 0.1)
-    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    assert await reader.read() == b""
-    writer.close()
-    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /hea")
-    assert (await reader.read()).count(b"HTTP/1.1 200") == 1
-    writer.close()
-
-
-async def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_may_take_longer_than_a_head() -> None:
     """The deadline is the head's alone: neither a slow answer, such as a file, nor a connection at rest is cut."""
-    monkeypatch.setattr("tickwright.api.server.HEAD_TIMEOUT_S", 0.05)
     later = asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -192,7 +180,7 @@ async def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyP
         later.clear()
         await send({"type": "http.response.body", "body": b"k"})
 
-    server, listening = make_server(slow, "127.0.0.1", 0), bind("127.0.0.1", 0)
+    server, listening = Listener(slow, limits=ListenerLimits(head_s=0.05)), bind("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
     for next_head in (b"", b"GET /"):

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kit.api import Answer, Client, RunningApi, running_api
+from kit.streams import open_stream
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
-from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_keys, site_of
+from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_tokens, site_of
 from tickwright.api.session_routes import FAILURES_BURST
 
 GOOD = "tw_" + "A" * 43
+TOKEN = "tws_" + "A" * 43
 OTHERS = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
 OURS = {"Sec-Fetch-Site": "same-origin"}
 
@@ -50,7 +52,7 @@ async def test_a_sign_in_sets_a_cookie_that_no_script_can_read(api: RunningApi) 
     """HttpOnly, SameSite=Strict, bounded, for our path only; the answer says who one is and the token for changes."""
     answer = await api.stranger.post("/v1/session", {"key": api.operator.key}, headers=OURS)
     pieces = answer.headers["set-cookie"].split("; ")
-    assert pieces[0] == f"tickwright_session={api.operator.key}"
+    assert re.fullmatch("tickwright_session=tws_[A-Za-z0-9_-]{43}", pieces[0])
     assert set(pieces[1:]) == {"Path=/", f"Max-Age={MAX_AGE_S}", "HttpOnly", "SameSite=Strict"}
     assert MAX_AGE_S <= 12 * 3600
     said = answer.json
@@ -64,9 +66,13 @@ async def test_a_sign_in_sets_a_cookie_that_no_script_can_read(api: RunningApi) 
     "header", [{"X-Forwarded-Proto": "https"}, {"Origin": "https://HOST", "X-Forwarded-Host": "HOST"}]
 )
 async def test_over_tls_the_cookie_is_secure(api: RunningApi, header: dict[str, str]) -> None:
-    """A cookie that came over TLS never leaves without it."""
+    """A cookie that came over TLS never leaves without it, and no neighbour's domain can set it."""
     answer = await api.stranger.post("/v1/session", {"key": api.viewer.key}, headers=header)
-    assert answer.headers["set-cookie"].endswith("; Secure")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-tickwright_session=tws_")
+    assert cookie.endswith("; Secure")
+    planted = f"tickwright_session={TOKEN}; {cookie.partition(';')[0]}; tickwright_session={TOKEN}"
+    assert (await api.stranger.get("/v1/session", headers={"Cookie": planted})).json["role"] == "viewer"
 
 
 async def test_the_cookie_reads_and_with_its_token_changes(api: RunningApi) -> None:
@@ -94,7 +100,7 @@ CHANGES = [("POST", "/v1/jobs"), ("POST", "/v1/task-types/noop/pause"), ("DELETE
     [
         ({"X_Tickwright_Csrf": ""}, "csrf_token_missing"),
         ({"X_Tickwright_Csrf": "x" * 43}, "csrf_token_wrong"),
-        ({"X_Tickwright_Csrf": csrf_token(GOOD)}, "csrf_token_wrong"),
+        ({"X_Tickwright_Csrf": csrf_token(TOKEN)}, "csrf_token_wrong"),
         ({"Sec_Fetch_Site": "cross-site"}, "cross_site"),
         ({"Sec_Fetch_Site": "same-site"}, "cross_site"),
         ({"Sec_Fetch_Site": "cross-site", "Origin": "http://127.0.0.1"}, "cross_site"),
@@ -155,20 +161,23 @@ async def test_no_form_signs_in_or_changes_anything(api: RunningApi, content_typ
 @pytest.mark.parametrize(
     "cookie",
     [
-        "tickwright_session={key}; tickwright_session={key}",
-        "tickwright_session={other}; tickwright_session={key}",
-        "tickwright_session={key}; tickwright_session=",
-        'tickwright_session="{key}"',
-        "tickwright_session={key}x",
+        "tickwright_session={token}; tickwright_session={token}",
+        "tickwright_session={other}; tickwright_session={token}",
+        "tickwright_session={token}; tickwright_session=",
+        'tickwright_session="{token}"',
+        "tickwright_session={token}x",
         "tickwright_session=",
         "tickwright_session",
-        "tickwright_session=tw_" + "é" * 43,
-        "tickwright_session={key},",
+        "tickwright_session=tws_" + "é" * 43,
+        "tickwright_session={token},",
+        "tickwright_session={key}",
+        "__Host-tickwright_session={other}; tickwright_session={token}",
     ],
 )
 async def test_a_cookie_that_is_doubtful_is_none_and_is_cleared(api: RunningApi, cookie: str) -> None:
-    """Two of the name, or a malformed one: 401, and the browser is told to forget ours."""
-    shown = cookie.format(key=api.admin.key, other=GOOD)
+    """Two of the name, a malformed one, or a key itself: 401, and the browser is told to forget ours."""
+    token = (await signed_in(api)).cookie.partition("=")[2]
+    shown = cookie.format(key=api.admin.key, token=token, other=TOKEN)
     answer = await api.stranger.get("/v1/session", headers={"Cookie": shown})
     cleared = answer.says(401, "unauthenticated").headers["set-cookie"]
     assert cleared.startswith("tickwright_session=; Path=/; Max-Age=0; HttpOnly")
@@ -176,15 +185,16 @@ async def test_a_cookie_that_is_doubtful_is_none_and_is_cleared(api: RunningApi,
 
 async def test_a_name_like_ours_is_another_cookie(api: RunningApi) -> None:
     """Names count whole and with their case; a stranger's cookies are not touched."""
-    for name in ("Tickwright_session", "xtickwright_session", "tickwright_session2", "__Host-tickwright_session"):
-        answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{name}={api.admin.key}"})
+    token = (await signed_in(api)).cookie.partition("=")[2]
+    for name in ("Tickwright_session", "xtickwright_session", "tickwright_session2", "__host-tickwright_session"):
+        answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{name}={token}"})
         assert "set-cookie" not in answer.says(401, "unauthenticated").headers
-    found = session_keys([(b"cookie", f"a=b;{'x' * 8000}; tickwright_session = {GOOD}".encode()), (b"cookie", b"")])
-    assert found == [GOOD]
+    found = session_tokens([(b"cookie", f"a=b;{'x' * 8000}; tickwright_session = {TOKEN}".encode()), (b"cookie", b"")])
+    assert found == [TOKEN]
 
 
 async def test_a_revoked_key_signs_its_browser_out(api: RunningApi) -> None:
-    """Within a second, without anything that was kept about the session."""
+    """Within a second: no session is better than its key."""
     made = (await api.admin.post("/v1/keys", {"name": "leaving", "role": "viewer"})).json
     browser = await signed_in(api, api.stranger.with_key(made["key"]))
     assert (await browser.send("GET", "/v1/session")).status == 200
@@ -197,13 +207,95 @@ async def test_a_revoked_key_signs_its_browser_out(api: RunningApi) -> None:
     await eventually_async(signed_out)
 
 
-async def test_signing_out_clears_the_cookie(api: RunningApi) -> None:
-    """The key stays good: only this browser forgets it."""
+async def ends(browser: Browser) -> None:
+    """Wait until a browser's cookie opens nothing."""
+
+    async def refused() -> bool:
+        return (await browser.send("GET", "/v1/session")).status == 401
+
+    await eventually_async(refused)
+
+
+async def test_signing_out_ends_the_session_everywhere(database_url: str) -> None:
+    """Whoever has a copy of the cookie has nothing, on any replica and within a second; the key stays good."""
+    async with running_api(database_url) as api, running_api(database_url) as other:
+        browser = await signed_in(api)
+        copy = Browser(other.stranger, browser.cookie, browser.csrf)
+        assert (await copy.send("GET", "/v1/session")).status == 200
+        answer = await browser.send("DELETE", "/v1/session")
+        assert answer.status == 204
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+        await ends(copy)
+        await ends(browser)
+        assert (await api.admin.get("/v1/session")).status == 200
+
+
+async def test_each_sign_in_has_a_token_of_its_own_and_ends_the_one_before(api: RunningApi) -> None:
+    """A token that somebody planted or kept is no session after a sign-in."""
+    first = await signed_in(api)
+    answer = await api.stranger.post("/v1/session", {"key": api.admin.key}, headers={**OURS, "Cookie": first.cookie})
+    assert answer.headers["set-cookie"].partition(";")[0] != first.cookie
+    assert answer.json["csrf"] != first.csrf
+    await ends(first)
+    assert (await signed_in(api)).cookie != (await signed_in(api)).cookie
+
+
+async def test_a_session_ends_when_its_time_is_over_or_nobody_uses_it(api: RunningApi) -> None:
+    """By the database's clock; a use moves the end of idleness and never the last end."""
+    for column in ("expires_at", "idle_until"):
+        browser = await signed_in(api)
+        await api.pool.execute(f"UPDATE tickwright.sessions SET {column} = clock_timestamp()")
+        await ends(browser)
     browser = await signed_in(api)
-    answer = await browser.send("DELETE", "/v1/session")
-    assert answer.status == 204
-    assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert (await api.admin.get("/v1/session")).status == 200
+    aged = "UPDATE tickwright.sessions SET seen_at = seen_at - interval '5 minutes', idle_until = idle_until - interval"
+    await api.pool.execute(f"{aged} '5 minutes'")
+    rows = "SELECT idle_until, expires_at FROM tickwright.sessions ORDER BY id DESC LIMIT 1"
+    before = await api.pool.fetchrow(rows)
+
+    async def moved() -> bool:
+        assert (await browser.send("GET", "/v1/session")).status == 200
+        after = await api.pool.fetchrow(rows)
+        return bool(after["idle_until"] > before["idle_until"] and after["expires_at"] == before["expires_at"])
+
+    await eventually_async(moved)
+
+
+async def test_sessions_are_listed_and_revoked_by_whose_they_are(api: RunningApi) -> None:
+    """Own ones, or all for an admin; neither token nor hash is shown, and another's is not found."""
+    mine, his = await signed_in(api, api.viewer), await signed_in(api, api.operator)
+    (own,) = (await mine.send("GET", "/v1/sessions", User_Agent="Firefox\xff")).json["items"]
+    assert (own["name"], own["current"]) == ("viewer", True)
+    assert own["client"].startswith("127.0.0.1 ")
+    everybody = await api.admin.get("/v1/sessions")
+    assert [one["name"] for one in everybody.json["items"]] == ["operator", "viewer"]
+    assert "tws_" not in everybody.body.decode()
+    (await his.send("DELETE", f"/v1/sessions/{own['id']}")).says(404, "session_not_found")
+    assert (await his.send("DELETE", f"/v1/sessions/{everybody.json['items'][0]['id']}")).status == 204
+    assert (await api.admin.send("DELETE", f"/v1/sessions/{own['id']}")).status == 204
+    await ends(mine)
+    await ends(his)
+    assert (await api.admin.get("/v1/sessions")).json["items"] == []
+    rows = await api.pool.fetch("SELECT actor FROM tickwright.audit WHERE action = 'sessions.revoke' ORDER BY id")
+    assert [row["actor"] for row in rows] == ["operator", "admin"]
+
+
+async def test_a_stream_ends_with_its_session(api: RunningApi) -> None:
+    """A copy of the cookie does not look on after the sign-out."""
+    browser = await signed_in(api, api.viewer)
+    async with open_stream(api.stranger, {"Cookie": browser.cookie}) as gone, open_stream(api.viewer) as stays:
+        await gone.next()
+        assert (await browser.send("DELETE", "/v1/session")).status == 204
+        await gone.ended(10.0)
+        await stays.next()
+
+
+async def test_sessions_of_one_key_are_bounded(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that signs in again and again leaves the newest ones."""
+    monkeypatch.setattr("tickwright.api.sessions.OF_KEY_MAX", 3)
+    browsers = [await signed_in(api, api.viewer) for _ in range(5)]
+    assert len((await api.admin.get("/v1/sessions")).json["items"]) == 3
+    await ends(browsers[0])
+    assert (await browsers[-1].send("GET", "/v1/session")).status == 200
 
 
 async def test_signing_in_and_out_is_in_the_audit_trail(api: RunningApi) -> None:
@@ -245,7 +337,7 @@ async def test_a_flood_of_bad_sign_ins_leaves_good_requests_alone(api: RunningAp
 
 
 async def test_a_key_above_its_rate_cannot_sign_in_round_it(database_url: str) -> None:
-    """The cookie is the key: one rate for both."""
+    """A session has no rate of its own: one for it and its key."""
     async with running_api(database_url, limits=ApiLimits(requests_per_s=0.1, burst=1)) as api:
         browser = await signed_in(api, api.viewer)
         await browser.send("GET", "/v1/session")

@@ -157,6 +157,15 @@ async def test_what_a_service_is_told_is_hidden_too(api: RunningApi) -> None:
     assert CANARY not in refused.body.decode()
 
 
+async def test_nobody_asks_about_clients_whom_he_does_not_see(database_url: str) -> None:
+    """A count answers any question, one bit at a time: an expression of one's own needs the role that sees the data."""
+    async with running_api(database_url, payloads_from=Role.ADMIN) as api:
+        guess = {"expression": "client.income > 1000"}
+        (await api.operator.post("/v1/campaigns/loans/dry-run", guess)).says(403, "payload_hidden")
+        (await api.operator.post("/v1/campaigns/loans/dry-run", {})).says(404, "campaign_not_found")
+        (await api.admin.post("/v1/campaigns/loans/dry-run", guess)).says(404, "campaign_not_found")
+
+
 async def test_words_of_errors_stay(api: RunningApi) -> None:
     """Hidden is what users gave; why something failed is what a viewer is there for."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
+from kit.api import running_api
 from kit.cli import Said, environment, tickwright
 from kit.ports import free_port
 from kit.tcp_proxy import TcpProxy
@@ -130,11 +131,22 @@ def test_keys_are_shown_once(env: dict[str, str]) -> None:
     assert ok("keys", "revoke", number, "--json", env=env).json["revoked_at"] is not None
 
 
+async def test_browsers_are_listed_and_signed_out(env: dict[str, str]) -> None:
+    """By an admin, who sees them all."""
+    async with running_api(env["TICKWRIGHT_DATABASE_URL"]) as api:
+        assert (await api.stranger.post("/v1/session", {"key": api.viewer.key})).status == 200
+        listed = await asyncio.to_thread(ok, "sessions", "list", "--json", env=env)
+        (one,) = listed.json["items"]
+        assert one["name"] == "viewer"
+        await asyncio.to_thread(ok, "sessions", "revoke", str(one["id"]), env=env)
+        assert (await api.admin.get("/v1/sessions")).json["items"] == []
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["jobs", "list"], ["dead-letters", "list"], ["outbox"], ["workers", "list"], ["leases"], ["alerts"], ["audit"],
-        ["keys", "list"], ["task-types", "list"], ["top", "--once"],
+        ["keys", "list"], ["sessions", "list"], ["task-types", "list"], ["top", "--once"],
     ],
 )  # fmt: skip
 def test_every_listing_has_json_and_a_table(env: dict[str, str], words: list[str]) -> None:

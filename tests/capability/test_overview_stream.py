@@ -62,6 +62,18 @@ async def test_there_is_a_bound_and_a_place_that_is_left_is_free(database_url: s
             await stream.next()
 
 
+async def test_one_key_has_its_share_of_streams(database_url: str) -> None:
+    """Whoever opens too many with one key is refused, and others still find room."""
+    async with (
+        running_api(database_url, looks={"streams_per_key": 2}) as api,
+        open_stream(api.viewer),
+        open_stream(api.viewer),
+    ):
+        (await api.viewer.get("/v1/stream")).says(503, "too_many_streams")
+        async with open_stream(api.operator) as stream:
+            await stream.next()
+
+
 async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> None:
     """One message, made once, for all of them; the next one who comes is refused."""
     probe = CountingProbe()

@@ -14,6 +14,7 @@ from kit.api import Client, RunningApi, running_api
 from kit.web_proxy import web_proxy
 from tickwright.dashboard import Page
 from tickwright.dashboard.files import STATIC
+from tickwright.runtime.admission import ListenerLimits
 from tickwright.wiring.front import Front, is_api
 
 INDEX = (
@@ -39,7 +40,8 @@ def built(folder: Path) -> Path:
 async def served(database_url: str, folder: Path, prefix: str = "") -> AsyncIterator[RunningApi]:
     """A running API with the page beside it."""
     page = Page(prefix, built(folder))
-    async with running_api(database_url, page=page, path_prefix=prefix) as api:
+    names = ListenerLimits(hosts=("inner.example",))  # what our proxy calls us
+    async with running_api(database_url, page=page, path_prefix=prefix, listener=names) as api:
         yield api
 
 

@@ -76,14 +76,25 @@ async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_on
         VALUES ('r', 'old', 'info', '', 'resolved', now() - interval '31 days'),
                ('r', 'new', 'info', '', 'resolved', now()),
                ('r', 'on', 'info', '', 'firing', NULL);
+        INSERT INTO tickwright.api_keys (name, role, prefix, hash) VALUES ('k', 'viewer', 'tw_', 'k');
+        INSERT INTO tickwright.sessions (hash, key_id, idle_until, expires_at)
+        SELECT n::text::bytea, k.id, now() + (n - 2) * interval '1 hour', now() + (4 - n) * interval '1 hour'
+          FROM generate_series(1, 4) n, tickwright.api_keys k;
         """
     )
     await upkeep.round(lease)
     left = {
         table: await pool.fetchval(f"SELECT count(*) FROM tickwright.{table}")
-        for table in ("scheduled_tasks_dead", "outbox_dead", "job_keys", "workers", "alerts")
+        for table in ("scheduled_tasks_dead", "outbox_dead", "job_keys", "workers", "alerts", "sessions")
     }
-    assert left == {"scheduled_tasks_dead": 5, "outbox_dead": 5, "job_keys": 6, "workers": 2, "alerts": 2}
+    assert left == {
+        "scheduled_tasks_dead": 5,
+        "outbox_dead": 5,
+        "job_keys": 6,
+        "workers": 2,
+        "alerts": 2,
+        "sessions": 1,
+    }
     assert await pool.fetchval("SELECT count(*) FROM tickwright.job_keys WHERE key = 'live'") == 1
 
 

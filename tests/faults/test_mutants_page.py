@@ -8,7 +8,7 @@ import pytest
 from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
-from tickwright.api import app, auth, cookies, gate, lane, session_routes
+from tickwright.api import app, auth, cookies, gate, lane, session_routes, sessions
 from tickwright.capabilities.jobs import looking_routes
 from tickwright.dashboard import page
 from tickwright.ports import user_data
@@ -34,7 +34,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "if not shown:\n        return\n    if not shown:",
         checks.check_the_token,
     ),
-    ("one token for all", cookies.csrf_token, "key.encode()", 'b"key"', checks.check_the_token),
+    ("one token for all", cookies.csrf_token, "token.encode()", 'b"key"', checks.check_the_token),
     (
         "the cookie alone changes things",
         auth.caller_of,
@@ -64,6 +64,20 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         'if site_of(request.scope["headers"]) is Site.OTHER',
         "if False",
         checks.check_the_door,
+    ),
+    (
+        "a planted cookie counts",
+        cookies.session_tokens,
+        "sure or plain",
+        "plain or sure",
+        checks.check_a_planted_cookie,
+    ),
+    (
+        "everybody's sessions are anybody's",
+        sessions._whose,
+        "caller.role >= Role.ADMIN",
+        "True",
+        checks.check_sessions_are_their_keys,
     ),
     ("two cookies are one", auth.caller_of, " or len(shown) > 1", "", checks.check_one_cookie),
     (

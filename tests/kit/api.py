@@ -14,7 +14,6 @@ import aiohttp
 from tickwright.adapters.objectstore import open_store
 from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
 from tickwright.api.app import Api
-from tickwright.api.server import bind, make_server
 from tickwright.batch.audience import Audiences
 from tickwright.brokers.postgres import PostgresDeadTasks
 from tickwright.capabilities.campaigns.service import CampaignsService
@@ -27,8 +26,10 @@ from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.dead_letters import DeadMessages
+from tickwright.runtime.admission import ListenerLimits
 from tickwright.runtime.alert_receivers import AlertReceivers
 from tickwright.runtime.leases import Leases
+from tickwright.runtime.listener import Listener, bind
 from tickwright.runtime.poll_desk import PollDesk
 from tickwright.runtime.snapshot import Snapshots
 from tickwright.sources.named import Sources
@@ -118,6 +119,7 @@ class RunningApi:
     operator: Client
     viewer: Client
     stranger: Client
+    listener: Listener
 
 
 def allow_all(_: str) -> None:
@@ -156,11 +158,12 @@ async def running_api(
     payloads_from: Role = Role.VIEWER,
     page: Any = None,
     looks: Mapping[str, Any] | None = None,
+    listener: ListenerLimits | None = None,
 ) -> AsyncIterator[RunningApi]:
     """Run an API with a task type ``noop`` on the database ``url``; ``keeping`` is where reports go, a folder.
 
     Campaigns have the sources of ``audiences``, none by default; ``page`` stands beside the API as in a process;
-    ``looks`` are arguments of the overview.
+    ``looks`` are arguments of the overview, ``listener`` the bounds of connections.
     """
     if keeping is None:
         with in_a_folder() as place:
@@ -176,6 +179,7 @@ async def running_api(
                 payloads_from=payloads_from,
                 page=page,
                 looks=looks,
+                listener=listener,
             ) as api:
                 yield api
         return
@@ -207,11 +211,11 @@ async def running_api(
         payloads_from=payloads_from,
     )
     app = create_app(context)
-    listener = bind("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    server = make_server(app if page is None else Front(app, page, path_prefix), "127.0.0.1", port)
+    listening = bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    server = Listener(app if page is None else Front(app, page, path_prefix), limits=listener)
     looking = asyncio.create_task(overview.run())
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
         keys = {role: (await service.keys.create(role.name.lower(), role, caller=ADMIN)).key for role in Role}
@@ -228,6 +232,7 @@ async def running_api(
                 nobody.with_key(keys[Role.OPERATOR]),
                 nobody.with_key(keys[Role.VIEWER]),
                 nobody,
+                server,
             )
     finally:
         server.should_exit = True

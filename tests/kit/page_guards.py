@@ -11,10 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.api import Answer, RunningApi, running_api
+from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
-from tickwright.api.cookies import csrf_token
 from tickwright.api.session_routes import FAILURES_BURST
 from tickwright.dashboard import Page
 from tickwright.ports.caller import Role
@@ -54,14 +53,17 @@ async def guarded(database_url: str, folder: Path) -> AsyncIterator[RunningApi]:
         yield api
 
 
+async def signed_in(api: RunningApi, client: Client) -> tuple[str, str]:
+    """Return the cookie and the token of a browser that signs in."""
+    answer = await api.stranger.post("/v1/session", {"key": client.key})
+    assert answer.status == 200, answer.body
+    return answer.headers["set-cookie"].partition(";")[0], answer.json["csrf"]
+
+
 async def send(api: RunningApi, path: str, **headers: str) -> Answer:
     """Send a change as the page of an admin does; headers can be replaced, and left out with an empty one."""
-    key = str(api.admin.key)
-    ours = {
-        "Cookie": f"tickwright_session={key}",
-        "Sec-Fetch-Site": "same-origin",
-        "X-Tickwright-Csrf": csrf_token(key),
-    }
+    cookie, csrf = await signed_in(api, api.admin)
+    ours = {"Cookie": cookie, "Sec-Fetch-Site": "same-origin", "X-Tickwright-Csrf": csrf}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     body = {"task_type": "noop"} if path == "/v1/jobs" else None
     whole = {name: value for name, value in {**ours, **named}.items() if value}
@@ -85,7 +87,7 @@ async def check_the_cookie(api: RunningApi) -> None:
 async def check_the_token(api: RunningApi) -> None:
     """A change without the session's own token is refused."""
     for path in CHANGES:
-        for token in ("", "x" * 43, csrf_token(str(api.viewer.key))):
+        for token in ("", "x" * 43, (await signed_in(api, api.viewer))[1]):
             assert (await send(api, path, X_Tickwright_Csrf=token)).status == 403, f"token broken at {path}"
 
 
@@ -108,8 +110,24 @@ async def check_the_door(api: RunningApi) -> None:
 
 async def check_one_cookie(api: RunningApi) -> None:
     """Two cookies of the name are none: a neighbour's domain may have set one."""
-    pair = f"tickwright_session={api.viewer.key}; tickwright_session={api.admin.key}"
+    pair = "; ".join([(await signed_in(api, client))[0] for client in (api.viewer, api.admin)])
     assert (await api.stranger.get("/v1/session", headers={"Cookie": pair})).status == 401, "one cookie broken"
+
+
+async def check_a_planted_cookie(api: RunningApi) -> None:
+    """A cookie that only this host can set outranks one that a neighbour's domain may have set."""
+    (ours, _), (planted, _) = await signed_in(api, api.viewer), await signed_in(api, api.admin)
+    answer = await api.stranger.get("/v1/session", headers={"Cookie": f"{planted}; __Host-{ours}"})
+    assert (answer.status, answer.json.get("role")) == (200, "viewer"), "planted cookie broken"
+
+
+async def check_sessions_are_their_keys(api: RunningApi) -> None:
+    """Nobody but an admin sees or ends a session of another key."""
+    await signed_in(api, api.admin)
+    session = (await api.admin.get("/v1/sessions")).json["items"][0]["id"]
+    seen = [one["name"] for one in (await api.viewer.get("/v1/sessions")).json["items"]]
+    assert set(seen) <= {"viewer"}, "sessions broken: seen"
+    assert (await api.viewer.send("DELETE", f"/v1/sessions/{session}")).status == 404, "sessions broken: ended"
 
 
 async def check_bad_keys_are_limited(api: RunningApi) -> None:

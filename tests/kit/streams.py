@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,9 +52,9 @@ class Stream:
 
 
 @asynccontextmanager
-async def open_stream(client: Client) -> AsyncIterator[Stream]:
-    """Open the stream with a client's key."""
-    headers = {"Authorization": f"Bearer {client.key}"}
+async def open_stream(client: Client, signed: Mapping[str, str] | None = None) -> AsyncIterator[Stream]:
+    """Open the stream with a client's key, or with the headers of a browser."""
+    headers = signed or {"Authorization": f"Bearer {client.key}"}
     timeout = aiohttp.ClientTimeout(total=None, sock_read=30)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,

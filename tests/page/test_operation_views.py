@@ -74,7 +74,7 @@ def test_a_worker_says_what_it_holds(visit: Visitors, site: Site) -> None:
 
 def test_a_worker_is_drained_under_its_own_64_bit_id(visit: Visitors, site: Site) -> None:
     """The list leads to it; the question comes first."""
-    screen = visit("operator", "/workers?text=elsewhere")
+    screen = visit("admin", "/workers?text=elsewhere")
     screen.page.get_by_role("cell", name="elsewhere:7").click()
     screen.page.wait_for_url(f"**worker={2**53 + 1}")
     screen.page.get_by_role("button", name="Drain", exact=True).click()
@@ -82,7 +82,7 @@ def test_a_worker_is_drained_under_its_own_64_bit_id(visit: Visitors, site: Site
     screen.page.get_by_text("finishes what it runs, and stops").wait_for()
     (row,) = site.sql("SELECT drain_requested_at FROM tickwright.workers WHERE id = %s", 2**53 + 1)
     assert row["drain_requested_at"] is not None
-    assert audited(site, "workers.drain") == ["Olaf"]
+    assert audited(site, "workers.drain") == ["Ada"]
 
 
 def test_a_lease_is_taken_from_its_holder_by_an_admin(visit: Visitors, site: Site) -> None:

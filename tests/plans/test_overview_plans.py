@@ -60,12 +60,13 @@ def crowded(module_url: str) -> Iterator[Planner]:
 @pytest.mark.parametrize(("due_max", "waiting_max"), [(COUNT_MAX, COUNT_MAX), (0, COUNT_MAX), (0, 0)])
 def test_a_moment_counts_up_to_its_bounds(crowded: Planner, due_max: int, waiting_max: int) -> None:
     """A bounded range a lane, the head of each, and what a count of nothing costs: nothing."""
-    plan = crowded.explain("now", due_max, AFTER, SESSIONS_MAX, [1], LATEST_JOBS, waiting_max)
+    plan = crowded.explain("now", due_max, AFTER, SESSIONS_MAX, [1], LATEST_JOBS, waiting_max, [1])
     indexes = plan.scans_of("scheduled_tasks")  # those of the days among them, for the youngest jobs
     assert {name for name in indexes if not name.endswith("_pkey")} == {"scheduled_tasks_due"}, plan.text
     assert plan.rows_of("scheduled_tasks") <= due_max + waiting_max + 4 * TYPES + LATEST_JOBS + 10, plan.text
     assert plan.scans_of("workers") <= {"workers_pkey", "seq"}, plan.text  # a row per session of a day
     assert plan.scans_of("api_keys") <= {"api_keys_pkey"}, plan.text
+    assert "seq" not in plan.scans_of("sessions"), plan.text
 
 
 def test_gauges_by_type_are_a_bounded_range_a_lane(crowded: Planner) -> None:

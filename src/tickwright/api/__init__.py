@@ -1,4 +1,4 @@
-"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, ``server.make_server`` serves it."""
+"""The REST API: ``create_app(ApiContext(...))`` is an ASGI application, ``runtime.listener.Listener`` serves it."""
 
 from tickwright.api.app import create_app
 from tickwright.api.context import ApiContext, ApiLimits, Readiness

@@ -1,7 +1,7 @@
 """Who asks: API keys, looked up together and believed for less than a second.
 
-A program shows its key in ``Authorization``. A browser has it in a cookie, which signs a request without that
-header; what it then needs for a change is in :mod:`tickwright.api.cookies`.
+A program shows its key in ``Authorization``. A browser has a session's token in a cookie, which signs a request without
+that header; what it then needs for a change is in :mod:`tickwright.api.cookies`. Keys and tokens are found alike.
 
 A key is looked up by its SHA-256, so no comparison takes longer the more of it is right. However many
 requests with however many unknown keys come, one lookup is under way at a time, for all that wait: a flood
@@ -18,7 +18,8 @@ from typing import Any
 import structlog
 
 from tickwright.api.context import ApiLimits
-from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_keys
+from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_tokens
+from tickwright.api.sessions import IDLE
 from tickwright.capabilities.jobs.access import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
@@ -29,6 +30,7 @@ from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.api.sql", "access.sql")
+_SESSIONS = load("tickwright.api.sql", "sessions.sql")
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(tw_[A-Za-z0-9_-]{43})")
 KNOWN_MAX = 10_000
 CALLER = "tickwright.caller"
@@ -39,13 +41,22 @@ LOOKUP_S = 3.0
 _log = structlog.get_logger("tickwright.api")
 
 
+class _Rate:
+    """The share of a key, its sessions' included: when its next request is due at a steady rate."""
+
+    __slots__ = ("free_at_s",)
+
+    def __init__(self) -> None:
+        self.free_at_s = 0.0
+
+
 class _Known:
-    """A good key: its caller, until when that is believed, and its share of the rate."""
+    """A good key or token: its caller, until when that is believed, and the share of its key."""
 
-    __slots__ = ("caller", "free_at_s", "until_s")
+    __slots__ = ("caller", "rate", "until_s")
 
-    def __init__(self, caller: Caller, until_s: float) -> None:
-        self.caller, self.until_s, self.free_at_s = caller, until_s, 0.0
+    def __init__(self, caller: Caller, until_s: float, rate: _Rate) -> None:
+        self.caller, self.until_s, self.rate = caller, until_s, rate
 
 
 class Authenticator:
@@ -56,6 +67,7 @@ class Authenticator:
         self._age_s = limits.key_age_max.total_seconds()
         self._gap_s, self._burst_s = 1 / limits.requests_per_s, limits.burst / limits.requests_per_s
         self._known: dict[bytes, _Known] = {}
+        self._rates: dict[int, _Rate] = {}
         self._waiting: dict[bytes, asyncio.Future[_Known | None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.clock = DbClock()
@@ -78,7 +90,7 @@ class Authenticator:
         return await self.holder(bearer[1].decode())
 
     async def holder(self, key: str) -> Caller:
-        """Return whose ``key`` this is; the errors are those of :meth:`caller`."""
+        """Return whose ``key``, or session's token, this is; the errors are those of :meth:`caller`."""
         digest = key_hash(key)
         known = self._known.get(digest)
         now_s = monotonic()
@@ -86,13 +98,13 @@ class Authenticator:
             known = await self._look_up(digest)
             if known is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
-                raise stranger("this key is unknown, expired or revoked")
+                raise stranger("this key or session is unknown, expired or revoked")
         self._take_turn(known, now_s)
         return known.caller
 
     def _take_turn(self, known: _Known, now_s: float) -> None:
         """GCRA: ``free_at_s`` is when the key's next request would be due at its steady rate."""
-        due_s = max(known.free_at_s, now_s)
+        due_s = max(known.rate.free_at_s, now_s)
         if due_s - now_s > self._burst_s:
             raise Rejected(
                 "rate_limited",
@@ -100,7 +112,7 @@ class Authenticator:
                 status=429,
                 retry_after_s=due_s - now_s - self._burst_s,
             )
-        known.free_at_s = due_s + self._gap_s
+        known.rate.free_at_s = due_s + self._gap_s
 
     async def _look_up(self, digest: bytes) -> _Known | None:
         future = self._waiting.get(digest)
@@ -144,15 +156,26 @@ class Authenticator:
                 self._known.pop(digest, None)
             elif hmac.compare_digest(digest, row["hash"]):
                 found[digest] = self._remember(digest, row, asked_s + self._age_s)
+        if stale := [row["session_id"] for row in good.values() if row["stale"]]:
+            await self._touch(stale)
         return found
 
+    async def _touch(self, sessions: list[int]) -> None:
+        try:
+            with within(LOOKUP_S):
+                await self._pool.execute(_SESSIONS["touch"], sessions, IDLE)
+        except Exception as error:  # noqa: BLE001  it is good without this, and the next one tries again
+            _log.info("api.session_not_touched", error=repr(error)[:200])
+
     def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _Known:
-        caller = Caller(row["name"], Role[row["role"].upper()], row["id"])
+        caller = Caller(row["name"], Role[row["role"].upper()], row["id"], row["session_id"])
         known = self._known.get(digest)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            known = self._known[digest] = _Known(caller, until_s)
+                self._rates.clear()
+            rate = self._rates.setdefault(row["id"], _Rate())
+            known = self._known[digest] = _Known(caller, until_s, rate)
         known.caller, known.until_s = caller, until_s
         return known
 
@@ -166,17 +189,17 @@ async def caller_of(auth: Authenticator, scope: MutableMapping[str, Any]) -> Cal
     if caller is not None:
         return caller
     headers = scope["headers"]
-    shown = [] if any(name == b"authorization" for name, _ in headers) else session_keys(headers)
+    shown = [] if any(name == b"authorization" for name, _ in headers) else session_tokens(headers)
     if not shown:
         return await auth.caller(headers)
     scope[COOKIE_SHOWN] = True
-    key = shown[0]
-    if key is None or len(shown) > 1:
-        raise stranger("the session's cookie is no key, or there are two of it; sign in again")
+    token = shown[0]
+    if token is None or len(shown) > 1:
+        raise stranger("the session's cookie is no token, or there are two of it; sign in again")
     if scope["method"] not in SAFE_METHODS:
-        check_change(headers, key)
-    caller = await auth.holder(key)
-    scope[CSRF] = csrf_token(key)
+        check_change(headers, token)
+    caller = await auth.holder(token)
+    scope[CSRF] = csrf_token(token)
     return caller
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from tickwright.domain.errors import Rejected
+from tickwright.ports.ids import monotonic
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Headers = list[tuple[bytes, bytes]]
@@ -14,6 +15,7 @@ NDJSON_TYPES = frozenset({b"application/x-ndjson", b"application/ndjson", b"appl
 CSV_TYPES = frozenset({b"text/csv"})
 _CHARSETS = frozenset({b"", b"charset=utf-8", b'charset="utf-8"'})
 _DIGITS_MAX = 15
+STREAM_BYTES_PER_S = 1024
 
 
 class ClientGone(Exception):
@@ -91,24 +93,28 @@ async def _read_rest(receive: Receive, first: bytes, bytes_max: int) -> bytes:
             return b"".join(pieces)
 
 
-async def stream_body(receive: Receive, idle: timedelta) -> AsyncIterator[bytes]:
+async def stream_body(receive: Receive, idle: timedelta, bytes_per_s: int = STREAM_BYTES_PER_S) -> AsyncIterator[bytes]:
     """Give the body piece by piece, however long it is.
 
+    Only the time that is spent waiting for the client counts: ``idle`` in all, and more with what has come.
+
     Raises:
-        Rejected: ``request_timeout`` (408): nothing came for ``idle``. Permanent.
+        Rejected: ``request_timeout`` (408): nothing came for ``idle``, or less than ``bytes_per_s``. Permanent.
         ClientGone: The stream broke off.
     """
-    more = True
+    more, patience_s = True, idle.total_seconds()
     while more:
+        began_s = monotonic()
         try:
-            async with asyncio.timeout(idle.total_seconds()):
+            async with asyncio.timeout(patience_s):
                 message = await receive()
         except TimeoutError:
             raise _too_slow(idle) from None
         if message["type"] != "http.request":
             raise ClientGone
-        more = message.get("more_body", False)
-        if body := message.get("body", b""):
+        body, more = message.get("body", b""), message.get("more_body", False)
+        patience_s = min(idle.total_seconds(), patience_s - (monotonic() - began_s) + len(body) / bytes_per_s)
+        if body:
             yield body
 
 
@@ -117,4 +123,5 @@ def _too_large(bytes_max: int) -> Rejected:
 
 
 def _too_slow(timeout: timedelta) -> Rejected:
-    return Rejected("request_timeout", f"the body did not come within {timeout.total_seconds():g} s", status=408)
+    within = f"{timeout.total_seconds():g} s"
+    return Rejected("request_timeout", f"the body, or enough of it, did not come within {within}", status=408)

@@ -1,10 +1,10 @@
 """The cookie that signs a browser's requests, and what proves that a page of ours sent them.
 
-The cookie's value is the API key itself: there is no session to keep, and revoking the key ends it. Scripts cannot
-read it. What it signs is believed for reading; a change needs two more proofs, each enough against a page
-of somebody else: it comes from this site, as the browser says in headers that no script can set, and it carries a
-token that only who may read ``GET /v1/session`` knows. Two cookies of the name, or one that is no key, are none:
-a neighbour's domain may have set the other, and nobody knows which is whose.
+The cookie's value is the token of a session; see :mod:`tickwright.api.sessions`. Scripts cannot read it, and over TLS
+at the root of a host its name begins with ``__Host-``, so that no neighbour can set it. What it signs is believed for
+reading; a change needs two more proofs, each enough against a page of somebody else: it comes from this site, as the
+browser says in headers that no script can set, and it carries what only who may read ``GET /v1/session`` knows.
+Two cookies of the name, or one that is no token, are none: a neighbour's domain may have set the other.
 """
 
 import hmac
@@ -17,11 +17,14 @@ from hashlib import sha256
 from tickwright.domain.errors import Rejected
 
 COOKIE = "tickwright_session"
+HOST_COOKIE = f"__Host-{COOKIE}"
+TOKEN_PREFIX = "tws_"  # noqa: S105  how every token begins
 CSRF_HEADER = "x-tickwright-csrf"
 MAX_AGE_S = 12 * 3600
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 Headers = list[tuple[bytes, bytes]]
 _KEY = re.compile(rb"tw_[A-Za-z0-9_-]{43}")
+_TOKEN = re.compile(rb"tws_[A-Za-z0-9_-]{43}")
 _DERIVED = b"tickwright csrf v1"
 _OURS = frozenset({b"same-origin", b"none"})
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -35,12 +38,19 @@ class Site(Enum):
     UNSAID = "unsaid"
 
 
-def session_keys(headers: Headers) -> list[str | None]:
-    """Return the value of every cookie of our name; ``None`` for one that cannot be a key."""
-    name = COOKIE.encode()
+def session_tokens(headers: Headers) -> list[str | None]:
+    """Return the value of every cookie of our name; ``None`` for one that cannot be a token.
+
+    Where there is a cookie that no neighbour can have set, the others do not count.
+    """
     pairs = (pair.partition(b"=") for value in _values(headers, b"cookie") for pair in value.split(b";"))
-    found = (value.strip(b" \t") for left, _, value in pairs if left.strip(b" \t") == name)
-    return [value.decode() if _KEY.fullmatch(value) else None for value in found]
+    found: dict[bytes, list[str | None]] = {HOST_COOKIE.encode(): [], COOKIE.encode(): []}
+    for left, _, value in pairs:
+        name, shown = left.strip(b" \t"), value.strip(b" \t")
+        if name in found:
+            found[name].append(shown.decode() if _TOKEN.fullmatch(shown) else None)
+    sure, plain = found.values()
+    return sure or plain
 
 
 def is_key(text: str) -> bool:
@@ -48,12 +58,12 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text.encode()) is not None
 
 
-def csrf_token(key: str) -> str:
-    """Return what a page shows with each change: derived from the key, so nothing has to be kept."""
-    return urlsafe_b64encode(hmac.digest(key.encode(), _DERIVED, sha256)).decode().rstrip("=")
+def csrf_token(token: str) -> str:
+    """Return what a page shows with each change: derived from the session's token, so nothing has to be kept."""
+    return urlsafe_b64encode(hmac.digest(token.encode(), _DERIVED, sha256)).decode().rstrip("=")
 
 
-def check_change(headers: Headers, key: str) -> None:
+def check_change(headers: Headers, token: str) -> None:
     """Refuse a change that the cookie signs, unless a page of ours sent it.
 
     Raises:
@@ -64,7 +74,7 @@ def check_change(headers: Headers, key: str) -> None:
     shown = list(_values(headers, CSRF_HEADER.encode()))
     if not shown:
         raise _forbidden("csrf_token_missing", f"send {CSRF_HEADER}: the csrf of GET /v1/session")
-    if len(shown) > 1 or not hmac.compare_digest(shown[0], csrf_token(key).encode()):
+    if len(shown) > 1 or not hmac.compare_digest(shown[0], csrf_token(token).encode()):
         raise _forbidden("csrf_token_wrong", "this token belongs to another session; read GET /v1/session again")
 
 
@@ -99,9 +109,9 @@ def over_tls(headers: Headers, scheme: str) -> bool:
     return "https" in {proto.lower() for proto in (scheme, *forwarded, *origins)}
 
 
-def signed_in(key: str, path: str, *, secure: bool) -> tuple[str, str]:
-    """Return the header that keeps ``key`` in the browser for everything below ``path``."""
-    return _set_cookie(key, path, MAX_AGE_S, secure=secure)
+def signed_in(token: str, path: str, *, secure: bool) -> tuple[str, str]:
+    """Return the header that keeps ``token`` in the browser for everything below ``path``."""
+    return _set_cookie(token, path, MAX_AGE_S, secure=secure)
 
 
 def signed_out(path: str, *, secure: bool) -> tuple[str, str]:
@@ -110,7 +120,8 @@ def signed_out(path: str, *, secure: bool) -> tuple[str, str]:
 
 
 def _set_cookie(value: str, path: str, max_age_s: int, *, secure: bool) -> tuple[str, str]:
-    parts = [f"{COOKIE}={value}", f"Path={path}", f"Max-Age={max_age_s}", "HttpOnly", "SameSite=Strict"]
+    name = HOST_COOKIE if secure and path == "/" else COOKIE
+    parts = [f"{name}={value}", f"Path={path}", f"Max-Age={max_age_s}", "HttpOnly", "SameSite=Strict"]
     return "set-cookie", "; ".join([*parts, "Secure"] if secure else parts)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tickwright.runtime.listener import TRANSPORT
 from tickwright.runtime.snapshot import Subscriber
 
 UNREAD_S = 5.0
 QUIET_S = 5.0
 BUFFER_BYTES = 65_536
 RETRY_MS = 2000
-TRANSPORT = "tickwright.transport"
 _HEADERS = {
     "cache-control": "no-store, no-transform",
     "x-accel-buffering": "no",  # nginx would collect what is small

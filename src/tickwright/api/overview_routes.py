@@ -32,7 +32,7 @@ def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
 
     @router.get(STREAM, responses={200: _EVENTS})
     async def stream(caller: viewer) -> Response:
-        """Stream snapshots as server-sent events while the key is good; 503 `too_many_streams` beyond the bound."""
-        return EventStream(snapshots.subscribe(caller.key_id), "overview")
+        """Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`."""
+        return EventStream(snapshots.subscribe(caller.key_id, caller.session_id), "overview")
 
     return router

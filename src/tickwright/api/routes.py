@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from tickwright.api.context import ApiContext
 from tickwright.capabilities.jobs.operations import AuditQuery
-from tickwright.capabilities.jobs.requests import KeyRequest, RotateRequest
+from tickwright.capabilities.jobs.requests import KeyRequest, RotateKeyRequest
 from tickwright.capabilities.jobs.views import (
     AlertView,
     AuditView,
@@ -49,7 +49,7 @@ class DrainView(msgspec.Struct):
 STRUCTS = (
     DrainView, HealthView, KeyRequest, KeyView, NewKeyView, Page[AlertView], Page[AuditView], Page[KeyView],
     Page[OutboxView], Page[PollPartitionView], Page[PollRelayView], Page[WorkerView], ReadyView,
-    ReconcileRequest, ReconcileView,
+    ReconcileRequest, ReconcileView, RotateKeyRequest,
 )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
     router = APIRouter(tags=["operations"])
     operations = context.jobs.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
     @router.get("/v1/workers", dependencies=viewer, **answers(Page[WorkerView]))
     async def list_workers() -> Response:
@@ -89,8 +89,8 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
         return answer(Page(await operations.workers()))
 
     @router.post("/v1/workers/{worker}/drain", status_code=202, **answers(DrainView, 202))
-    async def drain_worker(worker: Id, caller: operator) -> Response:
-        """Ask a worker to finish what it runs and stop."""
+    async def drain_worker(worker: Id, caller: admin) -> Response:
+        """Ask a process, whatever its roles are, to finish what it runs and stop."""
         await operations.drain(worker, caller=caller)
         return answer(DrainView(worker, "requested"), 202)
 
@@ -169,14 +169,15 @@ def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
         made = await keys.create(body.name, Role[body.role.upper()], caller=caller, expires_in=expires_in)
         return answer(made, 201)
 
-    @router.post(
-        "/v1/keys/{key_id}/rotate", status_code=201, **answers(NewKeyView, 201), **takes(RotateRequest, required=False)
-    )
+    rotating = {**answers(NewKeyView, 201), **takes(RotateKeyRequest, required=False)}
+
+    @router.post("/v1/keys/{key_id}/rotate", status_code=201, **rotating)
     async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
-        """Make a successor with the same name and role; the old key ends after `overlap`."""
-        body = await gate.read(request, RotateRequest, default=RotateRequest())
+        """Make a successor with the same name, role and end; the old key ends after `overlap`."""
+        body = await gate.read(request, RotateKeyRequest, default=RotateKeyRequest())
         overlap = parse_duration(body.overlap, field="overlap")
-        return answer(await keys.rotate(key_id, caller=caller, overlap=overlap), 201)
+        expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
+        return answer(await keys.rotate(key_id, caller=caller, overlap=overlap, expires_in=expires_in), 201)
 
     @router.post("/v1/keys/{key_id}/revoke", **answers(KeyView))
     async def revoke_key(key_id: Id, caller: admin) -> Response:

@@ -1,8 +1,8 @@
 """Signing in and out with a browser, and who one is.
 
-A sign-in keeps the key in a cookie; see :mod:`tickwright.api.cookies`. Attempts that fail are limited, for all of
-them together: what is limited is noise in the log, for nobody guesses 256 bits. A good key is looked
-up first and always opens, so a flood of bad ones locks nobody out.
+A sign-in opens a session, whose token is kept in a cookie; see :mod:`tickwright.api.sessions`. Attempts that fail are
+limited, for all of them together: what is limited is noise in the log, for nobody guesses 256 bits. A good key is
+looked up first and always opens, so a flood of bad ones locks nobody out.
 """
 
 from typing import Annotated, Any
@@ -15,12 +15,13 @@ from fastapi.responses import Response
 from tickwright.api.auth import CSRF, Authenticator, stranger
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import Site, cross_site, csrf_token, is_key, over_tls, signed_in, signed_out, site_of
+from tickwright.api.sessions import BrowserSessionView, Sessions
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.ids import monotonic
-from tickwright.ports.rest import answer, answers, takes
-from tickwright.store.audit import write_audit
+from tickwright.ports.rest import Id, answer, answers, takes
+from tickwright.ports.views import Page
 
 FAILURES_BURST = 20
 FAILURE_GAP_S = 1.0
@@ -49,7 +50,7 @@ class SessionView(msgspec.Struct):
     shows_payloads: bool
 
 
-STRUCTS = (SessionRequest, SessionView)
+STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
 
 
 class Failures:
@@ -87,10 +88,9 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
         """Sign in with an API key: the answer sets a cookie that no script can read, for at most twelve hours."""
         if site_of(request.scope["headers"]) is Site.OTHER:
             raise cross_site()
-        key = (await gate.read(request, SessionRequest)).key
-        caller = await door.open(key, request)
-        cookie = signed_in(key, context.cookie_path, secure=_secure(request))
-        return answer(_view(context, caller, csrf_token(key)), headers=dict([cookie]))
+        caller, token = await door.open((await gate.read(request, SessionRequest)).key, request)
+        cookie = signed_in(token, context.cookie_path, secure=_secure(request))
+        return answer(_view(context, caller, csrf_token(token)), headers=dict([cookie]))
 
     @router.get("/v1/session", **answers(SessionView))
     async def session(request: Request, caller: anybody) -> Response:
@@ -99,21 +99,38 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
 
     @router.delete("/v1/session", status_code=204, response_class=Response)
     async def close_session(request: Request, caller: anybody) -> Response:
-        """Sign out: the browser forgets the key, which stays good elsewhere."""
-        await door.close(caller)
+        """Sign out: the session ends everywhere; the key stays good."""
+        await door.close(caller, request)
         return Response(status_code=204, headers=dict([signed_out(context.cookie_path, secure=_secure(request))]))
 
+    _listing(router, context, gate)
     return router
+
+
+def _listing(router: APIRouter, context: ApiContext, gate: Gate) -> None:
+    anybody = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+    sessions = Sessions(context.pool)
+
+    @router.get("/v1/sessions", **answers(Page[BrowserSessionView]))
+    async def list_sessions(caller: anybody) -> Response:
+        """List the browsers that are signed in with the caller's key, or for an admin with any."""
+        return answer(Page(await sessions.list(caller)))
+
+    @router.delete("/v1/sessions/{session_id}", status_code=204, response_class=Response)
+    async def revoke_session(session_id: Id, caller: anybody) -> Response:
+        """Sign a browser out from afar: one of the caller's key, or for an admin any; within a second everywhere."""
+        await sessions.revoke(session_id, caller=caller)
+        return Response(status_code=204)
 
 
 class _Door:
     """Lets in and out, and says so in the log and the audit trail."""
 
     def __init__(self, context: ApiContext, auth: Authenticator) -> None:
-        self._pool, self._auth = context.pool, auth
+        self._sessions, self._auth = Sessions(context.pool), auth
         self._failures = Failures()
 
-    async def open(self, key: str, request: Request) -> Caller:
+    async def open(self, key: str, request: Request) -> tuple[Caller, str]:
         try:
             if not is_key(key):
                 raise stranger("this is no API key; one begins with tw_ and has 46 characters")
@@ -123,18 +140,13 @@ class _Door:
                 self._failures.count(monotonic())
                 _log.warning("session.open", outcome="refused", client=_client(request))
             raise
-        await self._tell("session.open", caller)
+        token = await self._sessions.open(caller, request.scope["headers"], str(_client(request) or ""))
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))
-        return caller
+        return caller, token
 
-    async def close(self, caller: Caller) -> None:
-        await self._tell("session.close", caller)
+    async def close(self, caller: Caller, request: Request) -> None:
+        await self._sessions.close(caller, request.scope["headers"])
         _log.info("session.close", caller=caller.name)
-
-    async def _tell(self, action: str, caller: Caller) -> None:
-        async with self._pool.acquire() as connection:
-            role = {"role": caller.role.name.lower()}
-            await write_audit(connection, caller, action, f"key:{caller.key_id}", after=role)
 
 
 def _view(context: ApiContext, caller: Caller, csrf: str | None) -> SessionView:

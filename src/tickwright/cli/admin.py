@@ -14,6 +14,7 @@ dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
 outbox = typer.Typer(help="Messages that wait for the relay.", rich_markup_mode=None)
 keys = typer.Typer(help="Keys of the API.", no_args_is_help=True, rich_markup_mode=None)
+sessions = typer.Typer(help="Browsers that are signed in.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN_MAX = 10
 IN_RABBITMQ: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fanout": ("task_type", ("id", "entity_code", "task_type", "died_at", "reason", "error_message")),
@@ -28,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(dead_letters, name="dead-letters")
     app.add_typer(workers, name="workers")
     app.add_typer(keys, name="keys")
+    app.add_typer(sessions, name="sessions")
     app.add_typer(outbox, name="outbox")
     app.command()(audit)
 
@@ -211,6 +213,20 @@ def list_keys(as_json: Json = False) -> None:
 def revoke_key(key: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
     """Refuse a key from now on."""
     show_answer(ask("POST", f"/keys/{key}/revoke"), as_json=as_json, sentence=lambda k: f"key {k['id']} is revoked")
+
+
+@sessions.command("list")
+def list_sessions(as_json: Json = False) -> None:
+    """List the browsers that are signed in: with your key, or for an admin with any."""
+    columns = ("id", "name", "role", "key_id", "client", "created_at", "seen_at", "expires_at")
+    show_page(ask("GET", "/sessions"), columns, as_json=as_json, empty="no browser is signed in")
+
+
+@sessions.command("revoke")
+def revoke_session(session: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: Json = False) -> None:
+    """Sign a browser out, within a second everywhere."""
+    ask("DELETE", f"/sessions/{session}")
+    show_answer({"id": session}, as_json=as_json, sentence=lambda one: f"session {one['id']} is ended")
 
 
 def audit(

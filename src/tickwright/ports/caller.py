@@ -14,8 +14,9 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The one a request is made for; ``name`` goes into the audit trail."""
+    """The one a request is made for; ``name`` goes into the audit trail, ``session_id`` is of a browser."""
 
     name: str
     role: Role
     key_id: int | None = None
+    session_id: int | None = None

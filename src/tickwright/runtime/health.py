@@ -9,13 +9,13 @@ none is ready while that is away. Nothing here takes input.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import structlog
-from aiohttp import web
 
 from tickwright.ports.ids import monotonic
+from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
+from tickwright.runtime.listener import Listener, bind
 from tickwright.runtime.supervisor import ServiceState
 from tickwright.store.pool import AWAY, Pool
 from tickwright.store.queries import load
@@ -24,6 +24,7 @@ _SQL = load("tickwright.store.sql", "health.sql")
 ANSWER_S = 1.0
 REMEMBER_S = 0.5
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 _log = structlog.get_logger("tickwright.health")
 
@@ -61,6 +62,7 @@ class HealthServer:
         states: ``Supervisor.states``; this server's own state is left out of the verdict.
         database: ``DatabaseCheck.answers``.
         metrics: Returns the metrics page.
+        limits: Of its connections.
     """
 
     name = "health"
@@ -72,35 +74,30 @@ class HealthServer:
         states: Callable[[], Sequence[ServiceState]],
         database: Callable[[], Awaitable[bool]],
         metrics: Callable[[], Awaitable[bytes]],
+        limits: ListenerLimits = PROBES_LIMITS,
     ) -> None:
         host, _, port = bind.rpartition(":")
         self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
-        self._states, self._database, self._metrics = states, database, metrics
-        self._stopping = asyncio.Event()
+        self._states, self._database, self._metrics, self._limits = states, database, metrics, limits
+        self._server: Listener | None = None
+        self._stopping = False
         self._over = asyncio.Event()
         self._over.set()
         self.port: int | None = None
 
     async def run(self) -> None:
         """Listen until stopped."""
-        if self._stopping.is_set():
+        if self._stopping:
             return
         self._over.clear()
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics_page)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        listening = bind(self._host, self._port)
+        self._server = Listener(self._answer, limits=self._limits, drain_s=1)
+        self.port = int(listening.getsockname()[1])
+        _log.info("health.listening", host=self._host, port=self.port)
         try:
-            await runner.setup()
-            await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
-            self.port = int(runner.addresses[0][1])
-            _log.info("health.listening", host=self._host, port=self.port)
-            await self._stopping.wait()
+            await self._server.serve(sockets=[listening])
         finally:
             self.port = None
-            with suppress(OSError):
-                await runner.cleanup()
             self._over.set()
 
     async def quiesce(self) -> None:
@@ -108,17 +105,37 @@ class HealthServer:
 
     async def stop(self) -> None:
         """Close the port."""
-        self._stopping.set()
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
         await self._over.wait()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
 
     def last_tick_age_s(self) -> float | None:
         """Zero while it listens: it has no rounds."""
         return None if self.port is None else 0.0
 
-    async def _healthz(self, _: web.Request) -> web.Response:
+    async def _answer(self, scope: Any, _: Any, send: Any) -> None:
+        give = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}.get(scope["path"])
+        if give is None:
+            status, body = _json(404, {"status": "not_found"})
+        elif scope["method"] not in {"GET", "HEAD"}:
+            status, body = _json(405, {"status": "method_not_allowed"})
+        else:
+            status, body = await give()
+        kind = METRICS_TYPE if status == 200 and give == self._metrics_page else "application/json; charset=utf-8"
+        headers = [*_HEADERS, (b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _healthz(self) -> tuple[int, bytes]:
         return _json(200, {"status": "ok"})
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self) -> tuple[int, bytes]:
         database = await self._database()
         states = [state for state in self._states() if state.name != self.name]
         ready = database and all(state.ready for state in states)
@@ -138,10 +155,9 @@ class HealthServer:
         }
         return _json(200 if ready else 503, body)
 
-    async def _metrics_page(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._metrics(), headers={"content-type": METRICS_TYPE})
+    async def _metrics_page(self) -> tuple[int, bytes]:
+        return 200, await self._metrics()
 
 
-def _json(status: int, body: Any) -> web.Response:
-    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    return web.Response(status=status, text=json.dumps(body), content_type="application/json", headers=headers)
+def _json(status: int, body: Any) -> tuple[int, bytes]:
+    return status, json.dumps(body).encode()

@@ -59,7 +59,7 @@ _NEWEST = msgspec.json.Decoder(list[FiringAlert])
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What changes from second to second; ``good_keys`` are those of the asked ones that open something still."""
+    """What changes from second to second; ``good_keys`` and ``good_sessions`` are those asked for that are good."""
 
     at: datetime
     due: int
@@ -68,11 +68,17 @@ class Moment:
     sessions: Sequence[SessionSaid]
     lost_lately: int
     good_keys: frozenset[int]
+    good_sessions: frozenset[int]
     latest: Sequence[LatestJob]
 
 
 async def read_moment(
-    connection: Connection, *, after: datetime, keys: Collection[int], before: Moment | None = None
+    connection: Connection,
+    *,
+    after: datetime,
+    keys: Collection[int],
+    sessions: Collection[int] = (),
+    before: Moment | None = None,
 ) -> Moment:
     """Ask for it.
 
@@ -80,14 +86,14 @@ async def read_moment(
         connection: Any; one statement is sent.
         after: Sessions that were seen until then are known.
         keys: API keys that must be good still.
+        sessions: Browsers' sessions, likewise.
         before: Counts that stopped at the bound there are not made again: they would cost most and say the same.
     """
     known = {} if before is None else {"due": before.due, "waiting": before.waiting}
     known = {name: count for name, count in known.items() if count >= COUNT_MAX}
     due_max, waiting_max = (0 if name in known else COUNT_MAX for name in ("due", "waiting"))
-    row = await connection.fetchrow(
-        SQL["now"], due_max, after, SESSIONS_MAX, list(keys), LATEST_JOBS, waiting_max, timeout=ANSWER_S
-    )
+    given = (due_max, after, SESSIONS_MAX, list(keys), LATEST_JOBS, waiting_max, list(sessions))
+    row = await connection.fetchrow(SQL["now"], *given, timeout=ANSWER_S)
     return Moment(
         at=row["at"],
         due=known.get("due", row["due"]),
@@ -96,6 +102,7 @@ async def read_moment(
         sessions=_SESSIONS.decode(row["sessions"]),
         lost_lately=row["lost_lately"],
         good_keys=frozenset(row["good_keys"]),
+        good_sessions=frozenset(row["good_sessions"]),
         latest=_LATEST.decode(row["latest"]),
     )
 

@@ -7,7 +7,8 @@ when the database is slow, looks become rare instead of making it slower. While 
 goes on, and says since when it is stale and why.
 
 A subscriber has the newest snapshot and no queue: who reads slowly misses some, and who does not read is let go by
-the stream. With each snapshot the keys of subscribers are looked up again, so a stream ends with its key.
+the stream. With each snapshot the keys and sessions of subscribers are looked up again, so a stream
+ends with them.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ SHARE_OF_TIME = 0.1
 SLOW_PER_LOOK = 2
 RECOUNT_EVERY = 5
 STREAMS_MAX = 200
+STREAMS_PER_KEY = 40
 REREAD = timedelta(seconds=1)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,10 +50,11 @@ class Subscriber:
 
     Attributes:
         key_id: Of the API key that opened it; ``None`` where none was needed.
+        session_id: Of the browser's session that opened it, where one did.
     """
 
-    def __init__(self, key_id: int | None) -> None:
-        self.key_id = key_id
+    def __init__(self, key_id: int | None, session_id: int | None = None) -> None:
+        self.key_id, self.session_id = key_id, session_id
         self._message: bytes | None = None
         self._is_over = False
         self._woken = asyncio.Event()
@@ -91,6 +94,7 @@ class Snapshots:
         version: Of the product.
         every_s: Between two snapshots.
         streams_max: Subscribers at once.
+        streams_per_key: Of them with one API key.
     """
 
     name = "overview"
@@ -102,10 +106,11 @@ class Snapshots:
         version: str,
         every_s: float = EVERY_S,
         streams_max: int = STREAMS_MAX,
+        streams_per_key: int = STREAMS_PER_KEY,
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
-        self._streams_max = streams_max
+        self._streams_max, self._streams_per_key = streams_max, streams_per_key
         self._rates, self._changes, self._series = Rates(), Changes(), Series()
         self._parts: dict[str, Any] = {}
         self._turn = cycle(READINGS)
@@ -119,6 +124,7 @@ class Snapshots:
         self._rest_s = every_s
         self._subscribers: set[Subscriber] = set()
         self._asked_keys: set[int] = set()
+        self._asked_sessions: set[int] = set()
         self._message: bytes | None = None
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -140,7 +146,7 @@ class Snapshots:
         return msgspec.structs.replace(self._view, series=self._series.show())
 
     @contextmanager
-    def subscribe(self, key_id: int | None = None) -> Iterator[Subscriber]:
+    def subscribe(self, key_id: int | None = None, session_id: int | None = None) -> Iterator[Subscriber]:
         """Give every snapshot from now on, the first at once where there is one.
 
         Raises:
@@ -149,12 +155,10 @@ class Snapshots:
         if self._stopping.is_set():
             raise Unavailable("draining", "this process is being stopped; try another")
         if len(self._subscribers) >= self._streams_max:
-            raise Unavailable(
-                "too_many_streams",
-                f"{self._streams_max} streams are open here already; ask for /v1/overview",
-                retry_after_s=5,
-            )
-        subscriber = Subscriber(key_id)
+            raise _too_many(f"{self._streams_max} streams are open here already")
+        if key_id is not None and sum(one.key_id == key_id for one in self._subscribers) >= self._streams_per_key:
+            raise _too_many(f"{self._streams_per_key} streams of this key are open here already")
+        subscriber = Subscriber(key_id, session_id)
         self._subscribers.add(subscriber)
         if self._message is not None and monotonic() - self._looked_s < FRESH_S:
             subscriber.give(self._message)
@@ -256,8 +260,12 @@ class Snapshots:
         async with self._pool.acquire(timeout=ANSWER_S) as connection:
             await self._probe.reached("overview.before_reading")
             self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
+            self._asked_sessions = {one.session_id for one in self._subscribers if one.session_id is not None}
             before = self._moment if next(self._recount) else None
-            moment = await read_moment(connection, after=self._seen_at, keys=self._asked_keys, before=before)
+            sessions = self._asked_sessions
+            moment = await read_moment(
+                connection, after=self._seen_at, keys=self._asked_keys, sessions=sessions, before=before
+            )
             return moment, await self._read_some(connection)
 
     async def _read_some(self, connection: Connection) -> dict[str, Any]:
@@ -276,7 +284,8 @@ class Snapshots:
         self._view = build(moment, self._parts, self._rates, self._changes, version=self._version)
         self._series.take(self._view)
         for subscriber in self._subscribers:
-            if subscriber.key_id in self._asked_keys - moment.good_keys:
+            ended = subscriber.session_id in self._asked_sessions - moment.good_sessions
+            if ended or subscriber.key_id in self._asked_keys - moment.good_keys:
                 subscriber.end()
 
     def _failed(self, why: str) -> None:
@@ -289,3 +298,7 @@ class Snapshots:
             self._message = msgspec.json.encode(self._view)
             for subscriber in self._subscribers:
                 subscriber.give(self._message)
+
+
+def _too_many(which: str) -> Unavailable:
+    return Unavailable("too_many_streams", f"{which}; ask for /v1/overview", retry_after_s=5)

@@ -40,6 +40,7 @@ class UpkeepTerms:
         keys: Idempotency keys of jobs that are over.
         lost_workers: Sessions that were lost.
         alerts: Alerts that are resolved.
+        sessions: Browsers' sessions that have ended.
         stuck_after: A job in processing without an owner, not touched for so long, goes back.
     """
 
@@ -50,6 +51,7 @@ class UpkeepTerms:
     keys: timedelta = timedelta(days=7)
     lost_workers: timedelta = timedelta(days=1)
     alerts: timedelta = timedelta(days=30)
+    sessions: timedelta = timedelta()
     stuck_after: timedelta = timedelta(minutes=5)
 
 
@@ -89,6 +91,7 @@ class Upkeep(LeasedService):
             ("delete_keys", terms.keys),
             ("delete_workers", terms.lost_workers),
             ("delete_alerts", terms.alerts),
+            ("delete_sessions", terms.sessions),
         ):
             await self._delete(lease, query, age)
 

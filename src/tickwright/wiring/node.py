@@ -246,12 +246,18 @@ def _build(
     for source in (*asked, *fanned, *brought, *executed, *produced):
         watch.add_source(source)
     if "api" in roles:
-        overview = Snapshots(pool, version=__version__)
+        overview = Snapshots(pool, version=__version__, streams_per_key=settings.streams_per_key)
         context = api_context(settings, link, watch.ready, watch.now, overview)
         app = Front(create_app(context), Page(settings.path_prefix), settings.path_prefix)
-        api = ApiService(app, listen(settings.api_bind, or_any=any_port))
+        api = ApiService(app, listen(settings.api_bind, or_any=any_port), settings.api_listener)
     at = _health_bind(settings, any_port=any_port)
-    health = HealthServer(at, states=watch.states, database=watch.check.answers, metrics=watch.page.render)
+    health = HealthServer(
+        at,
+        states=watch.states,
+        database=watch.check.answers,
+        metrics=watch.page.render,
+        limits=settings.probes_listener,
+    )
     roles_own = (session, *asking, *fanning, *bringing, *executing, *news, worker, relay, overview, api, health)
     services = [Supervised(one) for one in roles_own if one is not None]
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]

@@ -3,17 +3,14 @@
 import asyncio
 import errno
 import socket
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from tickwright.api.server import bind, make_server
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.runtime.admission import ListenerLimits
+from tickwright.runtime.listener import Listener, bind
 from tickwright.wiring.settings import Bind
-
-if TYPE_CHECKING:
-    import uvicorn
 
 _log = structlog.get_logger("tickwright.api")
 
@@ -49,14 +46,15 @@ class ApiService:
     Args:
         app: From ``create_app``.
         socket: Listening already, so that the port is known before the first request.
+        limits: Of its connections.
     """
 
     name = "api"
 
-    def __init__(self, app: Any, listening: socket.socket) -> None:
-        self._app, self._socket = app, listening
+    def __init__(self, app: Any, listening: socket.socket, limits: ListenerLimits | None = None) -> None:
+        self._app, self._socket, self._limits = app, listening, limits
         self.host, self.port = listening.getsockname()[:2]
-        self._server: uvicorn.Server | None = None
+        self._server: Listener | None = None
         self._over = asyncio.Event()
         self._over.set()
         self._stopping = False
@@ -72,9 +70,7 @@ class ApiService:
             return
         if self._socket.fileno() == -1:  # an earlier run has closed it
             self._socket = bind(self.host, self.port)
-        server = make_server(self._app, self.host, self.port)
-        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # the supervisor hears them
-        self._server = server
+        self._server = server = Listener(self._app, limits=self._limits)
         self._over.clear()
         _log.info("api.listening", url=self.url)
         try:

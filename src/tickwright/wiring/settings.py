@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,9 @@ from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.hosts import parse_hosts
+from tickwright.domain.networks import parse_networks
+from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.store.dsn import check_primary_url
 
 PREFIX = "TICKWRIGHT_"
@@ -165,6 +168,12 @@ class Settings(BaseSettings):
         api_bind: Where the API listens.
         path_prefix: Under which browsers see the API and the page, such as ``/tickwright``; requests with and without
             it are answered, so the proxy in front may strip it.
+        allowed_hosts: Names under which the API and the probes may be asked for, besides addresses, names without a dot
+            and this machine's own.
+        proxies: Networks of reverse proxies, whose connections have no cap per address.
+        http_connections_max: Of the API's listener, 16 to 100,000; fewer where the process may open fewer files.
+        http_connections_per_address: Of one client address there, 16 to 100,000.
+        streams_per_key: Streams of the overview that one API key may have open in a process, 1 to 200.
         payloads_from: The lowest role that sees payloads, results and other data of users: ``viewer``, ``operator``
             or ``admin``.
         metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
@@ -214,6 +223,11 @@ class Settings(BaseSettings):
     path_prefix: Annotated[str, _text(_check_prefix, keep=True)] = ""
     payloads_from: Annotated[str, Field(pattern="^(viewer|operator|admin)$")] = "viewer"
     metrics_bind: BindAddress = Bind("127.0.0.1", 8421)
+    allowed_hosts: Annotated[str, _text(parse_hosts, keep=True)] = ""
+    proxies: Annotated[str, _text(parse_networks, keep=True)] = ""
+    http_connections_max: Annotated[int, Field(ge=16, le=100_000)] = 4096
+    streams_per_key: Annotated[int, Field(ge=1, le=200)] = STREAMS_PER_KEY
+    http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None
     allow_targets: Annotated[str, _text(AllowList.parse, keep=True)] = ""
@@ -231,6 +245,20 @@ class Settings(BaseSettings):
     def home_folder(self) -> Path:
         """``home`` with ``~`` resolved."""
         return self.home.expanduser().absolute()
+
+    @property
+    def api_listener(self) -> ListenerLimits:
+        """The bounds of the API's listener."""
+        return replace(
+            self.probes_listener,
+            connections=self.http_connections_max,
+            per_address=self.http_connections_per_address,
+        )
+
+    @property
+    def probes_listener(self) -> ListenerLimits:
+        """The bounds of the probes' listener, which has few clients."""
+        return replace(PROBES_LIMITS, proxies=parse_networks(self.proxies), hosts=parse_hosts(self.allowed_hosts))
 
     @property
     def targets(self) -> AllowList:

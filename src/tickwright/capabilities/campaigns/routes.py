@@ -13,9 +13,11 @@ from tickwright.capabilities.campaigns.execution_routes import STRUCTS as EXECUT
 from tickwright.capabilities.campaigns.execution_routes import add_executions
 from tickwright.capabilities.campaigns.service import CampaignsService
 from tickwright.capabilities.campaigns.views import CheckedCampaign, DryRun, SelectedClient, StoredCampaign
+from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import answer, answers, takes
+from tickwright.ports.user_data import sees
 
 STRUCTS: tuple[Any, ...] = (
     CheckedCampaign, DryRun, Mistake, SelectedClient, StoredCampaign, *BATCH_STRUCTS, *EXECUTION_STRUCTS,
@@ -91,7 +93,10 @@ def _trying(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     async def dry_run_campaign(request: Request, name: Name, caller: operator) -> Response:
         """Count whom a campaign would select now and show ten of them; nothing is saved and nothing leaves.
 
-        `audience` and `expression` in the body are tried instead of its own; another audience is an admin's to read.
+        `audience` and `expression` in the body are tried instead of its own, for roles that see data of users; another
+        audience is an admin's to read.
         """
         words = await gate.read(request, dict[str, Any], default=_NOTHING)
+        if words and not sees():  # its count answers any question about clients
+            raise Rejected("payload_hidden", "your role does not see data of users, so it tries nothing", status=403)
         return answer(await campaigns.dry_run(name, words, caller=caller))

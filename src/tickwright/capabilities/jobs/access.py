@@ -54,7 +54,9 @@ class ApiKeys:
         if not _NAME.fullmatch(name):
             raise Rejected("invalid_name", f"name: 1 to {NAME_CHARS_MAX} printable characters", field="name")
         async with self._pool.acquire() as connection, connection.transaction():
-            made = await self._create(connection, name, role.name.lower(), expires_in)
+            key, prefix = _new_key()
+            row = await connection.fetchrow(_SQL["create"], name, role.name.lower(), prefix, key_hash(key), expires_in)
+            made = NewKeyView(key, view(KeyView, row))
             await write_audit(connection, caller, "keys.create", f"key:{made.details.id}", after=made.details)
         return made
 
@@ -76,8 +78,21 @@ class ApiKeys:
             )
         return after
 
-    async def rotate(self, key_id: int, *, caller: Caller, overlap: timedelta = OVERLAP_DEFAULT) -> NewKeyView:
-        """Make a key with the same name and role; the old one ends after ``overlap``.
+    async def rotate(
+        self,
+        key_id: int,
+        *,
+        caller: Caller,
+        overlap: timedelta = OVERLAP_DEFAULT,
+        expires_in: timedelta | None = None,
+    ) -> NewKeyView:
+        """Make a key with the same name, role and end; the old one ends after ``overlap``.
+
+        Args:
+            key_id: Of the old one.
+            caller: For the audit trail.
+            overlap: How long both are good.
+            expires_in: When the new one ends, instead of when the old one does without this.
 
         Raises:
             Rejected: ``key_not_found`` (404); ``key_not_valid`` (409), it is revoked or expired;
@@ -88,20 +103,22 @@ class ApiKeys:
             before = await self._locked(connection, key_id)
             if not before["good"]:
                 raise Rejected("key_not_valid", f"key {key_id} is revoked or expired; create a new one", status=409)
-            made = await self._create(connection, before["name"], before["role"], None)
+            key, prefix = _new_key()
+            row = await connection.fetchrow(_SQL["succeed"], key_id, prefix, key_hash(key), expires_in)
+            made = NewKeyView(key, view(KeyView, row))
             await connection.execute(_SQL["expire"], key_id, overlap)
             await write_audit(
                 connection, caller, "keys.rotate", f"key:{key_id}", before=view(KeyView, before), after=made.details
             )
         return made
 
-    async def _create(self, connection: Connection, name: str, role: str, expires_in: timedelta | None) -> NewKeyView:
-        key = f"tw_{random_token(KEY_BYTES)}"
-        row = await connection.fetchrow(_SQL["create"], name, role, key[:PREFIX_CHARS], key_hash(key), expires_in)
-        return NewKeyView(key, view(KeyView, row))
-
     async def _locked(self, connection: Connection, key_id: int) -> Any:
         row = await connection.fetchrow(_SQL["lock"], key_id)
         if row is None:
             raise Rejected("key_not_found", f"there is no key {key_id}", status=404)
         return row
+
+
+def _new_key() -> tuple[str, str]:
+    key = f"tw_{random_token(KEY_BYTES)}"
+    return key, key[:PREFIX_CHARS]

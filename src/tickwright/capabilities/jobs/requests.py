@@ -273,9 +273,16 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the old secret or key stays good beside the new one; at most 30 days."""
+    """How long the old secret stays good beside the new one; at most 30 days."""
 
     overlap: DurationText = "24h"
+
+
+class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old key stays good beside the new one, and when the new one ends: with the old one by default."""
+
+    overlap: DurationText = "24h"
+    expires_in: DurationText | None = None
 
 
 class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

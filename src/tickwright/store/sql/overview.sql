@@ -1,7 +1,7 @@
 -- name: now
 -- What changes from second to second: jobs that are due, up to $1, and that wait, up to $6 (0 counts none); whom we live with (what sessions
--- seen after $2 say of themselves; $3 at most), which of the API keys $4 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
--- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, and the primary keys of the live table
+-- seen after $2 say of themselves; $3 at most), which of the API keys $4 and of the browsers' sessions $7 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
+-- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, sessions_pkey, and the primary keys of the live table
 -- and of each day.
 WITH RECURSIVE {lane}, lanes AS MATERIALIZED (
   SELECT task_type, priority FROM lane LIMIT 1000
@@ -35,6 +35,8 @@ SELECT clock_timestamp() AS at,
        ARRAY (SELECT k.id FROM tickwright.api_keys k
                WHERE k.id = ANY ($4::bigint[]) AND k.revoked_at IS NULL
                  AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())) AS good_keys,
+       ARRAY (SELECT s.id FROM tickwright.sessions s
+               WHERE s.id = ANY ($7::bigint[]) AND s.expires_at > clock_timestamp()) AS good_sessions,
        (SELECT coalesce(json_agg(json_build_object(
                  'id', j.id, 'task_type', j.task_type, 'status', j.status, 'attempts', j.attempts, 'max_attempts', j.max_attempts,
                  'due_at', coalesce(j.retry_at, j.execute_at), 'error', left(split_part(j.error_message, E'\n', 1), 300))), '[]')

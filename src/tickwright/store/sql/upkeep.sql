@@ -51,6 +51,12 @@ DELETE FROM tickwright.alerts
                          WHERE state = 'resolved' AND resolved_at < clock_timestamp() - $1::interval
                          ORDER BY id LIMIT $2));
 
+-- name: delete_sessions
+-- Forget browsers' sessions that ended longer than $1 ago, $2 at most. Small: a row per sign-in of a day.
+DELETE FROM tickwright.sessions
+ WHERE id = ANY (ARRAY (SELECT id FROM tickwright.sessions
+                         WHERE least(expires_at, idle_until) < clock_timestamp() - $1::interval ORDER BY id LIMIT $2));
+
 -- name: return_stuck
 -- Jobs that somebody's own worker set to processing, without a lease, and has not touched for $1: back to pending, the
 -- attempt counted; failed when it was the last. $2 at most. Index: scheduled_tasks_due, the due range of each lane.

@@ -4,6 +4,12 @@ INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at)
 VALUES ($1, $2, $3, $4, clock_timestamp() + $5::interval)
 RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
 
+-- name: succeed
+-- A successor with the name and the role of a key, and its end unless $4 says another. Index: api_keys_pkey.
+INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at)
+SELECT name, role, $2, $3, coalesce(clock_timestamp() + $4::interval, expires_at) FROM tickwright.api_keys WHERE id = $1
+RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+
 -- name: list
 -- Every key without its hash, newest first. Small: a row per key.
 SELECT id, name, role, prefix, created_at, expires_at, revoked_at FROM tickwright.api_keys ORDER BY id DESC LIMIT 10000;

@@ -42,7 +42,7 @@ function Session({ id }: { id: string }) {
 }
 
 function One({ worker }: { worker: Worker }) {
-  const may = useMay("operator");
+  const may = useMay("admin");
   const jobs = jobsOf(worker);
   const types = typesOf(worker);
   const others = [...figuresOf(worker, "polls").map(([name, value]) => [`polls ${name}`, count(value)] as const), ...figuresOf(worker, "relay").map(([name, value]) => [`messages ${name}`, count(value)] as const)];

@@ -1,0 +1,105 @@
+"""Sessions of browsers: a random token for each sign-in, kept as its hash in a row that ends.
+
+The cookie has the token and not the key, so it is worth nothing when its row is gone: signed out, revoked, not used
+for ``IDLE``, or ``LIFETIME`` old. A session is never better than its key, which is looked up with it.
+"""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from tickwright.api.cookies import MAX_AGE_S, TOKEN_PREFIX, Headers, session_tokens
+from tickwright.capabilities.jobs.access import key_hash
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.ids import random_token
+from tickwright.ports.views import view
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.api.sql", "sessions.sql")
+LIFETIME = timedelta(seconds=MAX_AGE_S)
+IDLE = timedelta(hours=2)
+OF_KEY_MAX = 100
+CLIENT_CHARS_MAX = 200
+_TOKEN_BYTES = 32
+
+
+class BrowserSessionView(msgspec.Struct):
+    """A browser that is signed in.
+
+    Attributes:
+        name: Of its key.
+        client: The address that it came from, and what it calls itself.
+        seen_at: When it was used last, to some minutes.
+        current: Whether the request itself was signed by it.
+    """
+
+    id: int
+    key_id: int
+    name: str
+    role: str
+    client: str
+    created_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    current: bool = False
+
+
+class Sessions:
+    """The sessions of the API."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def open(self, caller: Caller, headers: Headers, address: str) -> str:
+        """Return the token of a new session; one that ``headers`` show ends, so no sign-in keeps a token."""
+        token = f"{TOKEN_PREFIX}{random_token(_TOKEN_BYTES)}"
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(_SQL["close"], _hashes(headers))
+            session = await connection.fetchval(
+                _SQL["open"], key_hash(token), caller.key_id, _client(headers, address), IDLE, LIFETIME
+            )
+            await connection.execute(_SQL["bound"], caller.key_id, OF_KEY_MAX)
+            after = {"role": caller.role.name.lower(), "session": session}
+            await write_audit(connection, caller, "session.open", f"key:{caller.key_id}", after=after)
+        return token
+
+    async def close(self, caller: Caller, headers: Headers) -> None:
+        """End the session that ``headers`` show; every replica refuses its cookie within a second."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(_SQL["close"], _hashes(headers))
+            after = {"role": caller.role.name.lower(), "session": caller.session_id}
+            await write_audit(connection, caller, "session.close", f"key:{caller.key_id}", after=after)
+
+    async def list(self, caller: Caller) -> list[BrowserSessionView]:
+        """Return the sessions of the caller's key, or for an admin of all, newest first."""
+        rows = await self._pool.fetch(_SQL["list"], _whose(caller))
+        return [view(BrowserSessionView, {**row, "current": row["id"] == caller.session_id}) for row in rows]
+
+    async def revoke(self, session: int, *, caller: Caller) -> None:
+        """End a session of the caller's key, or for an admin any.
+
+        Raises:
+            Rejected: ``session_not_found`` (404): none of the caller's. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            key_id = await connection.fetchval(_SQL["revoke"], session, _whose(caller))
+            if key_id is None:
+                raise Rejected("session_not_found", f"there is no session {session} that you may end", status=404)
+            await write_audit(connection, caller, "sessions.revoke", f"session:{session}", before={"key_id": key_id})
+
+
+def _whose(caller: Caller) -> int | None:
+    return None if caller.role >= Role.ADMIN else caller.key_id or 0
+
+
+def _hashes(headers: Headers) -> "list[bytes]":
+    return [key_hash(token) for token in session_tokens(headers) if token is not None]
+
+
+def _client(headers: Headers, address: str) -> str:
+    agent = next((value.decode("latin-1") for name, value in headers if name == b"user-agent"), "")
+    text = f"{address} {agent}".strip()[:CLIENT_CHARS_MAX]
+    return "".join(char if char.isascii() and char.isprintable() else "?" for char in text)

@@ -1,0 +1,67 @@
+"""Under which names a listener may be asked for: the rule against DNS rebinding.
+
+A page of somebody else can point its own name at our address and then read our answers in a visitor's browser. The
+browser says that name in ``Host``. So a name counts only if no stranger can own it: an address, a name without a dot
+(``localhost``, a service of a cluster or of Compose), this machine's own name, and what the operator lists.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+NAMES_SEEN_MAX = 1_000
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(?::[0-9]{1,5})?")
+_LISTED = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """Read a list of names with commas; ``*.example.org`` for all below, ``*`` for every name.
+
+    Raises:
+        ValueError: An entry is none. Permanent.
+    """
+    found = tuple(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
+    if not all(_LISTED.fullmatch(name) for name in found):
+        raise ValueError("write names with commas and without ports, such as ticks.example.org, *.internal.example")
+    return found
+
+
+class Hosts:
+    """Which values of ``Host`` are ours.
+
+    Args:
+        names: From ``parse_hosts``, and this machine's own.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = set(names)
+        self._all = "*" in listed
+        self._ends = tuple(name[1:] for name in listed if name.startswith("*."))
+        self._names = listed
+        self._seen: dict[bytes, bool] = {}
+
+    def allow(self, host: bytes) -> bool:
+        """Whether a value of ``Host`` is ours."""
+        found = self._seen.get(host)
+        if found is None:
+            if len(self._seen) >= NAMES_SEEN_MAX:
+                self._seen.clear()
+            found = self._seen[host] = self._judge(host.decode("latin-1").lower())
+        return found
+
+    def _judge(self, host: str) -> bool:
+        parts = _HOST.fullmatch(host)
+        if parts is None:
+            return False
+        if parts["six"] is not None:
+            return _is_address(parts["six"])
+        name = parts["name"].rstrip(".")
+        return self._all or "." not in name or _is_address(name) or name in self._names or name.endswith(self._ends)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

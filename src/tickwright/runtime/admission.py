@@ -1,0 +1,151 @@
+"""How many connections a listener has, in all and per client address, and which one makes room for a new one.
+
+At a cap the new connection displaces the oldest one that waits for its client: of its own address where that has its
+share, else of the address that holds most. So whoever opens connections and sends nothing displaces itself. Where
+every connection has a request under way there is none to displace; then a few spare ones are taken, which get
+an answer from the probes and a refusal from everything else.
+"""
+
+import platform
+import resource
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from tickwright.domain.hosts import Hosts
+from tickwright.domain.networks import Network, client_of, covers
+
+SPARES_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """The bounds of one listener; times in seconds.
+
+    Attributes:
+        head_s: From a connection, or from the first byte of a head, to the end of that head.
+        idle_s: From the end of an answer to the next head.
+        unread_s: In which a client reads ``bytes_per_s`` of what waits for it.
+        linger_s: From an answer to a body that was not read to the end of the connection.
+        bytes_per_s: The slowest reader.
+        connections: In all; less where the process may open fewer files.
+        per_address: Of one client address (of IPv6, one network of 64 bits).
+        proxies: Networks of reverse proxies, whose addresses stand for many clients and have no share.
+        hosts: Names under which it may be asked for, besides this machine's own, addresses and names without a dot.
+    """
+
+    head_s: float = 10.0
+    idle_s: float = 75.0
+    unread_s: float = 30.0
+    linger_s: float = 2.0
+    bytes_per_s: int = 1024
+    connections: int = 4096
+    per_address: int = 512
+    proxies: tuple[Network, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest deadline."""
+        return min(self.head_s, self.idle_s, self.unread_s, self.linger_s)
+
+
+PROBES_LIMITS = ListenerLimits(connections=256, per_address=128)
+
+
+class Admitted(Enum):
+    """What becomes of a new connection."""
+
+    FULLY = "fully"
+    SPARE = "spare"
+    REFUSED = "refused"
+
+
+class Connection(Protocol):
+    """What is counted here."""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing goes on until the client sends or reads."""
+        ...
+
+    @property
+    def transport(self) -> "Transport":
+        """What is closed."""
+        ...
+
+
+class Transport(Protocol):
+    """What can be closed at once."""
+
+    def abort(self) -> None:
+        """Close."""
+        ...
+
+
+class Admission:
+    """The connections of one listener."""
+
+    def __init__(self, limits: ListenerLimits) -> None:
+        self.limits = limits
+        self.hosts = Hosts([*limits.hosts, platform.node().lower()])
+        self._max = min(limits.connections, max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+        self._held: dict[str, dict[Connection, None]] = {}
+        self._spares: dict[Connection, None] = {}
+        self._address_of: dict[Connection, str] = {}
+        self.cut = 0
+        self._counts: Counter[str] = Counter()
+
+    def admit(self, connection: Connection, address: str) -> Admitted:
+        """Count a new connection; where there is no room, close one that waits for its client."""
+        address = client_of(address)
+        of_its_own = self._held.get(address, {})
+        if len(of_its_own) >= self.limits.per_address and not covers(self.limits.proxies, address):
+            room = self._displace([of_its_own])
+        else:
+            room = len(self._address_of) - len(self._spares) < self._max or self._displace(self._by_size())
+        if room:
+            self._held.setdefault(address, {})[connection] = None
+            self._address_of[connection] = address
+            return Admitted.FULLY
+        if len(self._spares) < SPARES_MAX or self._displace([self._spares]):
+            self._spares[connection] = None
+            self._address_of[connection] = address
+            return Admitted.SPARE
+        self._counts["refused"] += 1
+        return Admitted.REFUSED
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has ended, or is to."""
+        address = self._address_of.pop(connection, None)
+        if address is None:
+            return
+        if self._spares.pop(connection, connection) is None:
+            return
+        held = self._held[address]
+        del held[connection]
+        if not held:
+            del self._held[address]
+
+    def facts(self) -> dict[str, int]:
+        """Return what was closed since the last call."""
+        found = {name: count for name, count in {**self._counts, "too_slow": self.cut}.items() if count}
+        self._counts.clear()
+        self.cut = 0
+        return found
+
+    def _by_size(self) -> Iterable[dict[Connection, None]]:
+        return sorted(self._held.values(), key=len, reverse=True)
+
+    def _displace(self, groups: Iterable[dict[Connection, None]]) -> bool:
+        """Close the oldest connection of the first group that has one which waits."""
+        for group in groups:
+            found = next((connection for connection in group if connection.waits_for_client), None)
+            if found is not None:
+                self.forget(found)
+                found.transport.abort()
+                self._counts["displaced"] += 1
+                return True
+        return False

@@ -1,0 +1,330 @@
+"""Every listener against clients that are slow, silent or many: its connections end, and others are answered."""
+
+import asyncio
+import platform
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kit.api import RunningApi, running_api
+from kit.waiting import eventually_async
+from tickwright.api import ApiLimits
+from tickwright.domain.hosts import parse_hosts
+from tickwright.domain.networks import parse_networks
+from tickwright.runtime.admission import SPARES_MAX, ListenerLimits
+from tickwright.runtime.health import HealthServer
+from tickwright.runtime.listener import Listener, bind
+
+SHORT = ListenerLimits(head_s=0.4, idle_s=0.4, unread_s=0.4, linger_s=0.4, connections=64, per_address=24)
+LONG = replace(SHORT, head_s=600, idle_s=600, unread_s=600, linger_s=600)
+PROBE = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+HEAD = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
+EARLY = b"POST /v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 10\r\n\r\n"
+CHUNKS = EARLY.replace(b"content-length: 10", b"transfer-encoding: chunked")
+ANSWER = 16_000_000
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Close at once; whoever holds this keeps the connection."""
+    writer.transport.abort()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A listener under test; ``holds`` says how many connections it has."""
+
+    port: int
+    holds: Callable[[], int]
+
+    async def opened(self, *, address: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect from an address of this machine."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0), limit=2**16)
+
+    async def healthz(self, address: str) -> bytes:
+        """Ask for ``/healthz`` from an address, and return the first line."""
+        reader, writer = await self.opened(address=address)
+        writer.write(PROBE)
+        line = await reader.readline()
+        writer.close()
+        return line
+
+
+@asynccontextmanager
+async def api(url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
+    """The API's listener, with a page that answers much."""
+    async with running_api(url, listener=limits, page=much) as running:
+        yield Place(running.port, lambda: len(running.listener.server_state.connections))
+
+
+@asynccontextmanager
+async def probes(_url: str, limits: ListenerLimits) -> AsyncIterator[Place]:
+    """The listener of the probes, with many metrics."""
+
+    async def database() -> bool:
+        return True
+
+    async def metrics() -> bytes:
+        return b"x" * ANSWER
+
+    server = HealthServer("127.0.0.1:0", states=list, database=database, metrics=metrics, limits=limits)
+    task = asyncio.create_task(server.run())
+    await eventually_async(lambda: server.port)
+    yield Place(server.port or 0, lambda: server.connections)
+    await server.stop()
+    await task
+
+
+LISTENERS = {"api": api, "probes": probes}
+LARGE = {"api": b"/page", "probes": b"/metrics"}
+
+
+async def much(_scope: Any, _receive: Any, send: Any) -> None:
+    """A page of many bytes."""
+    length = str(ANSWER).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": b"x" * ANSWER})
+
+
+@pytest.fixture(params=LISTENERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each listener in turn."""
+    return str(request.param)
+
+
+async def dripping(writer: asyncio.StreamWriter) -> None:
+    """Send a byte again and again."""
+    with suppress(ConnectionError):
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+
+SLOW = {
+    "nothing is sent": (b"", False),
+    "a head that does not go on": (HEAD, False),
+    "a head byte by byte": (HEAD, True),
+    "idle after an answer": (PROBE, False),
+    "an empty line after an answer": (PROBE + b"\r\n", False),
+    "a head that begins after an answer": (PROBE + HEAD, True),
+    "a body that never comes, after its answer": (EARLY, False),
+    "a body byte by byte, after its answer": (EARLY.replace(b"10", b"100000"), True),
+    "a body in chunks without end": (CHUNKS + b"1\r\nx\r\n", False),
+}
+
+
+@pytest.mark.parametrize("sent", SLOW)
+async def test_a_connection_that_waits_for_its_client_ends(database_url: str, kind: str, sent: str) -> None:
+    """Whatever arrives in between: no byte moves a deadline; meanwhile another address is answered."""
+    begins, drips = SLOW[sent]
+    async with LISTENERS[kind](database_url, SHORT) as place:
+        _, writer = await place.opened()
+        writer.write(begins)
+        drip = asyncio.create_task(dripping(writer)) if drips else None
+        assert b" 200 " in await place.healthz("127.0.0.2")
+        await eventually_async(lambda: place.holds() == 0, 30, what="it was closed")
+        if drip is not None:
+            drip.cancel()
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("then", [b"", b"connection: close\r\n"])
+async def test_a_client_that_does_not_read_its_answer_is_cut(database_url: str, kind: str, then: bytes) -> None:
+    """Also one that asked for the end of the connection, which otherwise would wait for the last byte."""
+    async with LISTENERS[kind](database_url, SHORT) as place:
+        deaf = deaf_socket(place.port)
+        deaf.sendall(b"GET " + LARGE[kind] + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n" + then + b"\r\n")
+        await eventually_async(lambda: place.holds() == 1, what="it is there")
+        await eventually_async(lambda: place.holds() == 0, 30, what="it was cut")
+        assert b" 200 " in await place.healthz("127.0.0.2")
+        deaf.close()
+
+
+def deaf_socket(port: int) -> socket.socket:
+    """A connection that takes little without being read."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", port))
+    return made
+
+
+async def test_a_client_that_reads_slowly_gets_everything(database_url: str, kind: str) -> None:
+    """Longer than the deadline: an answer is not cut while it is read at the slowest rate."""
+    async with LISTENERS[kind](database_url, replace(SHORT, unread_s=1.5)) as place:
+        reader, writer = await place.opened()
+        writer.write(b"GET " + LARGE[kind] + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        read = 0
+        while read < ANSWER:
+            read += len(await reader.readexactly(min(1_000_000, ANSWER - read)))
+            await asyncio.sleep(0.15)
+        assert read == ANSWER
+        writer.close()
+
+
+@pytest.mark.parametrize("body", [b"content-length: 10\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"])
+async def test_an_answer_to_an_unread_body_says_that_it_closes(database_url: str, kind: str, body: bytes) -> None:
+    """And does; what the client still sends does not destroy the answer."""
+    async with LISTENERS[kind](database_url, SHORT) as place:
+        reader, writer = await place.opened()
+        writer.write(b"POST /v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\n" + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert b"connection: close" in head
+        length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+        writer.write(b"x")
+        assert len(await reader.read()) == length
+        writer.close()
+
+
+async def test_a_request_that_was_read_leaves_its_connection_open(database_url: str, kind: str) -> None:
+    """Keep-alive works as before, for requests one after the other and for those sent together."""
+    async with LISTENERS[kind](database_url, LONG) as place:
+        reader, writer = await place.opened()
+        body = EARLY + b"0123456789"
+        for sent in (PROBE, body, PROBE + body + PROBE):
+            writer.write(sent)
+            for _ in range(sent.count(b"HTTP/1.1")):
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                assert b"connection: close" not in head
+                await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+        assert place.holds() == 1
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, PROBE, EARLY])
+async def test_a_flood_from_one_address_leaves_others_alone(database_url: str, kind: str, sent: bytes) -> None:
+    """It has its share and displaces itself; another address, and the same one, are answered all the time."""
+    async with LISTENERS[kind](database_url, LONG) as place, AsyncExitStack() as stack:
+        for number in range(200):
+            _, writer = await place.opened()
+            stack.callback(abort, writer)
+            writer.write(sent)
+            if number % 20 == 0:
+                assert b" 200 " in await place.healthz("127.0.0.2")
+                assert b" 200 " in await place.healthz("127.0.0.1")
+        await eventually_async(lambda: place.holds() <= LONG.per_address + 1, what="one address has its share")
+
+
+async def test_a_flood_from_many_addresses_leaves_health_alone(database_url: str, kind: str) -> None:
+    """At the cap of all, the address that holds most makes room."""
+    async with LISTENERS[kind](database_url, LONG) as place, AsyncExitStack() as stack:
+        reader, kept = await place.opened(address="127.0.1.1")
+        for number in range(200):
+            _, writer = await place.opened(address=f"127.0.0.{10 + number % 10}")
+            stack.callback(abort, writer)
+        await eventually_async(lambda: place.holds() <= LONG.connections, what="all have their share")
+        assert b" 200 " in await place.healthz("127.0.0.2")
+        kept.write(PROBE)
+        assert b" 200 " in await reader.readline()
+        kept.close()
+
+
+async def test_where_all_are_busy_only_probes_are_answered(database_url: str) -> None:
+    """Requests under way are never displaced: beyond the cap health is answered, and all else is refused."""
+    free = asyncio.Event()
+
+    async def slow(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["path"] != "/healthz":
+            await free.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    server, listening = Listener(slow, limits=LONG), bind("127.0.0.1", 0)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    place = Place(listening.getsockname()[1], lambda: len(server.server_state.connections))
+    request = b"GET /slow HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    busy = [await place.opened() for _ in range(LONG.per_address)]
+    for _, writer in busy:
+        writer.write(request)
+    await eventually_async(lambda: len(server.server_state.tasks) == LONG.per_address, what="all are under way")
+    for _ in range(SPARES_MAX + 10):
+        assert b" 200 " in await place.healthz("127.0.0.1")
+        reader, writer = await place.opened()
+        writer.write(request)
+        refused = await reader.read()
+        assert b" 503 " in refused
+        assert b"too_many_connections" in refused
+        writer.close()
+    free.set()
+    for reader, writer in busy:
+        assert b" 200 " in await reader.readline()
+        writer.close()
+    server.should_exit = True
+    await task
+
+
+async def test_a_proxys_address_has_no_share(database_url: str, kind: str) -> None:
+    """Many clients come from it; the cap of all holds for it, too."""
+    limits = replace(LONG, proxies=parse_networks("10.0.0.0/8, 127.0.0.1, ::1"))
+    async with LISTENERS[kind](database_url, limits) as place, AsyncExitStack() as stack:
+        for _ in range(limits.connections + 20):
+            _, writer = await place.opened()
+            stack.callback(abort, writer)
+        await eventually_async(lambda: place.holds() == limits.connections, what="all are held, up to the cap")
+        assert b" 200 " in await place.healthz("127.0.0.2")
+
+
+async def test_an_import_that_drips_is_given_up(database_url: str) -> None:
+    """An import may last as long as it likes, at a slowest rate: a byte now and then does not keep it open."""
+    limits = ApiLimits(idle_timeout=timedelta(seconds=1))
+    async with running_api(database_url, limits=limits) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        head = f"POST /v1/jobs:bulk HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {running.operator.key}\r\n"
+        writer.write(head.encode() + b"content-type: application/x-ndjson\r\ncontent-length: 9999\r\n\r\n")
+        drip = asyncio.create_task(dripping(writer))
+        assert b" 408 " in await reader.readline()
+        drip.cancel()
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        (b"host: evil.example\r\n", False),
+        (b"host: evil.example:8420\r\n", False),
+        (b"host: 127.0.0.1.evil.example\r\n", False),
+        (b"host: 127.0.0.1@evil.example\r\n", False),
+        (b"host: a\r\nhost: b\r\n", False),
+        (b"host: [::1].evil.example\r\n", False),
+        (b"host: ticks.example.com.evil.example\r\n", False),
+        (b"host: 10.9.8.7:8421\r\n", True),
+        (b"host: [fd00::1]:8421\r\n", True),
+        (b"host: LOCALHOST:1\r\n", True),
+        (b"host: tickwright-api\r\n", True),
+        (b"host: ticks.example.com.\r\n", True),
+        (b"host: a.b.inner.example\r\n", True),
+        (b"host: " + platform.node().encode() + b"\r\n", True),
+    ],
+)
+async def test_only_names_of_ours_are_answered(database_url: str, kind: str, host: bytes, allowed: bool) -> None:
+    """A page that has its own name lead to us reads nothing: 421, and what to set where the name is ours."""
+    limits = replace(LONG, hosts=parse_hosts("ticks.example.com, *.inner.example"))
+    async with LISTENERS[kind](database_url, limits) as place:
+        reader, writer = await place.opened()
+        writer.write(b"GET /healthz HTTP/1.1\r\n" + host + b"connection: close\r\n\r\n")
+        answer = await reader.read()
+        assert (b" 200 " if allowed else b" 421 ") in answer.partition(b"\r\n")[0]
+        assert allowed or (b"host_not_allowed" in answer and b"TICKWRIGHT_ALLOWED_HOSTS" in answer)
+        writer.close()
+
+
+async def test_a_reader_of_events_that_does_not_read_makes_room(database_url: str) -> None:
+    """A stream under way has its place; one whose client reads nothing is the first to go."""
+    async with running_api(database_url, listener=LONG, looks={"every_s": 0.02}) as running:
+        deaf = deaf_stream(running)
+        await eventually_async(lambda: running.overview.streams == 1, what="it is open")
+        await eventually_async(lambda: running.overview.streams == 0, 60, what="it was cut")
+        deaf.close()
+
+
+def deaf_stream(running: RunningApi) -> socket.socket:
+    """A stream that nobody reads."""
+    made = deaf_socket(running.port)
+    head = f"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {running.viewer.key}\r\n\r\n"
+    made.sendall(head.encode())
+    return made
