@@ -41,7 +41,7 @@ async def forged(world: FanoutWorld, code: str = "A") -> tuple[str, bytes]:
 
 
 async def buried(world: FanoutWorld, **headers: Any) -> list[str]:
-    """Put a forged task with these headers beside one of ours; return the reasons of dead letters when both are done."""
+    """Put a forged task with these headers beside one of ours; return why tasks are dead when both are done."""
     hub = Hub()
     known, body = await forged(world)
     await world.queues.put(known, body=body, headers=headers)
