@@ -140,7 +140,7 @@ async def test_a_key_that_may_be_newer_than_ours_is_waited_for(
         monkeypatch.setattr(message_keys, "FRESH_S", 0.0)  # as if the database had not answered lately
         await world.queues.put(known, body=body, headers={SIGNATURE: "v1,AAAA"})
         await eventually_async(lambda: consumer.counts["keys_not_read"], what="it is delayed")
-        assert not consumer.counts["signature_wrong"]
+        assert "signature_wrong" not in consumer.counts
         delays = str(DELAYS_MAX) if isinstance(world.queues, PgFanout) else DELAYS_MAX
         await world.queues.put("m2", body=body, headers={SIGNATURE: "v1,AAAA", "tickwright-delays": delays})
         await eventually_async(lambda: consumer.counts["signature_wrong"] == 1, what="it was delayed often enough")

@@ -39,8 +39,8 @@ class MessageKeys(NamedTuple):
             Unavailable: ``no_message_key``. Retry once there is one.
         """
         if not self.keys:
-            remedy = "SELECT tickwright.rotate_message_key()"
-            raise Unavailable("no_message_key", f"tickwright.message_keys has no key to sign with: {remedy}")
+            remedy = "the owner of the schema makes one with tickwright.rotate_message_key()"
+            raise Unavailable("no_message_key", f"tickwright.message_keys has no key to sign with; {remedy}")
         return _signature(self.keys[0], body)
 
     def refusal(self, delivery: Delivery) -> str | None:
