@@ -89,6 +89,8 @@ def test_without_declared_hosts_a_secret_goes_nowhere() -> None:
     """And a list that cannot be read is said, not passed over."""
     assert refusal("${env:LOOSE}") == "secret_host_not_allowed"
     assert refusal("${env:WRONG}") == "invalid_secret_hosts"
+    with pytest.raises(Rejected, match="nothing says where"):
+        put_in("${env:TOKEN}", DeclaredSecrets(ENVIRONMENT).bound_to(()))
     assert len(DeclaredSecrets(ENVIRONMENT).problems()) == 2
 
 

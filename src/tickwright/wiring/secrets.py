@@ -63,6 +63,8 @@ class DeclaredSecrets:
         return find
 
     def _check(self, name: str, rules: Sequence[HostRule], destinations: Sequence[Destination], remedy: str) -> None:
+        if not destinations:
+            raise Rejected("secret_host_unknown", f"nothing says where the secret {_short(name)} is sent to")
         for to in destinations:
             plain = to.literal is not None and self._allow.allows(to.literal, to.port or 0)
             if not any(rule.covers(to, plain=plain) for rule in rules):
