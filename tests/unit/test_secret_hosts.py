@@ -219,4 +219,7 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(folder: Path) -> None:
     assert refusal("${file:tnm}", secrets=DeclaredSecrets({}, folder)) == "secret_unreadable"
     (folder / "bare").write_text("abc")
     assert refusal("${file:bare}", secrets=DeclaredSecrets({}, folder)) == "secret_host_not_allowed"
-    assert [line.partition(" ")[0] for line in DeclaredSecrets({}, folder).problems()] == ["bare"]
+    (folder / "tnm.hosts").write_bytes(b"\xff")
+    assert [line.partition(" ")[0] for line in DeclaredSecrets({}, folder).problems()] == ["bare", "tnm.hosts:"]
+    [said] = DeclaredSecrets({}, folder / "nothing").problems()
+    assert "cannot be read" in said

@@ -13,7 +13,8 @@ Trusts nobody who writes a document: nothing else of the environment and no othe
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tickwright.domain.addresses import AllowList
@@ -90,18 +91,17 @@ class DeclaredSecrets:
         found = []
         for name in sorted(self._environment):
             if name.startswith(SECRET) and not name.startswith(HOSTS):
-                found += _problem(name, f"{HOSTS}{_short(name)}", self._environment.get(HOSTS + _short(name)))
-        return found + ([] if self._folder is None else self._problems_of_files(self._folder))
-
-    def _problems_of_files(self, folder: Path) -> list[str]:
-        if not folder.is_dir():
-            return [f"there is no folder {folder}"]
-        names = sorted(one.name for one in folder.iterdir() if one.is_file())
-        found = []
-        for name in names:
+                found += _problem(name, HOSTS + _short(name), self._environment.get)
+        folder = self._folder
+        if folder is None:
+            return found
+        try:
+            files = sorted(one.name for one in folder.iterdir() if one.is_file())
+        except OSError as error:
+            return [*found, f"TICKWRIGHT_SECRETS_DIR, {folder}, cannot be read: {error.strerror}"]
+        for name in files:
             if not name.endswith(HOSTS_SUFFIX):
-                hosts = f"{name}{HOSTS_SUFFIX}"
-                found += _problem(name, hosts, _read(folder, hosts))
+                found += _problem(name, name + HOSTS_SUFFIX, partial(_read, folder))
         return found
 
 
@@ -109,9 +109,9 @@ def _short(name: str) -> str:
     return name.removeprefix(SECRET)
 
 
-def _problem(name: str, where: str, hosts: str | None) -> list[str]:
+def _problem(name: str, where: str, find: Callable[[str], str | None]) -> list[str]:
     try:
-        rules = parse_hosts(hosts or "")
+        rules = parse_hosts(find(where) or "")
     except Rejected as error:
         return [f"{where}: {error.message}"]
     return [] if rules else [f"{name} is handed out to nothing: {where} names no host"]
