@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from aiohttp import ClientSession
-from providers import TOKEN_VARIABLE, serve
+from providers import TOKEN, TOKEN_HOSTS, TOKEN_VARIABLE, serve
 
 from tickwright import EntityTask, Tickwright
 
@@ -84,9 +84,10 @@ async def main() -> None:
     """Start everything, and say who was asked by whom, and done when, until each provider was done once."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     os.environ.setdefault(TOKEN_VARIABLE, "only-for-this-example")
+    os.environ.setdefault(TOKEN_HOSTS, "http://127.0.0.1")
     async with app, serve(PROVIDERS) as addresses, consumers(lines):
         for code, address in addresses.items():
-            party = {"locations": address, "token": f"${{env:{TOKEN_VARIABLE}}}"}
+            party = {"locations": address, "token": f"${{env:{TOKEN}}}"}
             await app.entities.put(code, party=party, modules="LOCATIONS")
         scheduler = asyncio.create_task(app.run_worker(roles=["scheduler"]))
         waiting = set(PROVIDERS)

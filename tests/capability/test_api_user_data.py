@@ -243,3 +243,78 @@ def test_what_is_hidden_is_hidden_at_any_depth_and_nothing_else_changes() -> Non
     assert one.payload_hidden
     assert one.inner[0].payload_hidden
     assert (whole.items[0].text, whole.items[0].payload_hidden) == ("a", False)
+
+
+DOOR = f"https://hooks.example/{CANARY}?key={CANARY}"
+HTTP = {
+    "url": f"https://api.example/{CANARY}/{{external_id}}",
+    "status": "status",
+    "headers": {"X-Key": CANARY, "authorization": f"Basic {CANARY}", "x-named": "Bearer ${env:DHL_TOKEN}"},
+}
+WHOLE = {"/v1/task-types", "/v1/task-types/{name}", "/v1/partners", "/v1/partners/{name}", "/v1/outbox"}
+"""Where an operator sees addresses and headers whole."""
+
+
+async def put_doors(api: RunningApi) -> None:
+    """Put the canary into every address and header that an operator sets, and let each leave its audit rows."""
+    send = api.admin.send
+    assert (await send("PUT", "/v1/task-types/hook", {"target": DOOR})).status == 201
+    assert (await send("PATCH", "/v1/task-types/hook", {"max_attempts": 2})).status == 200
+    assert (await send("PUT", "/v1/partners/dhl", {"rate": "5/s", "http": HTTP})).status == 201
+    assert (await send("POST", "/v1/partners/dhl/pause")).status == 200
+    receiver = await send("PUT", "/v1/alerts/receivers/pager", {"url": DOOR})
+    assert receiver.status == 201, receiver.body
+    await api.pool.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", DOOR)
+    await api.pool.execute(
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "
+        "VALUES (7, $1, '{}', '{}', now(), 1)",
+        DOOR,
+    )
+    assert (await send("POST", "/v1/outbox:retry", {"destination": DOOR})).status == 200
+    requeued = await send("POST", "/v1/dead-letters/requeue", {"kind": "outbox", "subject": DOOR})
+    assert requeued.status == 200, requeued.body
+    assert (await send("POST", "/v1/outbox/7/discard")).status == 200
+
+
+async def test_no_route_shows_a_viewer_what_may_open_a_door(database_url: str) -> None:
+    """Every GET route: path and query of addresses and plain headers are for operators, in the audit for nobody."""
+    async with running_api(database_url) as api:
+        await put_doors(api)
+        paths, client = await reads(api), api.viewer
+        for name in ("hook", "dhl", "pager"):
+            found = await seen(client, paths, {"name": name, "job_id": 1})
+            assert not [path for path, text in found.items() if CANARY in text]
+        whole = await seen(api.operator, paths, {"name": "hook"}), await seen(api.operator, paths, {"name": "dhl"})
+        shows = {path for texts in whole for path, text in texts.items() if CANARY in text}
+        assert "/v1/audit" not in shows
+        assert shows >= WHOLE
+        shown = (await client.get("/v1/partners/dhl")).json["settings"]["http"]
+        assert shown["url"] == "https://api.example/…"
+        assert shown["headers"] == {"X-Key": "***", "authorization": "***", "x-named": "Bearer ${env:DHL_TOKEN}"}
+        assert (await client.get("/v1/task-types/hook")).json["target"] == "https://hooks.example/…"
+
+
+async def test_what_is_masked_is_not_taken_for_a_setting(database_url: str) -> None:
+    """Whoever sends back what he was shown is told so, and nothing is overwritten."""
+    async with running_api(database_url) as api:
+        await put_doors(api)
+        for path, body in (
+            ("/v1/partners/dhl", {"http": {"headers": {"X-Key": "***"}}}),
+            ("/v1/partners/dhl", {"http": {"url": "https://api.example/…"}}),
+            ("/v1/task-types/hook", {"target": "https://hooks.example/…"}),
+        ):
+            assert (await api.admin.send("PATCH", path, body)).status == 422
+        assert (await api.admin.get("/v1/task-types/hook")).json["target"] == DOOR
+        assert (await api.admin.get("/v1/partners/dhl")).json["settings"]["http"] == HTTP
+
+
+async def test_audit_rows_of_releases_that_did_not_mask_are_masked_for_viewers(database_url: str) -> None:
+    """They were written whole."""
+    async with running_api(database_url) as api:
+        row = json.dumps({"target": DOOR, "settings": {"http": HTTP}})
+        await api.pool.execute(
+            "INSERT INTO tickwright.audit (actor, action, subject, before, after) VALUES ('a', 'b', 'c', $1, $1)", row
+        )
+        one = (await api.viewer.get("/v1/audit?action=b")).json["items"][0]
+        assert CANARY not in json.dumps(one)
+        assert one["after"]["target"] == "https://hooks.example/…"

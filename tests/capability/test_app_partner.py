@@ -1,15 +1,21 @@
 """A user's partner: one function, or a table of the TOML file, and the role that asks it."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from kit.consumers import all_done, http_of, seed
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, Rejected, Tickwright
+from tickwright.capabilities.polling.courier import CourierRegistry
+from tickwright.partners import PartnerSettings
 from tickwright.store.pool import open_pool
+from tickwright.wiring.partners import Couriers
+from tickwright.wiring.settings import load_settings
 
 
 async def test_a_function_is_asked_for_every_poll_of_its_partner(database_url: str) -> None:
@@ -81,3 +87,45 @@ def test_a_wrong_declaration_is_refused_with_every_mistake() -> None:
 
 async def _ask(_poll: Poll) -> Answer:
     return Answer("moving")
+
+
+async def asked_with(authorization: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str | None]:
+    """Let a partner by configuration be asked once; return the header as its courier got it, if it was called."""
+    got: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        got.append(request.headers.get("authorization"))
+        return web.json_response({"status": "moving"})
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    server = web.Application()
+    server.router.add_get("/{id}", answer)
+    runner = web.AppRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/{{external_id}}"
+    couriers = Couriers(load_settings(allow_targets="127.0.0.1"), CourierRegistry())
+    terms = PartnerSettings(http={"url": url, "status": "status", "headers": {"authorization": authorization}})
+    courier = couriers.of("acme", terms)
+    if courier is not None:
+        now = datetime.now(UTC)
+        assert await courier(Poll("p", 1, "A1", "shop", "acme", now, timedelta(seconds=5))) == Answer("moving")
+    await couriers.aclose()
+    await runner.cleanup()
+    return got
+
+
+async def test_a_partners_headers_carry_declared_secrets_to_declared_hosts_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An admin who sets the URL and the headers gets neither another variable nor another host."""
+    own = {"TICKWRIGHT_SECRET_KEY": "abc", "TICKWRIGHT_SECRET_HOSTS_KEY": "127.0.0.1"}
+    assert await asked_with("Bearer ${env:KEY}", monkeypatch, **own) == ["Bearer abc"]
+    assert await asked_with("${env:TICKWRIGHT_SECRET_KEY}", monkeypatch, **own) == ["abc"]
+    fake = {"AWS_SECRET_ACCESS_KEY": "canary", "TICKWRIGHT_DATABASE_URL": "postgresql://u:canary@h/d"}
+    for name in fake:
+        assert await asked_with(f"Bearer ${{env:{name}}}", monkeypatch, **fake) == []
+    foreign = {**own, "TICKWRIGHT_SECRET_HOSTS_KEY": "cpo.example"}
+    assert await asked_with("Bearer ${env:KEY}", monkeypatch, **foreign) == []
+    assert await asked_with("Bearer ${env:KEY}", monkeypatch, TICKWRIGHT_SECRET_HOSTS_KEY="") == []

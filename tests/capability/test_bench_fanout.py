@@ -26,7 +26,8 @@ async def test_what_was_published_is_read_back_with_its_id_and_nothing_is_left(
 ) -> None:
     """Every message counts, also one that is there twice; the queues go when the bench ends."""
     async with open_queue(servers.amqp_url, servers.prefix) as queue:
-        await queue.publish([("A", [0.1]), ("B", [0.1]), ("A", [0.1])], now_s=bench_ground.now_s())
+        now_s, key = bench_ground.now_s(), bench_ground.message_key()
+        await queue.publish([("A", [0.1]), ("B", [0.1]), ("A", [0.1])], now_s=now_s, key=key)
         assert await queue.waiting() == (3, 0)
         found = await queue.read_back()
         assert sorted(found.values()) == [1, 2]

@@ -264,12 +264,13 @@ async def test_secrets_are_put_in_by_the_consumer(world: FanoutWorld) -> None:
 
     await world.pool.execute(
         "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', $1, $2)",
-        json.dumps({"token": "Bearer ${env:OCPI_TOKEN}"}),
+        json.dumps({"token": "Bearer ${env:OCPI_TOKEN}", "url": "https://hub.example/ocpi"}),
         MODULE,
     )
     async with world.scheduler(), world.consumer({MODULE: locations}):
         await eventually_async(lambda: found, what="it was called")
-    assert found == [({"token": "Bearer ${env:OCPI_TOKEN}"}, {"token": "Bearer secret"})]
+    [(named, put_in)] = found
+    assert (named["token"], put_in["token"]) == ("Bearer ${env:OCPI_TOKEN}", "Bearer secret")
 
 
 @pytest.mark.parametrize("raises", [True, False], ids=["raised", "returned"])

@@ -69,3 +69,13 @@ def test_redis_is_asked_whether_it_may_be_relied_on(database_url: str, redis_ser
     with started(RedisServer({"maxmemory-policy": "allkeys-lru"})) as forgetful:
         [(verdict, says)] = findings("redis", DATABASE_URL=database_url, REDIS_URL=forgetful.url)
     assert (verdict, "noeviction" in says) == ("fail", True)
+
+
+def test_a_secret_without_hosts_is_named_and_not_told(database_url: str) -> None:
+    """It is handed out to nothing; with its hosts there is nothing to say."""
+    env = {"DATABASE_URL": database_url, "SECRET_LOOSE": "canary"}
+    [(verdict, says)] = findings("secrets", **env)
+    assert verdict == "warn"
+    assert "TICKWRIGHT_SECRET_HOSTS_LOOSE" in says
+    assert "canary" not in says
+    assert findings("secrets", **env, SECRET_HOSTS_LOOSE="cpo.example") == []

@@ -329,3 +329,23 @@ async def test_a_limit_that_an_operator_lowers_counts_within_a_second(database_u
         changed_s = time.monotonic() + 1.0  # what was granted before may be used up
         await eventually_async(lambda: courier.times_s[-1] > changed_s + 2.5, 30, what="calls go on")
         assert courier.most_within(1.0, since_s=changed_s) <= 10
+
+
+async def test_a_poll_that_is_not_the_trackers_own_asks_nobody(database_url: str) -> None:
+    """Whoever writes to the topic names a tracker and nothing else: its partner and its external id are its row's."""
+    asked: list[str] = []
+
+    async def ask(poll: Poll) -> Answer:
+        asked.append(poll.external_id)
+        return Answer("moving")
+
+    async with running_consumer(database_url, functions={"acme": ask, "other": ask}) as side:
+        [ours, theirs] = [await seed(side.pool, 1, name=name) for name in ("acme", "other")]
+        await eventually_async(lambda: len(asked) == 2)
+        forged = "INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) "
+        later = ours.due_at + timedelta(seconds=1)
+        for partner_no, external_id in ((ours.partner_no, "../evil"), (theirs.partner_no, ours.external_ids[0])):
+            values = (later, ours.slot_id, partner_no, ours.ids, [1], [external_id])
+            await side.pool.execute(forged + "VALUES ($1, $2, $3, $4, $5, $6)", *values)
+        await eventually_async(lambda: queue_empty(side.pool))
+    assert sorted(asked) == sorted([*ours.external_ids, *theirs.external_ids])

@@ -124,7 +124,8 @@ async def test_a_message_that_fails_in_a_way_nobody_thought_of_ends_as_a_dead_le
     [one] = await queues.all_in(world.queue)
     for delays in (DELAYS_MAX - 1, DELAYS_MAX):
         known = one.header.properties.message_id
-        await queues.put(f"{known}-{delays}", body=one.body, headers={"tickwright-delays": delays})
+        headers = {**await world.signed(one.body), "tickwright-delays": delays}
+        await queues.put(f"{known}-{delays}", body=one.body, headers=headers)
     async with world.consumer({MODULE: Hub()}, probe=Broken()) as consumer:
         await eventually_async(lambda: consumer.counts["unexpected"] == 2, what="both are decided")
         assert consumer.last_tick_age_s() is not None, "it is not ready although it works"

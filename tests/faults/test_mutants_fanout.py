@@ -22,9 +22,12 @@ from tickwright.brokers.rabbitmq.topology import TASK_KEY
 from tickwright.capabilities.fanout import publisher as publishing
 from tickwright.capabilities.fanout import runs_store
 from tickwright.capabilities.fanout.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.lists import read_lists
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.message_keys import MessageKeys
+from tickwright.capabilities.fanout.messages import write_task
 from tickwright.capabilities.fanout.publisher import Fate, Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
@@ -32,6 +35,7 @@ from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.wiring.secrets import DeclaredSecrets
 
 CODES = [f"E{number}" for number in range(5)]
 LEASE = timedelta(seconds=1)
@@ -75,7 +79,8 @@ class OnePublisher:
 
     async def send(self) -> Counter[Fate]:
         """Publish the window once, as one round does; return what became of it."""
-        module = (await read_lists(self._world.pool)).modules[MODULE]
+        lists = await read_lists(self._world.pool)
+        module, self._publisher.keys = lists.modules[MODULE], lists.keys
         fates = await self._publisher.send(module, await self._world.window(DAY_S), CODES)
         return Counter(fates.values())
 
@@ -186,7 +191,34 @@ async def check_cut_runs_come_again(world: FanoutWorld) -> None:
     assert task in hub.ended, "F2 broken"
 
 
+async def check_only_ours_runs(world: FanoutWorld) -> None:
+    """FAN-9: a task that nobody of ours has signed is not run."""
+    hub = Hub()
+    known, body = write_task("A", MODULE, b"{}", await world.window(DAY_S), None, 60_000, None, 1)
+    await world.queues.put(known, body=body)
+    async with world.consumer({MODULE: hub}) as consumer:
+        await eventually_async(lambda: consumer.counts["unsigned"] + len(hub.ended), what="it is decided")
+    assert not hub.runs, "FAN-9 broken"
+
+
+async def check_secrets_stay_with_their_hosts(world: FanoutWorld) -> None:
+    """SEC-1: a party that names a foreign host gets no secret."""
+    told: list[str] = []
+
+    async def locations(task: EntityTask) -> None:
+        told.append(task.resolve(task.party["token"]))
+
+    party = b'{"url": "https://evil.example", "token": "${env:OCPI_TOKEN}"}'
+    known, body = write_task("A", MODULE, party, await world.window(DAY_S), None, 60_000, None, 1)
+    await world.queues.put(known, body=body, headers=await world.signed(body))
+    async with world.consumer({MODULE: locations}) as consumer:
+        await eventually_async(lambda: consumer.counts["failed"] + len(told), what="it is decided")
+    assert not told, "SEC-1 broken"
+
+
 CHECKS: list[Check] = [
+    check_only_ours_runs,
+    check_secrets_stay_with_their_hosts,
     check_published_after_a_crash,
     check_published_once,
     check_sealed_behind_the_confirm,
@@ -270,7 +302,19 @@ def acknowledged_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FanoutConsumer, "_handle", handle)
 
 
+def every_signature_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in the queue is believed."""
+    monkeypatch.setattr(MessageKeys, "refusal", lambda _self, _delivery: None)
+
+
+def secrets_go_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declared secret is handed out whatever the party says."""
+    monkeypatch.setattr(DeclaredSecrets, "_check", lambda *_: None)
+
+
 MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
+    "no signature check": (every_signature_is_right, check_only_ours_runs, "FAN-9 broken"),
+    "no host binding": (secrets_go_anywhere, check_secrets_stay_with_their_hosts, "SEC-1 broken"),
     "sealed before it is published": (sealed_before_it_is_published, check_published_after_a_crash, "F2 broken"),
     "claimed for ever": (claimed_for_ever, check_published_after_a_crash, "F2 broken"),
     "one token for everybody": (everybody_has_one_token, check_published_once, "once broken"),

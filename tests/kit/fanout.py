@@ -26,6 +26,7 @@ from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.message_keys import SIGNATURE, read_keys
 from tickwright.capabilities.fanout.messages import message_id, write_task
 from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
@@ -41,8 +42,15 @@ from tickwright.ports.service import Service
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import Pool, open_pool
+from tickwright.wiring.secrets import DeclaredSecrets
 
 MODULE = "LOCATIONS"
+SECRETS = DeclaredSecrets({
+    "TICKWRIGHT_SECRET_OCPI_TOKEN": "secret",
+    "TICKWRIGHT_SECRET_HOSTS_OCPI_TOKEN": "a, x, hub.example",
+    "TICKWRIGHT_DATABASE_URL": "postgresql://canary",
+    "AWS_SECRET_ACCESS_KEY": "canary",
+})  # fmt: skip
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
 PROCESS = Path(__file__).with_name("fanout_process.py")
 _PUT_MODULE = """
@@ -163,9 +171,14 @@ class FanoutWorld:
         """Put a task into the queue as a scheduler would, and return its id."""
         window = window or await self.window()
         known, body = write_task(code, module, b'{"url": "https://x"}', window, None, timeout_ms, partner, 1)
+        signed = await self.signed(body)
         for _ in range(times):
-            await self.queues.put(known, body=body)
+            await self.queues.put(known, body=body, headers=signed)
         return known
+
+    async def signed(self, body: bytes) -> dict[str, Any]:
+        """Return the headers that a scheduler gives to a message."""
+        return {SIGNATURE: (await read_keys(self.pool)).sign(body)}
 
     async def cursor(self, code: str, module: str = MODULE) -> Any:
         """Return the ledger's row."""
@@ -238,6 +251,7 @@ class FanoutWorld:
         at_once: int = 4,
         amqp_url: str | None = None,
         database_url: str | None = None,
+        runs_unsigned: bool = False,
         probe: Probe = NO_PROBE,
     ) -> AsyncIterator[FanoutConsumer]:
         """Run a consumer with its session."""
@@ -255,9 +269,10 @@ class FanoutWorld:
                 pool,
                 source,
                 ClaimBook(RunsInTwo(fast, ledger), session),
-                caller=Caller(contract, slots=slots, secrets={"OCPI_TOKEN": "secret"}.get),
+                caller=Caller(contract, slots=slots, secrets=SECRETS.bound_to),
                 modules=registry_of(modules),
                 at_once=at_once,
+                runs_unsigned=runs_unsigned,
                 probe=probe,
             )
             await session.open()

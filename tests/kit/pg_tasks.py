@@ -1,7 +1,9 @@
 """Fan-out's queue inside PostgreSQL, for tests: the same words as ``kit.rabbit_tasks``."""
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 from kit.waiting import eventually_async
@@ -45,12 +47,12 @@ class PgFanout:
         """The dead letters, as an operator sees them."""
         return PostgresDeadTasks(self._pool, self.names.queue)
 
-    async def put(self, *ids: str, body: bytes = b"{}") -> None:
+    async def put(self, *ids: str, body: bytes = b"{}", headers: Mapping[str, Any] | None = None) -> None:
         """Store a task under each id; the same one again is a message of its own, as if a scheduler had erred."""
         for one in ids:
             self._put_times[one] += 1
             known = one if self._put_times[one] == 1 else f"{one}~{self._put_times[one]}"
-            message = Message(known, self.destination, body, timeout=timedelta(seconds=5))
+            message = Message(known, self.destination, body, headers=headers or {}, timeout=timedelta(seconds=5))
             assert await PostgresBroker(self._pool).publish(message) == Accepted()
 
     async def ids_in(self, _queue: str) -> list[str]:

@@ -46,7 +46,9 @@ def test_preparing_reads_its_turns_and_trackers(waiting: Planner) -> None:
     """The inbox is asked by slot and second, trackers by their ids."""
     waiting.prepare("prepare_turns", consumer_store.SQL["prepare"])
     due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
-    plan = waiting.explain("prepare_turns", [0], [5], [f'"{due.isoformat()}"'], [3], [0] * 50, range(100, 150))
+    plan = waiting.explain(
+        "prepare_turns", [0], [5], [f'"{due.isoformat()}"'], [3], [0] * 50, range(100, 150), ["x"] * 50
+    )
     assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
     assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
     assert plan.blocks < 1000, plan.text

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -155,3 +156,19 @@ def test_a_table_that_stays_locked_is_reported_as_contended(
             migrate(empty_database_url)
     assert refused.value.code == "migration_locked"
     assert ask(empty_database_url, "SELECT version_num FROM tickwright.schema_version") == [("0001",)]
+
+
+def test_no_default_privilege_reaches_the_keys_of_messages(bare_url: str) -> None:
+    """A role that may write every table that is made, and everybody, may neither read a key nor bring one."""
+    role = f"keyless_{uuid4().hex[:8]}"
+    with psycopg.connect(bare_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        try:
+            for to in (role, "PUBLIC"):
+                connection.execute(f"ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {to}")
+            migrate(bare_url)
+            may = "SELECT has_table_privilege(%s, 'tickwright.message_keys', 'SELECT, INSERT, UPDATE, DELETE')"
+            assert connection.execute(may, (role,)).fetchone() == (False,)
+            assert connection.execute("SELECT count(*) FROM tickwright.message_keys").fetchone() == (1,)
+        finally:
+            connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -48,6 +48,7 @@ from tickwright.capabilities.polling.routes import polling_routes
 from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.caller import Role
 from tickwright.ports.rest import answer
 from tickwright.ports.user_data import let_see
 from tickwright.runtime.type_figures import TypesNow
@@ -91,7 +92,7 @@ class Api:
             raise of_status(404, "there is nothing at this path")
         if not is_open(scope["method"], scope["path"]):
             caller = scope[CALLER] = await caller_of(self._auth, scope)
-            let_see(allowed=caller.role >= self._context.payloads_from)
+            let_see(allowed=caller.role >= self._context.payloads_from, whole=caller.role >= Role.OPERATOR)
         with self._bounds(scope["method"], scope["path"]):
             await self.framework(scope, receive, send)
 

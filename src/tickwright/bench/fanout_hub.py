@@ -122,7 +122,8 @@ async def _answers(ground: Ground, queue: TaskQueue, entities: Entities) -> list
     """Publish a task per entity; return when each provider had answered."""
     step = f"step{next(_steps)}."
     answers = sum(len(seconds) for _, seconds in entities)
-    began_s = await queue.publish([(step + code, seconds) for code, seconds in entities], now_s=ground.now_s())
+    named = [(step + code, seconds) for code, seconds in entities]
+    began_s = await queue.publish(named, now_s=ground.now_s(), key=ground.message_key())
 
     async def found() -> list[list[str]]:
         events = [event for event in ground.events() if event[1].startswith(step)]

@@ -14,6 +14,7 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 
 from tickwright.brokers.rabbitmq import RabbitBroker
 from tickwright.brokers.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
+from tickwright.capabilities.fanout.message_keys import SIGNATURE, MessageKeys
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.windows import Window
 from tickwright.ports.broker import Accepted, Message
@@ -38,7 +39,7 @@ class TaskQueue:
         answer = await self._channel.queue_declare(self._names.queue, passive=True)
         return answer.message_count or 0, answer.consumer_count or 0
 
-    async def publish(self, entities: Sequence[tuple[str, Sequence[float]]], *, now_s: float) -> float:
+    async def publish(self, entities: Sequence[tuple[str, Sequence[float]]], *, now_s: float, key: bytes) -> float:
         """Publish a task per entity, all of one window that is under way; return when that began, in Unix seconds.
 
         What is returned is by this machine's clock, as the answers of the consumers are.
@@ -46,6 +47,7 @@ class TaskQueue:
         Args:
             entities: Codes, and how long their providers take.
             now_s: By the database's clock: the window began a minute before.
+            key: Of the database, that signs tasks.
 
         Raises:
             RuntimeError: RabbitMQ did not take all of them.
@@ -56,7 +58,8 @@ class TaskQueue:
         for code, seconds in entities:
             party = json.dumps({"seconds": seconds}).encode()
             message_id, body = write_task(code, MODULE, party, window, None, TIMEOUT_MS, None, 1)
-            messages.append(Message(message_id, destination, body, timeout=timedelta(seconds=20)))
+            signed = {SIGNATURE: MessageKeys([key]).sign(body)}
+            messages.append(Message(message_id, destination, body, headers=signed, timeout=timedelta(seconds=20)))
         broker = RabbitBroker(self._url)
         try:
             await broker.ready()

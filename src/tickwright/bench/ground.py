@@ -201,6 +201,10 @@ class Ground:
         """Return the database's clock in seconds since 1970."""
         return float(self.row(SQL["now"])[0])
 
+    def message_key(self) -> bytes:
+        """Return the key that tasks of fan-out are signed with."""
+        return bytes(self.one(SQL["message_key"]))
+
     def left(self, task_type: str | None = None) -> int:
         """How many jobs are not finished, of all types or of one."""
         if task_type is None:

@@ -65,7 +65,7 @@ async def _examine() -> list[Finding]:
         brought_by(settings.app)
     except TickwrightError as error:
         return [Finding("settings", "fail", error.message, "correct the environment or the TOML file")]
-    findings = list(_names())
+    findings = [*_names(), *_secrets(settings)]
     try:
         async with open_database(settings) as database:
             findings += await _database(settings, database)
@@ -81,6 +81,11 @@ def _names() -> Iterator[Finding]:
     for name, near in strange.items():
         remedy = f"did you mean {near}?" if near else "remove it"
         yield Finding("settings", "warn", f"{name} means nothing", remedy)
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    for problem in settings.secrets.problems():
+        yield Finding("secrets", "warn", problem, "name the hosts that it may be sent to, such as cpo.example")
 
 
 async def _database(settings: Settings, database: Database) -> list[Finding]:

@@ -1,4 +1,7 @@
-"""Secrets by reference: a document says ``${env:NAME}``, and only who needs the secret puts it in."""
+"""Secrets by reference: a document says ``${env:NAME}`` or ``${file:NAME}``, and the process that calls puts them in.
+
+``domain.secret_hosts`` says where a secret may go, ``wiring.secrets`` where it is found.
+"""
 
 import re
 from base64 import b64encode
@@ -10,18 +13,19 @@ from tickwright.domain.errors import Rejected
 
 MASK = "***"
 
-REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]{0,99})\}")
+REFERENCE = re.compile(r"\$\{(?:env:([A-Za-z_][A-Za-z0-9_]{0,99})|(file:[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}))\}")
 Secrets = Callable[[str], str | None]
+"""The secret of a name; a file's name is ``file:NAME``."""
 
 
 def put_in(document: Any, secrets: Secrets) -> Any:
     """Return ``document`` with every reference in its texts replaced, at any depth; keys stay as they are.
 
     Raises:
-        Rejected: ``secret_missing``. Retry once the variable is there.
+        Rejected: ``secret_missing``, or what ``secrets`` raises. Retry once the secret is there.
     """
     if isinstance(document, str):
-        return REFERENCE.sub(lambda match: _found(match[1], secrets), document)
+        return REFERENCE.sub(lambda match: _found(match[1] or match[2], secrets), document)
     if isinstance(document, Mapping):
         return {key: put_in(value, secrets) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -51,7 +55,10 @@ class HandedOut:
 
     def __call__(self, name: str) -> str | None:
         """Return the secret of this name."""
-        found = self._secrets(name)
+        return self.remember(self._secrets(name))
+
+    def remember(self, found: str | None) -> str | None:
+        """Return ``found``, which :meth:`mask` takes out of texts from now on."""
         if found:
             encoded = b64encode(found.encode("utf-8", "surrogateescape")).decode()
             self._told |= {found, repr(found)[1:-1], quote(found, safe=""), encoded}

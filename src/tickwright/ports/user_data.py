@@ -6,13 +6,15 @@ are no data of users: they are what an operator works with.
 """
 
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 HIDDEN = "payload_hidden"
 _seen: ContextVar[bool] = ContextVar("tickwright.user_data", default=True)
+_whole: ContextVar[bool] = ContextVar("tickwright.doors", default=True)
 
 
 class UserData:
@@ -25,9 +27,20 @@ class UserData:
     USER_DATA: ClassVar[tuple[str, ...]] = ()
 
 
-def let_see(*, allowed: bool) -> None:
-    """Say, for the rest of this request, whether its caller sees data of users. Without a word he does."""
+class Doors:
+    """A struct with addresses or headers that may open a door to those who read them; operators see them whole."""
+
+    __slots__ = ()
+
+    def masked(self) -> Self:
+        """Return a copy for viewers and for the audit."""
+        raise NotImplementedError
+
+
+def let_see(*, allowed: bool, whole: bool = True) -> None:
+    """Say, for the rest of this request, whether its caller sees data of users, and addresses whole; else he does."""
     _seen.set(allowed)
+    _whole.set(whole)
 
 
 def sees() -> bool:
@@ -37,7 +50,7 @@ def sees() -> bool:
 
 def shown(value: T) -> T:
     """Return an answer as its caller may see it: ``value`` itself, or a copy without data of users."""
-    return value if _seen.get() else _without(value)
+    return value if _seen.get() and _whole.get() else _without(value)
 
 
 def _without(value: Any) -> Any:
@@ -48,6 +61,7 @@ def _without(value: Any) -> Any:
     if not isinstance(value, msgspec.Struct):
         return value
     fields = {name: _without(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, UserData):
+    if isinstance(value, UserData) and not _seen.get():
         fields |= {**dict.fromkeys(value.USER_DATA), HIDDEN: True}
-    return msgspec.structs.replace(value, **fields)
+    copy = msgspec.structs.replace(value, **fields)
+    return copy.masked() if isinstance(copy, Doors) and not _whole.get() else copy

@@ -1,10 +1,13 @@
 """What operators see of the machinery: what a worker holds, who has a lease, where the outbox is stuck."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import Meta
+
+from tickwright.domain.masking import masked_address
+from tickwright.ports.user_data import Doors
 
 NOTE_CHARS_MAX = 1_000
 
@@ -93,7 +96,7 @@ class ReleasedLease(msgspec.Struct):
     version: int
 
 
-class DestinationView(msgspec.Struct, kw_only=True):
+class DestinationView(msgspec.Struct, Doors, kw_only=True):
     """What waits for one destination.
 
     Attributes:
@@ -118,6 +121,10 @@ class DestinationView(msgspec.Struct, kw_only=True):
     why: Literal["no_relay", "unknown_scheme", "too_old", "failing"] | None
     error: str | None
 
+    def masked(self) -> Self:
+        """Return it with no more of its destination than the host."""
+        return msgspec.structs.replace(self, destination=masked_address(self.destination))
+
 
 class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which destination is tried again now."""
@@ -133,7 +140,7 @@ class RetriedOutbox(msgspec.Struct):
     more: bool
 
 
-class DiscardedMessage(msgspec.Struct, kw_only=True):
+class DiscardedMessage(msgspec.Struct, Doors, kw_only=True):
     """A message that was given up: a dead letter of the kind ``outbox``."""
 
     id: int
@@ -141,6 +148,10 @@ class DiscardedMessage(msgspec.Struct, kw_only=True):
     key: str | None
     created_at: datetime
     attempts: int
+
+    def masked(self) -> Self:
+        """Return it with no more of its destination than the host."""
+        return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
 
 class AcknowledgeRequest(msgspec.Struct, forbid_unknown_fields=True):

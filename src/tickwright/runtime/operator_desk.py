@@ -9,6 +9,7 @@ from typing import Any
 
 from tickwright.capabilities.jobs.views import AlertView
 from tickwright.domain.errors import Rejected
+from tickwright.domain.masking import masked_address
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import view
 from tickwright.runtime.desk_views import (
@@ -117,7 +118,7 @@ class OperatorDesk:
         async with self._pool.acquire() as connection, connection.transaction():
             ids = await connection.fetch(OUTBOX["retry_now"], destination, RETRY_MAX)
             if ids:
-                subject = f"outbox:{destination}"[:SUBJECT_CHARS_MAX]
+                subject = f"outbox:{masked_address(destination)}"[:SUBJECT_CHARS_MAX]
                 await write_audit(connection, caller, "outbox.retry", subject, after={"retried": len(ids)})
         return RetriedOutbox(destination, len(ids), len(ids) == RETRY_MAX)
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from tickwright.ports.caller import Caller
+from tickwright.ports.user_data import Doors
 from tickwright.store.pool import Connection
 from tickwright.store.queries import load
 
@@ -21,8 +22,8 @@ async def write_audit(
         caller: Who.
         action: Stable, such as ``jobs.cancel``.
         subject: Such as ``job:42``.
-        before: What it was, without any secret.
-        after: What it is now, without any secret.
+        before: What it was, without any secret; addresses are masked here.
+        after: What it is now, the same.
     """
     row_id: int = await connection.fetchval(_SQL["audit"], caller.name, action, subject, _json(before), _json(after))
     return row_id
@@ -34,4 +35,6 @@ async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
 
 
 def _json(value: Any) -> str | None:
+    if isinstance(value, Doors):
+        value = value.masked()
     return None if value is None else msgspec.json.encode(value).decode()

@@ -29,7 +29,7 @@ from tickwright.runtime.session import WorkerSession
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import Pool
 from tickwright.wiring.brokers import fanout_names, fanout_topic
-from tickwright.wiring.settings import Settings, secret
+from tickwright.wiring.settings import Settings
 
 if TYPE_CHECKING:
     from tickwright.adapters.redis import RedisLink
@@ -83,9 +83,10 @@ class Fanout:
             self.pool,
             source,
             ClaimBook(RunsInTwo(self._fast_runs(), LedgerRuns(self.pool, session)), session),
-            caller=Caller(contract, slots=slots, secrets=secret),
+            caller=Caller(contract, slots=slots, secrets=self.settings.secrets.bound_to),
             modules=modules,
             at_once=self.settings.fanout_entity_concurrency,
+            runs_unsigned=self.settings.fanout_unsigned == "run",
         )
         session.facts["modules"] = [module.name for module in modules.all()]
         telling = Telling(consumer, source, session.facts)

@@ -9,10 +9,11 @@ import structlog
 from tickwright.capabilities.polling.consumer import PollConsumer
 from tickwright.capabilities.polling.consumer_metrics import consumer_source
 from tickwright.capabilities.polling.courier import Courier, CourierRegistry
-from tickwright.capabilities.polling.courier_terms import HttpTerms, read_http
+from tickwright.capabilities.polling.courier_terms import PLACE, HttpTerms, read_http
 from tickwright.capabilities.polling.poll_queue import QueueSource
 from tickwright.capabilities.polling.poll_sources import QueueBesideLog
 from tickwright.domain.errors import Rejected
+from tickwright.domain.secret_hosts import destination_of
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.settings import as_json
@@ -21,7 +22,7 @@ from tickwright.ports.service import Service
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool
 from tickwright.wiring.brokers import poll_events, poll_source
-from tickwright.wiring.settings import Settings, secret
+from tickwright.wiring.settings import Settings
 
 if TYPE_CHECKING:
     from tickwright.capabilities.polling.courier_http import HttpCourier
@@ -65,8 +66,13 @@ class Couriers:
         return [partner.name for partner in self._registry.all()]
 
     def _make(self, name: str, table: Mapping[str, Any]) -> "HttpCourier | None":
+        def find(secret: str) -> str | None:
+            # Its connections refuse what is neither TLS nor in TICKWRIGHT_ALLOW_TARGETS, so the host is what is left.
+            to = destination_of(str(table.get("url")).replace(PLACE, "x"))._replace(tls=True)
+            return self._settings.secrets.bound_to((to,))(secret)
+
         problems: list[str] = []
-        read = read_http(table, problems, where=f"partners.{name}.http", secrets=secret)
+        read = read_http(table, problems, where=f"partners.{name}.http", secrets=find)
         if read is not None:
             try:
                 return self._open(read)

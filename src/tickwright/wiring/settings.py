@@ -25,13 +25,15 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
 from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
+from tickwright.runtime.snapshot import STREAMS_PER_KEY
 from tickwright.store.dsn import check_primary_url
+from tickwright.wiring.secrets import SECRET, DeclaredSecrets
 
 PREFIX = "TICKWRIGHT_"
 OUTSIDE = frozenset({"TICKWRIGHT_PG_BIN"})
 """Names that other rooms read for themselves: the embedded server's programs."""
 
-_INHERITED = ("TICKWRIGHT_TEST_", "TICKWRIGHT_EXAMPLE_")
+_INHERITED = ("TICKWRIGHT_TEST_", "TICKWRIGHT_EXAMPLE_", SECRET)
 
 
 def _text(parse: Callable[[str], object], *, keep: bool = False) -> BeforeValidator:
@@ -151,6 +153,8 @@ class Settings(BaseSettings):
         relay_shards: How many relays share the partners' polls, 1 to 16; the same in every process.
         redis_url: Redis, which says who publishes and who runs what of fan-out; without it PostgreSQL does alone.
         redis_prefix: Of our keys; two installations on one Redis need two.
+        fanout_unsigned: What becomes of tasks without a signature: ``refuse``, or ``run`` while schedulers of a release
+            that did not sign are still at work.
         fanout_entity_concurrency: Runs of one entity, all its modules together, 1 to 100.
         object_store: Where reports' files are kept: ``file:///FOLDER``, ``s3://BUCKET/PREFIX`` or
             ``gs://BUCKET/PREFIX``; without it the folder ``objects`` in ``home``. Credentials are named as usual
@@ -179,6 +183,8 @@ class Settings(BaseSettings):
         metrics_bind: Where every role serves ``/healthz``, ``/readyz`` and ``/metrics``.
         api_url: The CLI goes through this API instead of the database.
         api_key: The key that the CLI shows there.
+        secrets_dir: Folder of the files that ``${file:NAME}`` may name; each has its hosts in ``NAME.hosts``. Secrets
+            in the environment are ``TICKWRIGHT_SECRET_NAME`` with ``TICKWRIGHT_SECRET_HOSTS_NAME``.
         allow_targets: CIDRs and hosts' addresses that callbacks may reach besides public ones.
         concurrency: Attempts that one worker runs at once, 1 to 100,000.
         threads: Synchronous handlers that one worker runs at once, 1 to 1,000.
@@ -207,6 +213,7 @@ class Settings(BaseSettings):
     relay_shards: Annotated[int, Field(ge=1, le=16)] = 1
     redis_url: SecretStr | None = None
     redis_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{1,100}$")] = "gocpi"
+    fanout_unsigned: Annotated[str, Field(pattern="^(refuse|run)$")] = "refuse"
     fanout_entity_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
     object_store: Annotated[str | None, _text(parse_place, keep=True)] = None
     report_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
@@ -230,6 +237,7 @@ class Settings(BaseSettings):
     http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None
+    secrets_dir: Path | None = None
     allow_targets: Annotated[str, _text(AllowList.parse, keep=True)] = ""
     concurrency: Annotated[int, Field(ge=1, le=100_000)] = 256
     threads: Annotated[int, Field(ge=1, le=1000)] = 32
@@ -265,6 +273,11 @@ class Settings(BaseSettings):
         """``allow_targets`` as a value."""
         return AllowList.parse(self.allow_targets)
 
+    @property
+    def secrets(self) -> DeclaredSecrets:
+        """What documents may refer to."""
+        return DeclaredSecrets(os.environ, self.secrets_dir, self.targets)
+
 
 def load_settings(**given: Any) -> Settings:
     """Return the settings of this process; ``given`` (from the command line) outranks the environment.
@@ -292,7 +305,10 @@ def unknown_names(environment: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def secret(name: str) -> str | None:
-    """Return the variable that a partner's header refers to as ``${env:NAME}``."""
+    """Return the variable that the TOML file refers to in a source's address, ``${env:NAME}``.
+
+    The file is written by the operator of the process. Rows never refer to this: see :mod:`tickwright.wiring.secrets`.
+    """
     return os.environ.get(name)
 
 

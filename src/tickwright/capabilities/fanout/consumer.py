@@ -5,9 +5,9 @@
     source ──take──▶ read ──claim──▶ permit ──call──▶ end ──ack──▶
                        └─ cannot be done now ──▶ delay queue   └─ cannot be done ──▶ dead letters
 
-Trusts the claims for who may run and the message for whom: entities are never read from the database. A slot holds one
-message; it waits for the stores of claims while they answer and a second for a partner's permit, never for an entity
-that is busy. See README.md for what happens when it crashes where.
+Trusts the claims for who may run, and a message that a scheduler signed for whom: entities are never read from the
+database. A slot holds one message; it waits for the stores of claims while they answer and a second for a partner's
+permit, never for an entity that is busy. See README.md for what happens when it crashes where.
 """
 
 import asyncio
@@ -54,8 +54,10 @@ class FanoutConsumer:
         book: Who runs what, as far as this process asks.
         caller: Calls the modules' functions within their partners' limits.
         at_once: Runs of one entity, all its modules and all processes together.
+        runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
 
     Invariants:
+        FAN-9: what no scheduler of this installation signed is not run.
         FAN-5: no function is called without a claim; what it did counts only under that claim.
         FAN-6: a message is acknowledged only when its end is written, when it is kept elsewhere, or when nothing is
             to be done for it any more.
@@ -72,10 +74,12 @@ class FanoutConsumer:
         caller: Caller,
         modules: ModuleRegistry,
         at_once: int,
+        runs_unsigned: bool = False,
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._source, self._book = pool, source, book
         self._caller, self._modules, self._at_once, self._probe = caller, modules, at_once, probe
+        self._runs_unsigned = runs_unsigned
         self.known = Known()
         self.counts: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
@@ -174,6 +178,18 @@ class FanoutConsumer:
         self.counts[why if kept else "lost"] += 1
 
     async def _decide(self, delivery: Delivery) -> Verdict:
+        task = self._read(delivery)
+        if not isinstance(task, Task):
+            return task
+        if self._is_over(task):
+            return self._drop(task, "expired")
+        function = self._modules.get(task.task_type)
+        if function is None:
+            return self._nobodys(task, delivery)
+        return await self._run(function, task, delivery)
+
+    def _read(self, delivery: Delivery) -> Task | Verdict:
+        """Return the task, or what becomes of a message that cannot be read or that no scheduler of ours signed."""
         try:
             task = read_task(delivery, self.known.now_s)
         except FutureVersionError as error:
@@ -182,12 +198,12 @@ class FanoutConsumer:
             return Bury("unknown_version", f"no consumer knows {error}")
         except Rejected as error:
             return Bury(error.code, error.message)
-        if self._is_over(task):
-            return self._drop(task, "expired")
-        function = self._modules.get(task.task_type)
-        if function is None:
-            return self._nobodys(task, delivery)
-        return await self._run(function, task, delivery)
+        why = self.known.keys.refusal(delivery)
+        if why is None or (why == "unsigned" and self._runs_unsigned):
+            return task
+        if why == "signature_wrong" and not self.known.keys.fresh and delivery.delays < DELAYS_MAX:
+            return Delay("keys_not_read", LATER)  # its key may be newer than those that are known here
+        return Bury(why, "no scheduler of this installation signed this task, so it was not run")
 
     def _nobodys(self, task: Task, delivery: Delivery) -> Verdict:
         """No function here: perhaps another process has it, unless nobody knows the module at all."""

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import Secrets, put_in
+from tickwright.domain.references import put_in
+from tickwright.domain.secret_hosts import SecretsFor, destination_of, destinations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,28 @@ class EntityTask:
     timeout: timedelta
     config_version: int
     fence: int
-    secrets: Secrets = field(repr=False, compare=False)
+    secrets: SecretsFor = field(repr=False, compare=False)
 
-    def resolve(self, document: Any) -> Any:
-        """Return a part of ``party`` with its ``${env:NAME}`` put in, for the call and nothing else.
+    def resolve(self, document: Any, *, to: str | None = None) -> Any:
+        """Return a part of ``party`` with its ``${env:NAME}`` and ``${file:NAME}`` put in, for one call.
+
+        A party is a row, so a secret is put in only when it may be sent to every address in the party.
+
+        Args:
+            document: The party, or a part of it.
+            to: The URL that is called, where the party has others beside it or the function knows it by itself. The
+                secret has to be bound to this one only.
 
         Raises:
-            Rejected: ``secret_missing``. Retry once the variable is there.
+            Rejected: ``secret_not_declared``, ``secret_host_not_allowed``, ``secret_host_unknown``,
+                ``invalid_secret_hosts``, ``secret_unreadable``. Retry once the operator has declared it.
         """
-        return put_in(document, self.secrets)
+
+        def find(name: str) -> str | None:
+            where = destinations_of(self.party) if to is None else (destination_of(to),)
+            return self.secrets(where)(name)
+
+        return put_in(document, find)
 
 
 Handler: TypeAlias = Callable[[EntityTask], Awaitable[Any]]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from tickwright.capabilities.fanout.message_keys import NO_KEYS, MessageKeys, read_keys
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import AWAY, Pool
@@ -16,7 +17,7 @@ _log = structlog.get_logger("tickwright.fanout")
 
 @dataclass(slots=True)
 class Known:
-    """The time, the names of modules, and the numbers of partners.
+    """The time, the names of modules, the numbers of partners, and the keys of our messages.
 
     Attributes:
         modules: ``None`` before the first reading.
@@ -25,6 +26,7 @@ class Known:
     clock: DbClock = field(default_factory=DbClock)
     modules: frozenset[str] | None = None
     partners: Mapping[str, int] = field(default_factory=dict)
+    keys: MessageKeys = NO_KEYS
 
     @property
     def now_s(self) -> float | None:
@@ -35,6 +37,7 @@ class Known:
         """Read it again; false when the database is away."""
         try:
             row = await pool.fetchrow(_SQL["known"])
+            self.keys = await read_keys(pool)
         except AWAY as error:
             _log.warning("fanout.nothing_known_anew", error=repr(error))
             return False

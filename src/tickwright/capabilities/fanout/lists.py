@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tickwright.capabilities.fanout.message_keys import NO_KEYS, MessageKeys, read_keys
 from tickwright.domain.modules import parse_modules
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Pool
@@ -44,12 +45,14 @@ class Lists:
     Attributes:
         unknown: Modules that entities name and nobody has set up, with how many entities.
         now_s: The database's clock when they were read, and ``received_s`` the monotonic one when they were here.
+        keys: That messages are signed with.
     """
 
     modules: Mapping[str, ModuleList]
     unknown: Mapping[str, int]
     now_s: float
     received_s: float
+    keys: MessageKeys = NO_KEYS
 
 
 EMPTY = Lists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
@@ -63,6 +66,7 @@ async def read_lists(pool: Pool) -> Lists:
         modules = await connection.fetch(_SQL["list_modules"])
         entities = await connection.fetch(_SQL["list_enabled"])
         cursors = await connection.fetch(_SQL["list_successes"])
+        keys = await read_keys(connection)
     listed: dict[str, dict[str, Listed]] = {row["name"]: {} for row in modules}
     unknown: dict[str, int] = {}
     for code, party, names, partner, version in entities:
@@ -87,4 +91,4 @@ async def read_lists(pool: Pool) -> Lists:
         )
         for row in modules
     }
-    return Lists(made, unknown, now_s, received_s)
+    return Lists(made, unknown, now_s, received_s, keys)

@@ -1,8 +1,8 @@
 """The party of an entity: how large it may be, and that no secret stands in it.
 
 A party travels in messages, logs of brokers and dead letters. So a secret is named there, ``${env:NAME}``, and the
-consumer puts it in for the call. What looks like a secret by its key and is not named like this is refused; by SQL it
-can be written nevertheless, and is then not shown.
+consumer puts it in for the call, for hosts that its operator declared. What looks like a secret by its key and is not
+named like this is refused; by SQL it can be written nevertheless, and is then not shown.
 """
 
 import json
@@ -42,7 +42,7 @@ def check_party(party: Mapping[str, Any]) -> str:
         raise Rejected(
             "plain_secret",
             f"{shown} looks like a secret in plain text, and a party is in every message; write ${{env:NAME}} there, "
-            "and set the variable NAME where the fanout-consumer runs",
+            "and set TICKWRIGHT_SECRET_NAME and TICKWRIGHT_SECRET_HOSTS_NAME where the fanout-consumer runs",
             field="party",
             pointer=shown,
         )

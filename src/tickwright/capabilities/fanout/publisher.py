@@ -15,6 +15,7 @@ from enum import Enum
 import structlog
 
 from tickwright.capabilities.fanout.lists import ModuleList
+from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.windows import Window
@@ -57,6 +58,7 @@ class Publisher:
         token: Of this process; no other one has it.
 
     Attributes:
+        keys: Sign every message; set by whoever reads the lists.
         room: For the chunks of all modules together; what waits at the broker instead would be published late.
 
     Invariants:
@@ -76,6 +78,7 @@ class Publisher:
     ) -> None:
         self._marks, self._broker, self._destination = marks, broker, destination
         self._declare, self._token, self._probe = declare, token, probe
+        self.keys: MessageKeys = NO_KEYS
         self.counts: Counter[str] = Counter()
         self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
 
@@ -83,7 +86,7 @@ class Publisher:
         """Publish what is free of ``codes``, at most a few hundred; whoever calls it has taken ``room``.
 
         Raises:
-            Unavailable: Nobody can say who publishes what. Retry.
+            Unavailable: Nobody can say who publishes what, or there is no key to sign with. Retry.
         """
         lease, asked_s = _lease(window), monotonic()
         places = [Place(code, module.name, window.start_s) for code in codes]
@@ -114,7 +117,8 @@ class Publisher:
             listed.partner,
             listed.config_version,
         )
-        return Message(message_id, self._destination, body, timeout=timeout)
+        signed = {SIGNATURE: self.keys.sign(body)}
+        return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
 
     async def _settle(
         self, places: Sequence[Place], outcomes: Sequence[Outcome], fates: dict[str, Fate], *, keep: timedelta

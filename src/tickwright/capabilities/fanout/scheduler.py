@@ -141,7 +141,7 @@ class FanoutScheduler:
             _log.warning("db_clock_jump", now_s=lists.now_s)
         if lists.unknown and lists.unknown != self.lists.unknown:
             _log.warning("fanout.unknown_modules", entities=dict(lists.unknown), advice="tickwright modules put NAME")
-        self.lists = lists
+        self.lists, self._publisher.keys = lists, lists.keys
         for name in lists.modules:
             if name not in self._loops:
                 self._begin(name)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -12,7 +13,9 @@ import structlog
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.known import Known
 from tickwright.capabilities.fanout.messages import Task
+from tickwright.domain.errors import TickwrightError
 from tickwright.domain.references import HandedOut, Secrets
+from tickwright.domain.secret_hosts import Destination, SecretsFor
 from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import RETRY_AFTER_MAX
 from tickwright.ports.fanout import Begun
@@ -51,10 +54,10 @@ class Caller:
     Args:
         contract: Of this process: the same object that polls of trackers keep to.
         slots: Messages at once; at most a quarter of them wait for the permits of one partner.
-        secrets: Where ``${env:NAME}`` is found.
+        secrets: Where ``${env:NAME}`` is found, for the hosts that a party names.
     """
 
-    def __init__(self, contract: PartnerContract, *, slots: int, secrets: Secrets) -> None:
+    def __init__(self, contract: PartnerContract, *, slots: int, secrets: SecretsFor) -> None:
         self._contract, self._secrets = contract, secrets
         self._waiting_max = max(1, slots // WAITING_SHARE)
         self._waiting: Counter[str] = Counter()
@@ -90,10 +93,15 @@ class Caller:
 
     async def _ask(self, function: Handler, task: Task, begun: Begun) -> Outcome:
         """Call it; what it says of its failure is kept and logged, so the secrets that it was given are taken out."""
-        secrets = HandedOut(self._secrets)
+        secrets = HandedOut(self._secrets(()))
+
+        def bound_to(destinations: Sequence[Destination]) -> Secrets:
+            find = self._secrets(destinations)
+            return lambda name: secrets.remember(find(name))
+
         try:
             async with asyncio.timeout(task.timeout_s) as limit:
-                result = await function(_entity_task(task, begun, secrets))
+                result = await function(_entity_task(task, begun, bound_to))
         except TimeoutError as error:
             return Failed("timeout") if limit.expired() else _raised(task, error, secrets)
         except BaseException as error:  # the user's function: whatever it raises is a failed run
@@ -105,7 +113,7 @@ class Caller:
 
 def _raised(task: Task, error: BaseException, secrets: HandedOut) -> Failed:
     try:
-        said = repr(error)
+        said = f"{error.code}: {error.message}" if isinstance(error, TickwrightError) else repr(error)
     except Exception:  # noqa: BLE001  the user's class
         said = type(error).__name__
     failed = _failed(said, secrets)
@@ -130,7 +138,7 @@ def _failed(text: str, secrets: HandedOut) -> Failed:
     return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", secrets.mask(text)[:REASON_CHARS_MAX]))
 
 
-def _entity_task(task: Task, begun: Begun, secrets: Secrets) -> EntityTask:
+def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:
     last_s = task.last_success_s if begun.last_success_s is None else begun.last_success_s
     return EntityTask(
         id=task.id,

@@ -6,12 +6,13 @@ secret, once, are :class:`SecretView` and :class:`NewKeyView`.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
 from tickwright.domain.durations import format_duration
-from tickwright.ports.user_data import UserData
+from tickwright.domain.masking import masked_address, masked_document
+from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import view
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class BulkAction(msgspec.Struct):
     dry_run: bool = False
 
 
-class TaskTypeView(msgspec.Struct, kw_only=True):
+class TaskTypeView(msgspec.Struct, Doors, kw_only=True):
     """A task type; ``signing_secrets`` says how many secrets sign, never which."""
 
     name: str
@@ -154,6 +155,10 @@ class TaskTypeView(msgspec.Struct, kw_only=True):
     created_at: datetime
     updated_at: datetime
 
+    def masked(self) -> Self:
+        """Return it with no more of its target than the host."""
+        return msgspec.structs.replace(self, target=masked_address(self.target))
+
 
 class StoredTaskType(msgspec.Struct):
     """The answer to a put; ``secret`` only when this call made it. It is shown this once."""
@@ -171,7 +176,7 @@ class SecretView(msgspec.Struct):
     overlap: str
 
 
-class DeadLetter(msgspec.Struct):
+class DeadLetter(msgspec.Struct, Doors):
     """Something that was given up and can be requeued."""
 
     kind: str
@@ -181,6 +186,10 @@ class DeadLetter(msgspec.Struct):
     attempts: int
     created_at: datetime
     died_at: datetime
+
+    def masked(self) -> Self:
+        """Return it with no more of a destination than the host."""
+        return msgspec.structs.replace(self, subject=masked_address(self.subject))
 
 
 class Requeued(msgspec.Struct):
@@ -227,7 +236,7 @@ class AlertView(msgspec.Struct):
     acknowledged_note: str | None
 
 
-class OutboxView(msgspec.Struct):
+class OutboxView(msgspec.Struct, Doors):
     """A message that waits for the relay."""
 
     id: int
@@ -238,8 +247,12 @@ class OutboxView(msgspec.Struct):
     next_at: datetime | None
     error_message: str | None
 
+    def masked(self) -> Self:
+        """Return it with no more of its destination than the host."""
+        return msgspec.structs.replace(self, destination=masked_address(self.destination))
 
-class AuditView(msgspec.Struct, UserData):
+
+class AuditView(msgspec.Struct, UserData, Doors):
     """One operator action."""
 
     USER_DATA: ClassVar[tuple[str, ...]] = ("before", "after")
@@ -251,6 +264,17 @@ class AuditView(msgspec.Struct, UserData):
     before: Any
     after: Any
     payload_hidden: bool = False
+
+    def masked(self) -> Self:
+        """Return it without what releases wrote that did not mask."""
+        before, after = (masked_document(_decoded(one)) for one in (self.before, self.after))
+        kind, _, about = self.subject.partition(":")
+        subject = f"{kind}:{masked_address(about)}" if kind == "outbox" else self.subject
+        return msgspec.structs.replace(self, before=before, after=after, subject=subject)
+
+
+def _decoded(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
 class KeyView(msgspec.Struct):

@@ -22,7 +22,7 @@ class Prepared:
     Attributes:
         interval_minutes: ``None`` when its slot is gone.
         now_s: The database's clock.
-        over: Trackers that are polled no more.
+        over: Trackers that are polled no more, or that have another partner or external id than the poll says.
         done: Trackers whose poll of this second is done.
     """
 
@@ -43,6 +43,7 @@ async def prepare(pool: Pool, turns: Sequence[Turn]) -> list[Prepared]:
         [turn.partner_no for turn in turns],
         numbers,
         [tracker_id for turn in turns for tracker_id in turn.ids],
+        [external_id for turn in turns for external_id in turn.external_ids],
     )
     found = {row["n"]: row for row in rows}
     return [

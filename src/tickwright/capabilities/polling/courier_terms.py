@@ -26,7 +26,7 @@ import msgspec
 
 from tickwright.capabilities.polling.courier import EVENT_TEXT_CHARS_MAX, EVENTS_MAX, Answer, ScanEvent
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import Secrets, put_in
+from tickwright.domain.references import MASK, Secrets, put_in
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.wording import Reader, bad, read_fields
 from tickwright.partners.outcomes import Failed
@@ -118,7 +118,8 @@ def _header_name(name: str) -> str:
 def _header_value(text: Any, secrets: Secrets) -> str:
     if not isinstance(text, str):
         raise bad("a header is a text; secrets are written ${env:NAME}")
-
+    if text == MASK:
+        raise bad(f"{MASK} stands for a value that is not shown; write it again, as ${{env:NAME}}")
     try:
         whole = put_in(text, secrets)
     except Rejected as error:

@@ -1,11 +1,12 @@
 """What callers get to see of polling: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
-from tickwright.ports.user_data import UserData
+from tickwright.domain.masking import masked_document
+from tickwright.ports.user_data import Doors, UserData
 
 
 class AccountView(msgspec.Struct, kw_only=True):
@@ -140,7 +141,7 @@ class StoredAccount(msgspec.Struct):
     created: bool
 
 
-class PartnerView(msgspec.Struct, kw_only=True):
+class PartnerView(msgspec.Struct, Doors, kw_only=True):
     """Whom we poll, and what all processes know together of it.
 
     Attributes:
@@ -162,6 +163,11 @@ class PartnerView(msgspec.Struct, kw_only=True):
     last_error_at: datetime | None
     created_at: datetime
     updated_at: datetime
+
+    def masked(self) -> Self:
+        """Return it without what its settings have in addresses and headers."""
+        settings = msgspec.json.decode(self.settings) if isinstance(self.settings, msgspec.Raw) else self.settings
+        return msgspec.structs.replace(self, settings=masked_document({"settings": settings})["settings"])
 
 
 class StoredPartner(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from tickwright.cli.world.providers import PROVIDERS, TOKEN_VARIABLE
+from tickwright.cli.world.providers import PROVIDERS, TOKEN_HOSTS, TOKEN_VARIABLE
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import random_token
 from tickwright.store.pool import Pool
@@ -50,7 +50,7 @@ async def find_hub(settings: Settings) -> tuple[bool, str]:
 
 def hub_environment() -> dict[str, str]:
     """Return what providers and consumers share, and nobody else knows."""
-    return {TOKEN_VARIABLE: random_token(16)}
+    return {TOKEN_VARIABLE: random_token(16), TOKEN_HOSTS: "http://127.0.0.1"}
 
 
 async def register_hub(pool: Pool, port: int) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-TOKEN_VARIABLE = "TICKWRIGHT_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
+TOKEN_VARIABLE = "TICKWRIGHT_SECRET_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
+TOKEN_HOSTS = "TICKWRIGHT_SECRET_HOSTS_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
 """How many seconds each takes."""
 

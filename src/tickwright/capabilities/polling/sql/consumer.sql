@@ -1,15 +1,17 @@
 -- name: prepare
 -- What is to be known before turns are carried out: their interval, which of their polls are done already (the inbox),
--- and which trackers are polled no more. Turn $1[i] is of slot $2[i], second $3[i], partner $4[i]; tracker $6[j] belongs
--- to turn $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
+-- and which trackers are polled no more, or are not what the poll says: then its topic was written by a stranger.
+-- Turn $1[i] is of slot $2[i], second $3[i], partner $4[i]; tracker $6[j], which the partner calls $7[j], belongs to
+-- turn $5[j]. Index: poll_slots_pkey, poll_done_due, trackers_pkey.
 WITH turn AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[]) AS t (n, slot_id, due_at, partner_no)
 ), poll AS MATERIALIZED (
-  SELECT * FROM unnest($5::integer[], $6::bigint[]) AS p (n, id)
+  SELECT * FROM unnest($5::integer[], $6::bigint[], $7::text[]) AS p (n, id, external_id)
 ), over AS (
   SELECT p.n, array_agg(p.id) AS ids
-    FROM poll p LEFT JOIN tickwright.trackers k ON k.id = p.id
+    FROM poll p JOIN turn t USING (n) LEFT JOIN tickwright.trackers k ON k.id = p.id
    WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now()
+      OR k.external_id <> p.external_id OR k.partner_no <> t.partner_no
    GROUP BY p.n
 )
 SELECT t.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, coalesce(over.ids, '{}') AS over,

@@ -3,7 +3,7 @@
 from tickwright.store.migrations.run import run_sql
 
 revision = "0015"
-down_revision = "0013"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 

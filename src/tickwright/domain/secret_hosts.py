@@ -1,0 +1,164 @@
+"""Where a secret may go: the hosts that were declared for it, and the addresses that a document names.
+
+A document with references (a partner's settings, an entity's party) is a row, and less trusted than the process that
+puts the secrets in. So each secret is bound to hosts by the operator of the process::
+
+    cpo.example               this host on every port, by TLS
+    *.dhl.example:443         every name below it, on this port
+    http://10.0.0.7:8080      this host also without TLS
+
+What cannot be read as one address by every URL parser is refused, not guessed.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tickwright.domain.addresses import Address
+from tickwright.domain.errors import Rejected
+from tickwright.domain.references import REFERENCE, Secrets
+from tickwright.domain.targets import WebTarget, parse_target
+
+HOSTS_MAX = 100
+PLAIN = "http://"
+_TLS = frozenset({"https", "wss"})
+_PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
+_LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
+_ADDRESS_NAME = re.compile(r"(?:host|hostname|url|uri|endpoint)\Z")
+_SQUEEZED = re.compile("[^a-z0-9]")
+
+
+class Destination(NamedTuple):
+    """A host that a secret would be sent to; ``port`` is ``None`` where nothing says it."""
+
+    host: str
+    port: int | None
+    tls: bool
+    literal: Address | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'' if self.tls else PLAIN}{host}{'' if self.port is None else f':{self.port}'}"
+
+
+SecretsFor = Callable[[Sequence[Destination]], Secrets]
+"""The secrets that may go to all of these."""
+
+
+class HostRule(NamedTuple):
+    """One entry of a secret's hosts; ``suffix`` where it began with ``*``."""
+
+    host: str
+    port: int | None
+    plain: bool
+    suffix: bool
+
+    def covers(self, to: Destination, *, plain: bool = False) -> bool:
+        """Whether the secret may go there; ``plain``: something else allows this address without TLS."""
+        named = to.host.endswith(self.host) if self.suffix else to.host == self.host
+        return named and self.port in {None, to.port} and (to.tls or self.plain or plain)
+
+
+def parse_hosts(text: str) -> tuple[HostRule, ...]:
+    """Read ``cpo.example, *.dhl.example:443``; commas, blanks and lines separate.
+
+    Raises:
+        Rejected: ``invalid_secret_hosts``, naming the entry. Permanent.
+    """
+    entries = re.split(r"[,\s]+", text.strip())
+    if len(entries) > HOSTS_MAX:
+        raise Rejected("invalid_secret_hosts", f"a secret has at most {HOSTS_MAX} hosts")
+    return tuple(_rule(entry) for entry in entries if entry)
+
+
+def _rule(entry: str) -> HostRule:
+    text, plain = entry.removeprefix(PLAIN), entry.startswith(PLAIN)
+    suffix = text.startswith("*.")
+    try:
+        target = _host(text.removeprefix("*."))
+    except Rejected:
+        remedy = "write HOST, HOST:PORT, *.DOMAIN, or http://HOST for one without TLS"
+        raise Rejected("invalid_secret_hosts", f"{entry[:80]!r} is no host of a secret; {remedy}") from None
+    port = target.port if re.search(r":[0-9]+\Z", text) else None
+    return HostRule(f".{target.host}" if suffix else target.host, port, plain, suffix)
+
+
+def _host(authority: str) -> WebTarget:
+    target = parse_target(f"https://{authority}/")
+    if not isinstance(target, WebTarget) or target.url.count("/") != 3:
+        raise Rejected("invalid_target", "not a host")
+    return target
+
+
+def destination_of(url: str) -> Destination:
+    """Return where a URL leads.
+
+    Raises:
+        Rejected: ``secret_host_unknown``. Permanent.
+    """
+    found = [*_in_text(url, "the address")]
+    if len(found) != 1:
+        raise _unknown("the address")
+    return found[0]
+
+
+def destinations_of(document: Any) -> tuple[Destination, ...]:
+    """Return every address that a document names, at any depth: URLs, and members called url, host or endpoint.
+
+    Raises:
+        Rejected: ``secret_host_unknown``: something looks like an address and cannot be read, or there is none.
+    """
+    found = dict.fromkeys(_in_document(document, "", name=""))
+    if not found:
+        raise Rejected(
+            "secret_host_unknown",
+            "the document names no address, so there is no host that its secret is bound to; write the url into it, "
+            "or name it where the secret is put in: task.resolve(document, to=url)",
+        )
+    return tuple(found)
+
+
+def _in_document(value: Any, pointer: str, *, name: str) -> Iterator[Destination]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _in_document(item, f"{pointer}/{key}", name=str(key))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _in_document(item, f"{pointer}/{number}", name=name)
+    elif isinstance(value, str):
+        yield from _in_text(value, pointer, named=_ADDRESS_NAME.search(_SQUEEZED.sub("", name.lower())) is not None)
+
+
+def _in_text(text: str, pointer: str, *, named: bool = False) -> Iterator[Destination]:
+    plain = REFERENCE.sub("x", text)
+    found = [*_URL.finditer(plain)]
+    if len(found) != plain.count("://") or any(mark in plain for mark in "\t\r\n\\" if found):
+        raise _unknown(pointer)
+    if not found and _LOOKS_LIKE_ONE.search(plain):
+        raise _unknown(pointer)
+    for scheme, authority in (match.groups() for match in found):
+        yield _destination(scheme.lower(), authority, pointer)
+    if named and plain and not found and not plain.startswith("/"):
+        yield _destination("", re.split("[/?#]", plain, maxsplit=1)[0], pointer)
+
+
+def _destination(scheme: str, authority: str, pointer: str) -> Destination:
+    _, at, behind = authority.rpartition("@")
+    if authority.count("@") > 1:
+        raise _unknown(pointer)
+    host = behind if at else authority
+    try:
+        target = _host(host)
+    except Rejected:
+        raise _unknown(pointer) from None
+    port = target.port if re.search(r":[0-9]+\Z", host) else _PORTS.get(scheme)
+    return Destination(target.host, port, scheme in _TLS or not scheme, target.literal)
+
+
+def _unknown(pointer: str) -> Rejected:
+    return Rejected(
+        "secret_host_unknown",
+        f"{pointer[:300]} looks like an address and cannot be read as one, so no secret is put in; "
+        "write https://HOST[:PORT]/PATH",
+    )
