@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tickwright import Rejected, ReportRequest, Tickwright
-from tickwright.store.dsn import sqlalchemy_url
 
 CONDITIONS = {"country": "NL", "limit": 5}
 

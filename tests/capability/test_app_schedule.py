@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from kit.engine import job_row
 from tickwright import Contended, Job, Rejected, RetryPolicy, Scheduled, Tickwright, Unavailable
 from tickwright.capabilities.jobs.filters import ListQuery
-from tickwright.store.dsn import sqlalchemy_url
 
 _ALL = ListQuery()
 DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)

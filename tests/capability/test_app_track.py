@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from kit.polling import Ground
 from tickwright import Answer, Poll, Rejected, Tickwright, Tracked, Unavailable
-from tickwright.store.dsn import sqlalchemy_url
 
 UNTIL = datetime(2031, 5, 1, 9, tzinfo=UTC)
 THERE = "SELECT account_id, partner, external_id, status, tracking_until FROM tickwright.shipment_polling_tracker"

@@ -43,13 +43,13 @@ async def test_a_scheduler_killed_while_it_judges_is_told_of_and_the_alert_ends_
         kill_group(scheduler)
 
         async def fires() -> bool:
-            return await pool.fetchval(_STATE) == "firing"
+            return bool(await pool.fetchval(_STATE) == "firing")
 
         await eventually_async(fires, 200, what="the alert of the dead scheduler")
         assert await pool.fetchval(_ALERTING) != judge
         processes.enter_context(_process(database_url, tmp_path, "scheduler"))
 
         async def is_over() -> bool:
-            return await pool.fetchval(_STATE) == "resolved"
+            return bool(await pool.fetchval(_STATE) == "resolved")
 
         await eventually_async(is_over, 200, what="the end of the alert")

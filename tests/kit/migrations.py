@@ -3,14 +3,13 @@
 import sqlalchemy
 from alembic import command
 
+from kit.postgres import sqlalchemy_url
 from tickwright.store import migrate as module
 
 
 def upgrade_to(url: str, revision: str) -> None:
     """Bring a database to an older revision."""
-    with sqlalchemy.create_engine(
-        url.replace("postgresql:", "postgresql+psycopg:", 1), poolclass=sqlalchemy.NullPool
-    ).begin() as connection:
+    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).begin() as connection:
         module._prepare(connection)
         config = module._config()
         config.attributes["connection"] = connection

@@ -46,6 +46,11 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+def sqlalchemy_url(url: str) -> str:
+    """Return ``url`` for SQLAlchemy on psycopg 3."""
+    return url.replace("postgresql:", "postgresql+psycopg:", 1)
+
+
 def postgres_bin() -> Path:
     """Return the programs to test with: TICKWRIGHT_TEST_PG_BIN, else Debian's newest, else the wheel's."""
     named = os.environ.get("TICKWRIGHT_TEST_PG_BIN")

@@ -11,7 +11,7 @@ from kit.gcs import GcsServer
 from kit.kafka import KafkaServer
 from kit.object_store import ObjectServer
 from kit.pgbouncer import PgBouncer
-from kit.postgres import PostgresServer, StopMode, postgres_bin
+from kit.postgres import PostgresServer, Standby, StopMode, postgres_bin
 from kit.rabbit import RabbitServer
 from kit.redis import RedisServer
 
@@ -28,7 +28,9 @@ __all__ = [
     "started",
 ]
 
-Server = TypeVar("Server", GcsServer, KafkaServer, ObjectServer, PgBouncer, PostgresServer, RabbitServer, RedisServer)
+Server = TypeVar(
+    "Server", GcsServer, KafkaServer, ObjectServer, PgBouncer, PostgresServer, RabbitServer, RedisServer, Standby
+)
 
 
 @contextmanager

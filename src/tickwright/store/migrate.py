@@ -64,8 +64,8 @@ class _LockNotAvailable(Exception):
 
 def _connect(url: str) -> psycopg.Connection:
     """Connect; libpq goes through several servers by itself, and each has the timeout."""
-    several = {"target_session_attrs": "read-write"} if len(server_urls(url)) > 1 else {}
-    return psycopg.connect(driver_url(url), connect_timeout=int(CONNECT_TIMEOUT_S), **several)
+    wanted = "read-write" if len(server_urls(url)) > 1 else "any"
+    return psycopg.connect(driver_url(url), connect_timeout=CONNECT_TIMEOUT_S, target_session_attrs=wanted)
 
 
 def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
