@@ -175,6 +175,7 @@ class Settings(BaseSettings):
         connections_max: Connections of one process to PostgreSQL, 4 to 500.
         drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
         lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
+        stuck_after: A job that somebody set to ``processing`` by hand goes back when it was not touched for so long.
         notifications: ``off`` to poll once a second instead of using LISTEN.
         traces: Whether spans are recorded; where they go say OpenTelemetry's own variables.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
@@ -223,6 +224,7 @@ class Settings(BaseSettings):
     notifications: bool = True
     traces: bool = False
     lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
+    stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None
 
