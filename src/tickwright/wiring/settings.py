@@ -225,7 +225,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[str, _text(parse_hosts, keep=True)] = ""
     proxies: Annotated[str, _text(parse_networks, keep=True)] = ""
     http_connections_max: Annotated[int, Field(ge=16, le=100_000)] = 4096
-    streams_per_key: Annotated[int, Field(ge=1, le=200)] = STREAMS_PER_KEY
+    streams_per_key: Annotated[int, Field(ge=1, le=200)] = 40
     http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None
