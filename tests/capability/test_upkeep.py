@@ -7,6 +7,8 @@ from kit.leases import LONG
 from tickwright.runtime import upkeep as module
 from tickwright.runtime.leases import Lease, Leases
 from tickwright.runtime.upkeep import Upkeep
+from tickwright.wiring.leased_loops import scheduler_loops
+from tickwright.wiring.settings import Settings
 
 DAYS = "SELECT count(*) FROM pg_class WHERE relname ~ '^scheduled_tasks_[0-9]{8}$'"
 OLD = "SELECT to_regclass('tickwright.scheduled_tasks_20200101') IS NOT NULL"
@@ -143,3 +145,19 @@ async def test_upkeep_without_the_lease_changes_nothing(pool: asyncpg.Pool, leas
     await Leases(pool, owner="operator").break_lease("upkeep")
     await upkeep.round(lease)
     assert await pool.fetchval(OLD)
+
+
+async def test_the_setting_says_how_long_a_stuck_job_may_stand(pool: asyncpg.Pool, lease: Lease) -> None:
+    """``TICKWRIGHT_STUCK_AFTER``: whoever works rows by hand for an hour keeps them so long."""
+    job_id = await pool.fetchval(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'x') RETURNING id"
+    )
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks SET status = 'processing', updated_at = now() - interval '6 minutes'"
+    )
+    for stuck_after, status in (("1h", "processing"), ("5m", "pending")):
+        settings = Settings.model_validate({"stuck_after": stuck_after})
+        [upkeep] = [loop for loop in scheduler_loops(settings, Leases(pool, owner="t")) if isinstance(loop, Upkeep)]
+        await upkeep.round(lease)
+        sql = "SELECT status FROM tickwright.scheduled_tasks WHERE id = $1"
+        assert await pool.fetchval(sql, job_id) == status

@@ -108,8 +108,8 @@ async def test_a_zombies_report_changes_nothing_while_another_attempt_runs(
 async def test_the_mutant_without_the_fence_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch, ending: str, kind: str, query: str
 ) -> None:
-    """With the fence taken out of a result's SQL, the same scenario lets the zombie through."""
-    original = claims_store._RESULTS[query]
+    """With both fences taken out of a result's SQL, the same scenario lets the zombie through."""
+    original = claims_store._RESULTS[query].replace(" AND t.fence = o.fence", "")
     mutated = original.replace(" AND t.owner = $1", "").replace("t.id = ANY", "$1::bigint IS NOT NULL AND t.id = ANY")
     assert mutated.count("t.owner = $1") == 0
     monkeypatch.setattr(claims_store, "_RESULTS", MappingProxyType({**claims_store._RESULTS, query: mutated}))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,7 @@ import pytest
 from kit.answer_cuts import AnswerCuts, How
 from kit.engine import connect, policy, running_engine
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs import claims_store
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
 from tickwright.runtime.session import WorkerSession
@@ -111,7 +113,7 @@ async def _claimable(pool: Pool, session: WorkerSession) -> ClaimRequest:
     return ClaimRequest(session.token, plan, [Lane("t", 0)], timedelta(milliseconds=200))
 
 
-async def test_a_result_that_arrives_late_does_not_reach_the_next_attempt(database_url: str) -> None:
+async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str) -> None:
     """The first retry stays on its way; the second is heard and the job claimed again: the first one finds nothing."""
     pool = await open_pool(database_url)
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as cut_pool:
@@ -129,8 +131,23 @@ async def test_a_result_that_arrives_late_does_not_reach_the_next_attempt(databa
         row = await pool.fetchrow(
             "SELECT status, attempts, fence FROM tickwright.scheduled_tasks WHERE id = $1", again[0]
         )
-        assert tuple(row) == ("processing", 2, 2)
+        assert tuple(row) == ("processing", 2, 2), "J3 broken: a result reached a later attempt"
     await pool.close()
+
+
+async def test_a_result_that_arrives_late_does_not_reach_the_next_attempt(database_url: str) -> None:
+    """J3, under one session."""
+    await check_a_late_result_does_not_reach_the_next_attempt(database_url)
+
+
+async def test_the_mutant_whose_retry_has_no_fence_of_the_job_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's token alone does not tell two attempts of one session apart."""
+    mutated = claims_store._RESULTS["retry"].replace(" AND t.fence = o.fence", "")
+    monkeypatch.setattr(claims_store, "_RESULTS", MappingProxyType({**claims_store._RESULTS, "retry": mutated}))
+    with pytest.raises(AssertionError, match="J3 broken"):
+        await check_a_late_result_does_not_reach_the_next_attempt(database_url)
 
 
 async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str) -> None:

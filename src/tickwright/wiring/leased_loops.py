@@ -22,7 +22,7 @@ def poll_relays(settings: Settings, leases: Leases) -> list[PollRelay]:
 def scheduler_loops(settings: Settings, leases: Leases) -> list[LeasedService]:
     """Return the loops of the scheduler role."""
     return [
-        upkeep.Upkeep(leases),
+        upkeep.Upkeep(leases, upkeep.UpkeepTerms(stuck_after=settings.stuck_after)),
         LeasedRounds("registrar", leases, Registrar().round, terms=ROUNDS),
         LeasedRounds("selector", leases, Selector(shards=settings.relay_shards).round, terms=ROUNDS),
         LeasedRounds("corrector", leases, Corrector(poll_events(settings)).round, terms=ROUNDS),

@@ -191,6 +191,7 @@ class Settings(BaseSettings):
         connections_max: Connections of one process to PostgreSQL, 4 to 500.
         drain: How long the first Ctrl-C or SIGTERM lets running handlers go on.
         lease: Length of a worker's lease; a crash is noticed after this time. 2 s to 10 s.
+        stuck_after: A job that somebody set to ``processing`` by hand goes back when it was not touched for so long.
         notifications: ``off`` to poll once a second instead of using LISTEN.
         traces: Whether spans are recorded; where they go say OpenTelemetry's own variables.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
@@ -233,7 +234,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[str, _text(parse_hosts, keep=True)] = ""
     proxies: Annotated[str, _text(parse_networks, keep=True)] = ""
     http_connections_max: Annotated[int, Field(ge=16, le=100_000)] = 4096
-    streams_per_key: Annotated[int, Field(ge=1, le=200)] = STREAMS_PER_KEY
+    streams_per_key: Annotated[int, Field(ge=1, le=200)] = 40
     http_connections_per_address: Annotated[int, Field(ge=16, le=100_000)] = 512
     api_url: Annotated[str | None, _text(_check_web_url, keep=True)] = None
     api_key: SecretStr | None = None
@@ -246,6 +247,7 @@ class Settings(BaseSettings):
     notifications: bool = True
     traces: bool = False
     lease: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(seconds=10))] = timedelta(seconds=8)
+    stuck_after: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(days=7))] = timedelta(minutes=5)
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str | None, Field(pattern="^(json|text)$")] = None
 

@@ -29,9 +29,13 @@ class Endings:
         begins: Callable[[Job], Awaitable[bool]],
     ) -> None:
         self._settler = settler
-        self.begins = begins
+        self._begins = begins
         self._gone = gone
         self._freed = freed
+
+    async def begins(self, job: Job) -> bool:
+        """Return whether a last attempt may begin."""
+        return await self._begins(job)
 
     def completed(self, job: Job) -> None:
         """Note the common case."""
