@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from kit.postgres import sqlalchemy_url
 from tickwright import Rejected, ReportRequest, Tickwright
 
 CONDITIONS = {"country": "NL", "limit": 5}

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from kit.engine import job_row
+from kit.postgres import sqlalchemy_url
 from tickwright import Contended, Job, Rejected, RetryPolicy, Scheduled, Tickwright, Unavailable
 from tickwright.capabilities.jobs.filters import ListQuery
 

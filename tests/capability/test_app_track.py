@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from kit.polling import Ground
+from kit.postgres import sqlalchemy_url
 from tickwright import Answer, Poll, Rejected, Tickwright, Tracked, Unavailable
 
 UNTIL = datetime(2031, 5, 1, 9, tzinfo=UTC)

@@ -25,7 +25,6 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
 from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
-from tickwright.runtime.snapshot import STREAMS_PER_KEY
 from tickwright.store.dsn import check_primary_url
 from tickwright.wiring.secrets import SECRET, DeclaredSecrets
 
