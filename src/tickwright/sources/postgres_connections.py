@@ -183,7 +183,7 @@ def _check_role(name: str, powers: PGresult) -> None:
 async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
     """Run statements of our own; unlike the driver's way, a silent server costs no longer than the caller waits."""
     connection.pgconn.send_query(sql.encode())
-    results = await wait_for(connection.pgconn, generators.execute(connection.pgconn))
+    results: Sequence[PGresult] = await wait_for(connection.pgconn, generators.execute(connection.pgconn))
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
             raise psycopg.OperationalError(result.error_message.decode("utf-8", "replace"))
