@@ -38,6 +38,7 @@ class Table:
         self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
     ) -> AsyncIterator["Table"]:
         """Give the rows, whatever the SQL."""
+        assert within is None
         self.asked.append((sql, values, timeout))
         yield self
 
