@@ -376,6 +376,11 @@ class Tickwright(Declarations):
         return self
 
     @property
+    def own_settings(self) -> Mapping[str, Any]:
+        """The settings that this object was made with, without those that were left out."""
+        return {name: value for name, value in self._given.items() if value is not None}
+
+    @property
     def pool(self) -> Pool:
         """The open app's asyncpg pool, for your own transactions. Raises ``Unavailable`` (``app_not_open``)."""
         return self._open.pool

@@ -29,8 +29,8 @@ from tickwright.wiring.configfile import load_config
 from tickwright.wiring.database import Database, open_database
 from tickwright.wiring.fanout import check_redis, missing_queues
 from tickwright.wiring.link import close_pool, revision
-from tickwright.wiring.loading import brought_by
-from tickwright.wiring.settings import Settings, load_settings, unknown_names
+from tickwright.wiring.loading import load_settings_with_app
+from tickwright.wiring.settings import Settings, unknown_names
 
 _SQL = load("tickwright.cli.sql", "doctor.sql")
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -60,9 +60,8 @@ def run_doctor(*, as_json: bool) -> bool:
 
 async def _examine() -> list[Finding]:
     try:
-        settings = load_settings()
+        settings = load_settings_with_app()
         load_config(settings.config)
-        brought_by(settings.app)
     except TickwrightError as error:
         return [Finding("settings", "fail", error.message, "correct the environment or the TOML file")]
     findings = [*_names(), *_secrets(settings)]

@@ -37,9 +37,9 @@ def up(
 ) -> None:
     """Start everything in one process on the embedded PostgreSQL, and show what happens."""
     from tickwright.cli.up import run_up
-    from tickwright.wiring.settings import load_settings
+    from tickwright.wiring.loading import load_settings_with_app
 
-    run_up(load_settings(home=home, app=app), example=example)
+    run_up(load_settings_with_app(home=home, app=app), example=example)
 
 
 def migrate(
@@ -80,13 +80,12 @@ def run(
 def _run(roles: list[str], app: str | None) -> None:
     import uvloop
 
-    from tickwright.wiring.loading import brought_by
+    from tickwright.wiring.loading import brought_by, load_settings_with_app
     from tickwright.wiring.logging import start_logging
     from tickwright.wiring.node import run_node
-    from tickwright.wiring.settings import load_settings
 
     check_roles(roles)
-    settings = load_settings(app=app)
+    settings = load_settings_with_app(app=app)
     start_logging(settings)
     brought = brought_by(settings.app)
     _collect_seldom()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tickwright.domain.errors import Rejected
 from tickwright.wiring.brought import Brought
+from tickwright.wiring.settings import Settings, load_settings
 
 
 def load_app(name: str) -> Any:
@@ -31,6 +32,23 @@ def load_app(name: str) -> Any:
     if not isinstance(getattr(found, "brought", None), Brought):
         raise Rejected("not_an_app", f"TICKWRIGHT_APP: {name} is not a Tickwright object")
     return found
+
+
+def load_settings_with_app(**given: Any) -> Settings:
+    """Return the settings of a process that runs an app.
+
+    The app's own outrank the environment; ``given``, from the command line, outranks both. So a program means the same
+    database and the same file whether it runs itself or ``tickwright run --app`` runs it.
+
+    Raises:
+        Rejected: ``invalid_settings``; else as ``load_app``. Permanent.
+    """
+    settings = load_settings(**given)
+    if settings.app is None:
+        return settings
+    own = getattr(load_app(settings.app), "own_settings", {})
+    said = {name: value for name, value in given.items() if value is not None}
+    return load_settings(**{**own, **said, "app": settings.app})
 
 
 def brought_by(name: str | None) -> Brought:
