@@ -169,7 +169,7 @@ async def waits(api: RunningApi, destination: str, count: int = 1, columns: Mapp
 
 async def destinations(api: RunningApi) -> dict[str, Any]:
     """What waits, by destination."""
-    items = (await api.viewer.get("/v1/outbox:destinations")).json["items"]
+    items = (await api.operator.get("/v1/outbox:destinations")).json["items"]
     return {item["destination"]: item for item in items}
 
 
