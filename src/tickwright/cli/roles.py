@@ -4,18 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tickwright.cli.options import Json
 from tickwright.cli.output import say, show_answer, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
-from tickwright.store.app_roles import app_role_sql, create_app_role, excess_rights
-from tickwright.store.pool import Connection, open_pool
-from tickwright.wiring.database import open_database
-from tickwright.wiring.link import close_pool, ensure_schema
-from tickwright.wiring.settings import load_settings
+
+if TYPE_CHECKING:
+    from tickwright.store.pool import Connection
 
 app = typer.Typer(help="Database roles that use plain SQL only.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -32,6 +30,8 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a role that schedules, registers and publishes by SQL, and can do nothing else; again changes nothing."""
+    from tickwright.store.app_roles import app_role_sql, create_app_role
+
     password = None if password_file is None else _first_line(password_file)
     login = login or password is not None
 
@@ -54,6 +54,7 @@ def create(
 @app.command()
 def check(as_json: Json = False) -> None:
     """List rights of roles beyond those of `roles create app`; 1 where there are some."""
+    from tickwright.store.app_roles import excess_rights
 
     async def work() -> list[dict[str, object]]:
         async with _connection() as connection:
@@ -69,7 +70,12 @@ def check(as_json: Json = False) -> None:
 
 
 @asynccontextmanager
-async def _connection() -> AsyncIterator[Connection]:
+async def _connection() -> "AsyncIterator[Connection]":
+    from tickwright.store.pool import open_pool
+    from tickwright.wiring.database import open_database
+    from tickwright.wiring.link import close_pool, ensure_schema
+    from tickwright.wiring.settings import load_settings
+
     async with open_database(load_settings()) as database:
         await ensure_schema(database)
         pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
