@@ -256,7 +256,8 @@ async def test_the_suite_notices_that_nothing_is_released(database_url: str, mon
         await check_a_run_is_not_busy(database_url, "unheard")
 
 
-async def test_a_session_that_cannot_settle_does_not_leave(database_url: str) -> None:
+@pytest.mark.parametrize("error", [ConnectionError("cut off"), Unavailable("database_unavailable", "cut off")])
+async def test_a_session_that_cannot_settle_does_not_leave(database_url: str, error: Exception) -> None:
     """What it may own would be nobody's: it runs out instead, and whoever declares it lost gives that back."""
     async with await open_pool(database_url) as pool:
         session = WorkerSession(pool, name="test", roles=["worker"], version="0")
@@ -264,7 +265,7 @@ async def test_a_session_that_cannot_settle_does_not_leave(database_url: str) ->
         token = session.token
 
         async def fails(_connection: Connection, _owner: int) -> int:
-            raise ConnectionError("cut off")
+            raise error
 
         gate = ClaimGate(pool.acquire, session, "test", fails)
         gate.unsure = True

@@ -150,6 +150,26 @@ async def test_the_mutant_whose_retry_has_no_fence_of_the_job_is_caught(
         await check_a_late_result_does_not_reach_the_next_attempt(database_url)
 
 
+async def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(database_url: str) -> None:
+    """JSON allows what ``jsonb`` cannot keep: the results written together with it count, and nothing hangs."""
+
+    async def work(job: Job) -> Any:
+        return {"text": "\x00" if job.payload["bad"] else "good"}
+
+    other = await connect(database_url)
+    sql = (
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
+        "SELECT now(), 'work', jsonb_build_object('bad', n = 7) FROM generate_series(1, 40) AS n"
+    )
+    async with running_engine(database_url, {"work": work}):
+        await other.execute(sql)
+        await eventually_async(lambda: _none_left(other), 60, what="all jobs over")
+    error = "SELECT error_message FROM tickwright.scheduled_tasks WHERE status = 'failed'"
+    assert await _states(other) == [("completed", 1, 39), ("failed", 1, 1)]
+    assert (await other.fetchval(error)).startswith("result_refused")
+    await other.close()
+
+
 async def test_five_thousand_jobs_are_done_under_seventy_cuts(database_url: str) -> None:
     """J1: answers of claims and of results are lost again and again; each job is done, as its first attempt."""
     runs: Counter[int] = Counter()

@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -181,7 +182,7 @@ class WorkerSession:
             try:
                 async with asyncio.timeout(_SETTLE_S):
                     await gate.settle()
-            except AWAY as error:
+            except (*AWAY, Unavailable) as error:
                 _log.warning("session.claims_not_settled", token=self._token, error=repr(error))
 
     async def _reclaim_expired(self) -> None:

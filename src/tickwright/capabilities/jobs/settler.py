@@ -16,6 +16,7 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.claims_store import ClaimStore
+from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 
@@ -185,6 +186,9 @@ class Settler:
                 tried = True
                 _log.warning("jobs.result_delayed", kind=kind, jobs=len(batch.ids), error=repr(error))
                 await asyncio.sleep(RETRY_S)
+            except asyncpg.PostgresError as error:
+                await self._refused(kind, token, batch, error)
+                return
             else:
                 if found < len(batch.ids) and not tried:  # a second try may find its first one done
                     self._lost(len(batch.ids) - found)
@@ -192,6 +196,17 @@ class Settler:
                     self._given_back()
                 return
         self._lost(len(batch.ids))
+
+    async def _refused(self, kind: str, token: int, batch: _Batch, error: asyncpg.PostgresError) -> None:
+        """Find the result that the database refuses for good: its job fails, the others are written."""
+        if len(batch.ids) == 1:
+            _log.error("jobs.result_refused", kind=kind, job=batch.ids[0], error=repr(error))
+            if kind != "fail":
+                self.add("fail", batch.ids[0], "failed", f"result_refused: {error}"[:ERROR_MESSAGE_MAX])
+            return
+        half = len(batch.ids) // 2
+        for part in (slice(half), slice(half, None)):
+            await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
 
     async def drained(self) -> None:
         """Return when everything that was queued so far is written or dropped."""
