@@ -84,9 +84,49 @@ export interface paths {
         post: operations["open_session_v1_session_post"];
         /**
          * Close Session
-         * @description Sign out: the browser forgets the key, which stays good elsewhere.
+         * @description Sign out: the session ends everywhere; the key stays good.
          */
         delete: operations["close_session_v1_session_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Sessions
+         * @description List the browsers that are signed in with the caller's key, or for an admin with any.
+         */
+        get: operations["list_sessions_v1_sessions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke Session
+         * @description Sign a browser out from afar: one of the caller's key, or for an admin any; within a second everywhere.
+         */
+        delete: operations["revoke_session_v1_sessions__session_id__delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1655,7 +1695,8 @@ export interface paths {
          * Dry Run Campaign
          * @description Count whom a campaign would select now and show ten of them; nothing is saved and nothing leaves.
          *
-         *     `audience` and `expression` in the body are tried instead of its own; another audience is an admin's to read.
+         *     `audience` and `expression` in the body are tried instead of its own, for roles that see data of users; another
+         *     audience is an admin's to read.
          */
         post: operations["dry_run_campaign_v1_campaigns__name__dry_run_post"];
         delete?: never;
@@ -2175,7 +2216,7 @@ export interface paths {
         put?: never;
         /**
          * Drain Worker
-         * @description Ask a worker to finish what it runs and stop.
+         * @description Ask a process, whatever its roles are, to finish what it runs and stop.
          */
         post: operations["drain_worker_v1_workers__worker__drain_post"];
         delete?: never;
@@ -2333,7 +2374,7 @@ export interface paths {
         };
         /**
          * Stream
-         * @description Stream snapshots as server-sent events while the key is good; 503 `too_many_streams` beyond the bound.
+         * @description Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`.
          */
         get: operations["stream_v1_stream_get"];
         put?: never;
@@ -2607,7 +2648,7 @@ export interface paths {
         put?: never;
         /**
          * Rotate Key
-         * @description Make a successor with the same name and role; the old key ends after `overlap`.
+         * @description Make a successor with the same name, role and end; the old key ends after `overlap`.
          */
         post: operations["rotate_key_v1_keys__key_id__rotate_post"];
         delete?: never;
@@ -2959,6 +3000,28 @@ export interface components {
             window_since: string | null;
             window_answered: number;
             window_failed: number;
+        };
+        /**
+         * BrowserSessionView
+         * @description A browser that is signed in.
+         *
+         *         Attributes:
+         *             name: Of its key.
+         *             client: The address that it came from, and what it calls itself.
+         *             seen_at: When it was used last, to some minutes.
+         *             current: Whether the request itself was signed by it.
+         */
+        BrowserSessionView: {
+            id: string;
+            key_id: string;
+            name: string;
+            role: string;
+            client: string;
+            created_at: string;
+            seen_at: string;
+            expires_at: string;
+            /** @default false */
+            current: boolean;
         };
         /**
          * Budget
@@ -4355,6 +4418,15 @@ export interface components {
             next: string | null;
         };
         /**
+         * Page[BrowserSessionView]
+         * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
+         */
+        Page_BrowserSessionView_: {
+            items: components["schemas"]["BrowserSessionView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
          * Page[DeadLetter]
          * @description One page of a listing; ``next`` is the cursor of the following one, or nothing at the end.
          */
@@ -5259,8 +5331,22 @@ export interface components {
             destination: string;
         };
         /**
+         * RotateKeyRequest
+         * @description How long the old key stays good beside the new one, and when the new one ends: with the old one by default.
+         */
+        RotateKeyRequest: {
+            /**
+             * @description A number with its unit: d h m s ms
+             * @default 24h
+             * @example 30s
+             */
+            overlap?: string;
+            /** @default null */
+            expires_in?: string | null;
+        };
+        /**
          * RotateRequest
-         * @description How long the old secret or key stays good beside the new one; at most 30 days.
+         * @description How long the old secret stays good beside the new one; at most 30 days.
          */
         RotateRequest: {
             /**
@@ -6009,6 +6095,163 @@ export interface operations {
             query?: never;
             header?: never;
             path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Nobody knows whether a change was done (`outcome_unknown`): look, or send it again */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_sessions_v1_sessions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_BrowserSessionView_"];
+                };
+            };
+            /** @description No key, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A value is not allowed */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests; see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The database is away; see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_session_v1_sessions__session_id__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -17755,7 +17998,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["RotateRequest"];
+                "application/json": components["schemas"]["RotateKeyRequest"];
             };
         };
         responses: {
