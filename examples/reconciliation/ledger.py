@@ -5,6 +5,8 @@ Start it with ``python examples/reconciliation/ledger.py``.
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -27,14 +29,24 @@ TABLES = """
     INSERT INTO bank_entries SELECT n, n * 31 % 100000 FROM generate_series(1, 20000) AS n;
     INSERT INTO ledger_entries SELECT id, cents + (id % 1000 = 0)::integer FROM bank_entries WHERE id % 700 > 0;
 """
-ledger: asyncpg.Pool
+
+
+@asynccontextmanager
+async def open_ledger() -> AsyncIterator[asyncpg.Connection]:
+    """Give a connection to our own tables, for the length of a chunk."""
+    connection = await asyncpg.connect(os.environ["LEDGER_URL"])
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 @app.batch("ledger.reconcile", audience=ENTRIES)  # with cron="0 3 * * *" it runs every night
 async def reconcile(chunk: BatchChunk) -> None:
     """Compare one chunk of the bank's entries with ours, and take theirs where they differ."""
     theirs = {int(entry.id): entry.fields["cents"] async for entry in chunk.members()}
-    rows = await ledger.fetch(OURS, list(theirs))
+    async with open_ledger() as ledger:
+        rows = await ledger.fetch(OURS, list(theirs))
     ours = {row["id"]: row["cents"] for row in rows}
     wrong = {number: cents for number, cents in theirs.items() if ours.get(number) != cents}
     for number, cents in wrong.items():
@@ -55,9 +67,10 @@ async def run() -> None:
 
 async def main() -> None:
     """Make both tables, and reconcile them twice."""
-    global ledger
-    async with app, asyncpg.create_pool(app.database.url, min_size=1, max_size=4) as ledger:
-        await ledger.execute(TABLES)
+    async with app:
+        os.environ["LEDGER_URL"] = app.database.url
+        async with open_ledger() as ledger:
+            await ledger.execute(TABLES)
         # the bank's own database in real life, read as a plain role: a superuser is refused
         os.environ["BANK_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "bank_reader")
         working = asyncio.create_task(app.run_worker(roles=["campaign-consumer"]))
@@ -65,6 +78,11 @@ async def main() -> None:
         await run()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+        print(
+            "to go on by hand:",
+            *(f"export {name}='{os.environ[name]}'" for name in ("BANK_URL", "LEDGER_URL")),
+            sep="\n",
+        )
 
 
 if __name__ == "__main__":

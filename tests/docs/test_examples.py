@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from standardwebhooks import Webhook
 
 from kit.cli import environment
 from kit.fix_app_roles import AppRole
+from kit.ports import free_port
+from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
@@ -54,7 +57,7 @@ async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: st
     await db.close()
 
 
-async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str) -> None:
+async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str, tmp_path: Path) -> None:
     """The one that was rolled back has neither; what the courier tells counts at once, and ends it."""
     command = [sys.executable, str(EXAMPLES / "trackers/parcels.py")]
     env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0")
@@ -70,7 +73,14 @@ async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str) ->
     assert await db.fetchval("SELECT array_agg(number) FROM parcels") == ["P1"]
     rows = await db.fetch("SELECT external_id, status FROM tickwright.shipment_polling_tracker")
     assert [tuple(row) for row in rows] == [("P1", "Delivered")]
+    await follow("trackers", database_url, tmp_path, [], lambda: _run_roles(db, "scheduler", "relay", "poll-consumer"))
     await db.close()
+
+
+async def _run_roles(db: asyncpg.Connection, *wanted: str) -> bool:
+    """Whether processes with these roles live."""
+    found = await db.fetch("SELECT roles FROM tickwright.workers WHERE lost_at IS NULL AND lease_until > now()")
+    return set(wanted) <= {role for row in found for role in row["roles"]}
 
 
 async def test_the_hub_is_done_with_fast_providers_while_the_slow_one_is_asked(
@@ -145,26 +155,65 @@ async def test_the_campaign_applies_once_for_each_right_client(database_url: str
     """Whoever of 50,000 the expression selects has one application, and nobody else."""
     said = await run_with_url("loan_campaign/campaign.py", database_url, tmp_path)
     assert re.fullmatch(r"execution \d+: FINISHED, 50000 clients in 10 chunks", said[0])
-    assert said[1:] == ["selected 7222, applications 7222, twice 0"]
+    assert said[1:3] == ["selected 7222, applications 7222, twice 0", "to go on by hand:"]
     db = await asyncpg.connect(database_url)
     wanted = "age > 25 AND income > 3000 AND country = 'UK'"
     sql = (
         f"SELECT count(*) FROM clients LEFT JOIN applications ON client_id = id WHERE ({wanted}) = (client_id IS NULL)"
     )
     assert await db.fetchval(sql) == 0
+    await follow("loan_campaign", database_url, tmp_path, said[3:], lambda: _is_done_by_hand(db))
     await db.close()
+
+
+async def _is_done_by_hand(db: asyncpg.Connection) -> bool:
+    """Whether the execution that the page starts has ended, and all its jobs."""
+    ended = await db.fetchval(
+        "SELECT count(*) FROM tickwright.executions WHERE status = 'FINISHED' AND released = actions"
+    )
+    return bool(ended == 2 and not await db.fetchval("SELECT count(*) FROM ONLY tickwright.scheduled_tasks"))
+
+
+async def follow(
+    folder: str, database_url: str, home: Path, exports: Sequence[str], is_done: Callable[[], Awaitable[bool]]
+) -> None:
+    """Do by hand what an example's page says about production: its commands, in its folder, with what was printed."""
+    config = {"CONFIG": "tickwright.toml"} if (EXAMPLES / folder / "tickwright.toml").exists() else {}
+    env = environment(DATABASE_URL=database_url, HOME=str(home), **config)
+    for line in exports:
+        name, _, value = line.removeprefix("export ").partition("=")
+        env[name] = value.strip("'")
+    page = (EXAMPLES / folder / "README.md").read_text()
+    processes = []
+    try:
+        for line in re.findall(r"^    (tickwright [^#\n]+)", page, re.MULTILINE):
+            words = [sys.executable, "-m", *line.split()]
+            own = {**env, "TICKWRIGHT_METRICS_BIND": f"127.0.0.1:{free_port()}"}
+            if words[3] == "run":
+                processes.append(await asyncio.to_thread(spawn, words, home / "log", own, cwd=EXAMPLES / folder))
+                continue
+            said = await asyncio.to_thread(
+                subprocess.run, words, env=own, cwd=EXAMPLES / folder, capture_output=True, text=True, check=False
+            )
+            assert said.returncode == 0, said.stdout + said.stderr
+        await eventually_async(is_done, 120, what=f"the page's commands do what they say; {(home / 'log').read_text()}")
+    finally:
+        for process in processes:
+            kill_group(process)
 
 
 async def test_the_ledger_says_what_the_bank_says_and_a_second_run_finds_nothing(
     database_url: str, tmp_path: Path
 ) -> None:
     """Missing entries and wrong ones are repaired."""
-    first, second = await run_with_url("reconciliation/ledger.py", database_url, tmp_path)
+    first, second, _, *exports = await run_with_url("reconciliation/ledger.py", database_url, tmp_path)
     assert first.endswith(": FINISHED, 20000 entries compared, 46 repaired")
     assert second.endswith(": FINISHED, 20000 entries compared, 0 repaired")
     db = await asyncpg.connect(database_url)
     sql = "SELECT count(*) FROM bank_entries FULL JOIN ledger_entries USING (id, cents)"
     assert await db.fetchval(sql) == 20_000
+    roles = ("scheduler", "campaign-consumer")
+    await follow("reconciliation", database_url, tmp_path, exports, lambda: _run_roles(db, *roles))
     await db.close()
 
 

@@ -59,7 +59,9 @@ def make_folder(name: str) -> Path:
     return folder
 
 
-def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def spawn(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, cwd: Path | str = "/"
+) -> subprocess.Popen[bytes]:
     """Start a child in a process group of its own; what it says goes to ``log``."""
     with log.open("ab") as sink:
         return subprocess.Popen(
@@ -68,7 +70,7 @@ def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str] | No
             stdout=sink,
             stderr=sink,
             start_new_session=True,
-            cwd="/",
+            cwd=cwd,
             env={**os.environ, **(environment or {})},
         )
 
