@@ -86,6 +86,7 @@ class PostgresServer:
         self.log = self.folder / "log"
         self.port = free_port()
         self.password = secrets.token_hex(8)
+        self.environment: dict[str, str] = {}
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -113,7 +114,8 @@ class PostgresServer:
         if is_new:
             self._initdb()
         options = [word for name, value in self._all_settings().items() for word in ("-c", f"{name}={value}")]
-        self._child = spawn([*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options], self.log)
+        command = [*unprivileged(), str(self.bin / "postgres"), "-D", str(self.data), *options]
+        self._child = spawn(command, self.log, self.environment)
         eventually(self._accepts, 60, what=f"PostgreSQL accepts connections ({self.log})")
         if is_new:
             self._make_reader()

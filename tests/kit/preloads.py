@@ -15,6 +15,14 @@ def preloading(name: str, folder: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library)}
 
 
+def full_disk(folder: Path) -> tuple[dict[str, str], Path]:
+    """Return the environment of a PostgreSQL whose disk is full while a file exists, and that file."""
+    mark = folder / "full"
+    environment = preloading("full_disk", folder)
+    (folder / "full_disk.so").chmod(0o755)
+    return {**environment, "FULL_DISK_FILE": str(mark)}, mark
+
+
 def slow_disk(folder: Path, *, by_ms: int) -> dict[str, str]:
     """Return the environment of a child whose disk takes that much longer for each write."""
     return {**preloading("slow_disk", folder), "SLOW_DISK_MS": str(by_ms)}

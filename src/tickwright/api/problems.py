@@ -8,6 +8,7 @@ import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
+from tickwright.store.pool import NO_ROOM
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -68,7 +69,7 @@ _NO_ANSWER_TO_A_CHANGE = Unavailable(
     f"the database does not answer, and may have done this before it fell silent: {LOOK_OR_SEND_AGAIN}",
 )
 _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = (
-    ((asyncpg.DiskFullError,), Unavailable("disk_full", "the database has no room left; reads still work")),
+    ((asyncpg.DiskFullError,), Unavailable("disk_full", NO_ROOM)),
     (
         (asyncpg.QueryCanceledError, TookTooLong),
         Unavailable(

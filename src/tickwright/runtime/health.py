@@ -1,9 +1,9 @@
 """``/healthz``, ``/readyz`` and ``/metrics`` of every role, on a listener of their own.
 
 ``/healthz`` says that the process answers, and nothing else. ``/readyz`` is honest: the database
-answered within a second *and* the loop of every service came round within its bound. It lists each
-service, so that an operator sees which one does not; none of them can work without the database, so
-none is ready while that is away. Nothing here takes input.
+answered within a second, has room on its disk, *and* the loop of every service came round within its
+bound. It lists each service, so that an operator sees which one does not; none of them can work
+without the database, so none is ready while that does not answer. Nothing here takes input.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.runtime.listener import Listener, bind
 from tickwright.runtime.supervisor import ServiceState
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "health.sql")
@@ -138,10 +138,11 @@ class HealthServer:
     async def _readyz(self) -> tuple[int, bytes]:
         database = await self._database()
         states = [state for state in self._states() if state.name != self.name]
-        ready = database and all(state.ready for state in states)
+        has_room = not DiskFull.is_recent()
+        ready = database and has_room and all(state.ready for state in states)
         body = {
             "status": "ready" if ready else "not_ready",
-            "database": "ok" if database else "no answer within a second",
+            "database": NO_ROOM if not has_room else "ok" if database else "no answer within a second",
             "services": [
                 {
                     "name": state.name,

@@ -1,5 +1,6 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -7,6 +8,7 @@ import asyncpg
 import structlog
 
 from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import bounded, left_s
 from tickwright.store.dsn import server_urls, shown_url
 
@@ -26,6 +28,11 @@ SETTINGS = {
 CONNECT_TIMEOUT_S = 10
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
+FULL_S = 10.0
+NO_ROOM = (
+    "the database has no room left on its disk (53100): free some, or enlarge it; what was acknowledged is there, "
+    "reads work, and everything goes on by itself"
+)
 _log = structlog.get_logger("tickwright.store")
 AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a statement raises when the database or the way to it is lost. Work with a loop of its own tries again.
@@ -70,25 +77,44 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
         raise Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {error}") from error
 
 
+class DiskFull:
+    """When the database said last that it has no room, to whatever statement of this process."""
+
+    seen_s = float("-inf")
+
+    @classmethod
+    def is_recent(cls) -> bool:
+        """Whether it said so within the last ten seconds."""
+        return monotonic() - cls.seen_s < FULL_S
+
+
+async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
+    try:
+        return await bounded(call, *args, **more)
+    except asyncpg.DiskFullError:
+        DiskFull.seen_s = monotonic()
+        raise
+
+
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
     """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
 
     __slots__ = ()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
-        return await bounded(super().execute, *args, timeout=timeout)
+        return await _ask(super().execute, *args, timeout=timeout)
 
     async def executemany(self, *args: Any, timeout: float | None = None) -> Any:
-        return await bounded(super().executemany, *args, timeout=timeout)
+        return await _ask(super().executemany, *args, timeout=timeout)
 
     async def fetch(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await bounded(super().fetch, *args, timeout=timeout, **more)
+        return await _ask(super().fetch, *args, timeout=timeout, **more)
 
     async def fetchrow(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await bounded(super().fetchrow, *args, timeout=timeout, **more)
+        return await _ask(super().fetchrow, *args, timeout=timeout, **more)
 
     async def fetchval(self, *args: Any, timeout: float | None = None, **more: Any) -> Any:
-        return await bounded(super().fetchval, *args, timeout=timeout, **more)
+        return await _ask(super().fetchval, *args, timeout=timeout, **more)
 
 
 class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
