@@ -44,7 +44,7 @@ _PROMISED_TO_PARTNERS = "UPDATE tickwright.partners SET promised_since = now() -
 _COUNTED = """
 SELECT (SELECT sum(polls) FROM tickwright.account_freshness) AS counted,
        (SELECT count(*) FROM tickwright.poll_wheels w
-         CROSS JOIN LATERAL generate_series($1 + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
+         CROSS JOIN LATERAL generate_series($1::timestamptz + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
           JOIN tickwright.trackers t
             ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS stood
 """
