@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -44,7 +44,8 @@ _PROMISED_TO_PARTNERS = "UPDATE tickwright.partners SET promised_since = now() -
 _COUNTED = """
 SELECT (SELECT sum(polls) FROM tickwright.account_freshness) AS counted,
        (SELECT count(*) FROM tickwright.poll_wheels w
-         CROSS JOIN LATERAL generate_series($1::timestamptz + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
+         CROSS JOIN LATERAL generate_series(
+           $1::timestamptz + interval '1 minute', w.judged_until, '1 minute') AS turn (at)
           JOIN tickwright.trackers t
             ON t.place / 60 = w.first_slot_id + date_part('epoch', turn.at)::bigint / 60 % w.interval_minutes) AS stood
 """
@@ -86,7 +87,7 @@ async def world(url: str) -> AsyncIterator[BatchWorld]:
 
 
 @pytest.fixture
-def restarting(mortal_postgres: PostgresServer, url: str) -> Iterator["Restarting"]:
+def restarting(mortal_postgres: PostgresServer, url: str) -> "Restarting":
     """Restart the server under whoever writes into a table."""
     return Restarting(mortal_postgres, url)
 
