@@ -5,12 +5,22 @@ the audit trail, in its own transaction; news are no operator's action and leave
 """
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from tickwright.capabilities.polling import trackers_store as store
 from tickwright.capabilities.polling.accounts import Accounts
-from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, check_news, is_terminal, judge, message_of
+from tickwright.capabilities.polling.events import (
+    REMEMBERED,
+    News,
+    Verdict,
+    check_news,
+    counted_at,
+    is_terminal,
+    judge,
+    message_of,
+)
 from tickwright.capabilities.polling.explain import explain
 from tickwright.capabilities.polling.explain_kafka import look_up
 from tickwright.capabilities.polling.heat import slice_heat
@@ -156,6 +166,8 @@ class PollingService:
     async def take_news(self, tracker_id: int, news: News) -> EventOutcome:
         """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
 
+        :mod:`tickwright.capabilities.polling.events` has the rules; a terminal status counts whatever its instant.
+
         The message to the topic of poll events is written in the same transaction, so news are told once or never.
 
         Raises:
@@ -170,7 +182,8 @@ class PollingService:
             verdict = judge(tracker, news, seen=seen)
             if verdict != Verdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
-            return await self._apply(connection, tracker, news, waiting=waiting)
+            counted = replace(news, at=counted_at(tracker, news))
+            return await self._apply(connection, tracker, counted, waiting=waiting)
 
     async def _apply(
         self, connection: Connection, tracker: Mapping[str, Any], news: News, *, waiting: bool
