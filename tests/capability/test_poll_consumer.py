@@ -312,10 +312,8 @@ async def test_a_terminal_answer_wins_over_a_later_scan_and_the_last_of_one_inst
         trackers = await seed(side.pool, 2, terminal_statuses=["delivered"], due="now() + interval '2 seconds'")
         await side.pool.execute("UPDATE tickwright.trackers SET status = 'depot', status_at = $1", known)
         await eventually_async(lambda: all_done(side.pool, trackers))
-        rows = await side.pool.fetch(
-            "SELECT status, status_at, ended_at IS NOT NULL AS ended FROM tickwright.trackers ORDER BY id"
-        )
-        assert [tuple(row) for row in rows] == [("delivered", known, True), ("customs", known, False)]
+        rows = await side.pool.fetch("SELECT status, status_at, ended_by FROM tickwright.trackers ORDER BY id")
+        assert [tuple(row) for row in rows] == [("delivered", known, "terminal"), ("customs", known, None)]
         assert [event["event"] for event in await events(side.pool)] == ["ended", "status"]
 
 

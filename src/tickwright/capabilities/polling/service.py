@@ -150,7 +150,7 @@ class PollingService:
             before, waiting = await self._locked(connection, tracker_id)
             if before["ended_at"] is not None:
                 return EndedTracker(tracker_id, "already_ended", before["ended_at"])
-            ended_at = await store.end(connection, tracker_id, waiting=waiting)
+            ended_at = await store.end(connection, tracker_id, "request", waiting=waiting)
             if ended_at is None:
                 raise _not_found(tracker_id)
             await write_audit(
@@ -194,7 +194,7 @@ class PollingService:
             connection, tracker_id, news.status, news.at, minutes, waiting=waiting
         )
         if ended:
-            await store.end(connection, tracker_id, waiting=waiting)
+            await store.end(connection, tracker_id, "terminal", waiting=waiting)
             until = None
         message = message_of(tracker, news, ended=ended)
         await put_message(connection, self._events_to, message, key=str(tracker_id))

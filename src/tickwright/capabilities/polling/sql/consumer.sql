@@ -92,6 +92,7 @@ WITH turn AS MATERIALIZED (
                     WHERE (e ->> 'at')::timestamptz <= statement_timestamp()
                     ORDER BY at DESC, e ->> 'text' DESC LIMIT 10) AS last) END,
          ended_at = CASE WHEN n.terminal THEN clock_timestamp() END,
+         ended_by = CASE WHEN n.terminal THEN 'terminal' END,
          place = CASE WHEN n.terminal THEN NULL ELSE k.place END
     FROM news n WHERE k.id = n.id
   RETURNING k.id, k.status, k.status_at, k.ended_at
