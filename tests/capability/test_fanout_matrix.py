@@ -38,9 +38,19 @@ async def matrix(api: RunningApi, query: str = "") -> Any:
     return {one["name"]: one for one in answer.json["modules"]}
 
 
+async def test_no_window_from_before_the_module_is_missed(api: RunningApi) -> None:
+    """A window that began before the installation knew of its module is idle, unless something came for it."""
+    now = await window_now(api)
+    await api.pool.execute("UPDATE tickwright.modules SET created_at = $1", now - 2 * QUARTER)
+    await api.pool.execute(WINDOW, "LOCATIONS", now - 5 * QUARTER, 0, 1, 0, 0)
+    windows = (await matrix(api, "?hours=2"))["LOCATIONS"]["windows"]
+    assert [one["state"] for one in windows][:7] == ["open", "missed", "missed", "idle", "idle", "missed", "idle"]
+
+
 async def test_each_window_says_what_became_of_it(api: RunningApi) -> None:
     """Open, done, partly, missed, against the entities that are polled now; idle where nobody was to be polled."""
     now = await window_now(api)
+    await api.pool.execute("UPDATE tickwright.modules SET created_at = created_at - interval '1 day'")
     for back, counts in {1: (2, 0, 0, 0), 2: (1, 4, 0, 1), 3: (0, 3, 0, 2), 4: (5, 0, 1, 0)}.items():
         await api.pool.execute(WINDOW, "LOCATIONS", now - back * QUARTER, *counts)
     await api.pool.execute(WINDOW, "CDRS", now - 2 * QUARTER, 0, 0, 1, 0)

@@ -76,8 +76,21 @@ async def test_a_killed_worker_is_no_longer_counted(database_url: str, tmp_path:
             process.process.wait()
 
 
+async def test_newer_warnings_hide_no_critical_alert(database_url: str) -> None:
+    """Of the alerts that fire five are shown: the most severe first, of these the newest."""
+    async with running_api(database_url) as api:
+        await api.pool.execute(
+            """INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
+               SELECT 'r', n::text, CASE WHEN n IN (1, 2) THEN 'critical' WHEN n < 6 THEN 'warning' ELSE 'info' END,
+                      'n' || n, 'firing'
+                 FROM generate_series(1, 20) AS n ORDER BY n"""
+        )
+        found = (await api.viewer.get("/v1/overview")).json
+        assert [one["summary"] for one in found["alerts"]["newest"]] == ["n2", "n1", "n5", "n4", "n3"]
+
+
 async def test_everything_beside_jobs_is_read_too(database_url: str) -> None:
-    """Alerts by severity and the newest, leases that are overdue, the outbox by destination, dead letters."""
+    """Alerts by severity, the most severe first, leases that are overdue, the outbox by destination, dead letters."""
     async with running_api(database_url) as api:
         await api.pool.execute(
             """INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
@@ -101,7 +114,7 @@ async def test_everything_beside_jobs_is_read_too(database_url: str) -> None:
         found = (await api.viewer.get("/v1/overview")).json
         alerts = found["alerts"]
         assert (alerts["critical"], alerts["warning"], alerts["info"]) == (1, 1, 0)
-        assert [one["summary"] for one in alerts["newest"]] == ["it smokes", "it burns"]
+        assert [one["summary"] for one in alerts["newest"]] == ["it burns", "it smokes"]
         assert found["leases"] == {"held": 1, "free": 1, "overdue": ["upkeep"]}
         outbox = found["outbox"]
         assert (outbox["waiting"], outbox["destinations"], outbox["failing"]) == (3, 2, 1)

@@ -284,6 +284,39 @@ async def test_news_from_the_future_are_told_and_make_no_later_ones_stale(databa
         assert tuple(row) == ("moving", True)
 
 
+async def test_an_answer_from_a_clock_that_runs_ahead_hides_no_later_news(database_url: str) -> None:
+    """Also when it runs ahead by a minute only: the status counts from its receipt."""
+
+    async def ask(_poll: Poll) -> Answer:
+        ahead = datetime.now(UTC) + timedelta(minutes=1)
+        return Answer("moving", at=ahead, events=(ScanEvent(ahead, "soon"),))
+
+    async with running_consumer(database_url, functions={"acme": ask}) as side:
+        trackers = await seed(side.pool, 1)
+        await eventually_async(lambda: all_done(side.pool, trackers))
+        row = await side.pool.fetchrow("SELECT status, status_at <= clock_timestamp() AS past FROM tickwright.trackers")
+        assert tuple(row) == ("moving", True)
+        assert [event["events"] for event in await events(side.pool)] == [[]]
+
+
+async def test_a_terminal_answer_wins_over_a_later_scan_and_the_last_of_one_instant_counts(database_url: str) -> None:
+    """An older terminal status ends its tracker; another status of the same instant is news."""
+    known = NOW - timedelta(hours=1)
+
+    async def ask(poll: Poll) -> Answer:
+        if poll.tracker_id == 1:
+            return Answer("delivered", at=known - timedelta(hours=1))
+        return Answer("customs", at=known)
+
+    async with running_consumer(database_url, functions={"acme": ask}) as side:
+        trackers = await seed(side.pool, 2, terminal_statuses=["delivered"], due="now() + interval '2 seconds'")
+        await side.pool.execute("UPDATE tickwright.trackers SET status = 'depot', status_at = $1", known)
+        await eventually_async(lambda: all_done(side.pool, trackers))
+        rows = await side.pool.fetch("SELECT status, status_at, ended_by FROM tickwright.trackers ORDER BY id")
+        assert [tuple(row) for row in rows] == [("delivered", known, "terminal"), ("customs", known, None)]
+        assert [event["event"] for event in await events(side.pool)] == ["ended", "status"]
+
+
 async def test_an_event_from_the_future_hides_no_news_beside_it(database_url: str) -> None:
     """The newest event that is not ahead counts; the other is told when its time has come."""
     scanned = NOW - timedelta(minutes=1)

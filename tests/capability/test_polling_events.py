@@ -66,7 +66,7 @@ async def test_news_are_written_told_and_postpone_the_next_poll(api: RunningApi,
 
 
 async def test_stale_and_duplicate_news_change_nothing(api: RunningApi, ground: Ground) -> None:
-    """Not newer than the status is stale; the same id or the same news is a duplicate; neither is told or postpones."""
+    """Older than the status is stale; the same id or the same news is a duplicate; neither is told or postpones."""
     tracker = await ground.place(await ground.wheel(2))
     await tell(api, tracker, "InTransit", AT, "e1")
     row = await ground.row(tracker)
@@ -74,7 +74,6 @@ async def test_stale_and_duplicate_news_change_nothing(api: RunningApi, ground: 
         ("Created", EARLIER, None, "stale"),
         ("Created", EARLIER, "e0", "stale"),
         ("Created", EARLIER, "e0", "duplicate"),
-        ("Created", AT, None, "stale"),
         ("InTransit", AT, None, "duplicate"),
         ("Customs", LATER, "e1", "duplicate"),
     ]:
@@ -83,6 +82,55 @@ async def test_stale_and_duplicate_news_change_nothing(api: RunningApi, ground: 
     assert await ground.row(tracker) == row
     assert len(await ground.events()) == 1
     assert (await tell(api, tracker, "Customs", LATER, "e2"))["outcome"] == "applied"
+
+
+async def test_of_two_statuses_of_one_instant_the_last_to_arrive_counts(api: RunningApi, ground: Ground) -> None:
+    """A courier that tells the day or the minute only is believed in the order in which it tells."""
+    tracker = await ground.place(await ground.wheel(2))
+    for n, status in enumerate(["InTransit", "Customs", "Released"]):
+        assert (await tell(api, tracker, status, AT, f"e{n}"))["outcome"] == "applied"
+    assert (await tell(api, tracker, "InTransit", AT, "e0"))["outcome"] == "duplicate"
+    assert (await tell(api, tracker, "Released", AT))["outcome"] == "duplicate"
+    assert (await ground.row(tracker))["status"] == "Released"
+    assert len(await ground.events()) == 3
+
+
+async def test_a_clock_that_runs_ahead_hides_no_later_news(api: RunningApi, ground: Ground) -> None:
+    """An instant ahead of the database's clock counts as that of the receipt; the same status again is a duplicate."""
+    tracker = await ground.place(await ground.wheel(2))
+    now: datetime = await api.pool.fetchval("SELECT clock_timestamp()")
+    ahead = (now + timedelta(minutes=4)).isoformat()
+    assert (await tell(api, tracker, "Ahead", ahead))["outcome"] == "applied"
+    row = await ground.row(tracker)
+    assert now <= row["status_at"] <= await api.pool.fetchval("SELECT clock_timestamp()")
+    assert (await tell(api, tracker, "Ahead", ahead))["outcome"] == "duplicate"
+    later = (row["status_at"] + timedelta(microseconds=1)).isoformat()
+    assert (await tell(api, tracker, "Later", later))["outcome"] == "applied"
+    assert (await ground.row(tracker))["status"] == "Later"
+
+
+async def test_a_terminal_status_wins_over_a_later_scan(api: RunningApi, ground: Ground) -> None:
+    """It ends the tracker, placed or waiting, and is the status from then on; ``status_at`` does not go back."""
+    placed = await ground.place(await ground.wheel(2))
+    body = {"account_id": "acme", "partner": "dhl", "external_id": "W1"}
+    waiting = (await api.operator.post("/v1/trackers", body)).json["tracker"]["id"]
+    for tracker in (placed, waiting):
+        await tell(api, tracker, "Depot", LATER)
+        said = await tell(api, tracker, "Delivered", AT)
+        assert (said["outcome"], said["ended"], said["status_at"]) == ("applied", True, LATER)
+        shown = (await api.viewer.get(f"/v1/trackers/{tracker}")).json
+        assert (shown["state"], shown["status"], shown["status_at"]) == ("ended", "Delivered", LATER)
+        assert (await tell(api, tracker, "Returned", "2026-01-01T12:00:00Z"))["outcome"] == "ended"
+        told = json.loads((await ground.events())[-1]["payload"])
+        assert (told["event"], told["status"], told["at"]) == ("ended", "Delivered", LATER)
+
+
+async def test_a_status_that_is_terminal_now_ends_a_tracker_that_has_it(api: RunningApi, ground: Ground) -> None:
+    """What the partner's settings name later ends with the next news of that status."""
+    tracker = await ground.place(await ground.wheel(2))
+    await tell(api, tracker, "Returned", AT)
+    await api.pool.execute("""UPDATE tickwright.partners SET settings = '{"terminal_statuses": ["Returned"]}'""")
+    assert (await tell(api, tracker, "Returned", AT))["ended"] is True
 
 
 async def test_of_two_at_once_the_later_one_wins(api: RunningApi, ground: Ground) -> None:
@@ -182,7 +230,7 @@ async def test_the_registrar_takes_news_along(database_url: str) -> None:
 async def test_bad_news_are_refused_by_their_code(
     api: RunningApi, ground: Ground, body: Any, status: int, code: str
 ) -> None:
-    """News from the future would make all others stale; every other mistake has its own code too."""
+    """Whoever sends news from far in the future hears it; every other mistake has its own code too."""
     tracker = await ground.place(await ground.wheel(2))
     (await api.operator.post(f"/v1/trackers/{tracker}/events", body)).says(status, code)
     assert await ground.events() == []

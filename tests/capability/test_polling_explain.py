@@ -7,6 +7,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
+from tickwright.capabilities.polling.wheels_store import SQL
 from tickwright.domain.instants import instant_text
 
 
@@ -168,16 +169,24 @@ async def test_what_holds_it_up_is_said(api: RunningApi, ground: Ground, placed:
 
 
 async def test_why_it_ended_is_said(api: RunningApi, ground: Ground) -> None:
-    """A terminal status, its age, or somebody."""
+    """A terminal status, its age, or somebody: what did it then, whatever the settings are afterwards."""
     slot = await ground.wheel(2)
-    one, two, three = [await ground.place(slot, n, external=f"E{n}") for n in range(3)]
+    one, two, three, four = [await ground.place(slot, n, external=f"E{n}") for n in range(4)]
     await api.operator.post(f"/v1/trackers/{one}/events", {"status": "Delivered", "at": "2026-01-01T00:00:00Z"})
     await api.pool.execute("UPDATE tickwright.trackers SET tracking_until = now() WHERE id = $1", two)
-    for tracker in (two, three):
-        await api.operator.post(f"/v1/trackers/{tracker}/end")
-    assert list(await why(api, one)) == ["ended_terminal", "status_known"]
-    assert list(await why(api, two)) == ["ended_aged"]
-    assert list(await why(api, three)) == ["ended_by_request"]
+    async with api.pool.acquire() as connection:
+        await connection.execute(SQL["end_aged"], slot, 10, "pg:news")
+    await api.operator.post(f"/v1/trackers/{three}/end")
+    await api.pool.execute("UPDATE tickwright.trackers SET ended_at = now(), place = NULL WHERE id = $1", four)
+    settings = '{"terminal_statuses": ["Returned", "registered"]}'
+    for changed in (None, settings):
+        if changed is not None:
+            await api.pool.execute("UPDATE tickwright.partners SET settings = $1::jsonb", changed)
+        assert list(await why(api, one)) == ["ended_terminal", "status_known"]
+        assert list(await why(api, two)) == ["ended_aged"]
+        assert list(await why(api, three)) == ["ended_by_request"]
+        assert list(await why(api, four)) == ["ended_unknown" if changed is None else "ended_terminal"]
+    assert "was terminal when it came" in (await why(api, one))["ended_terminal"]
 
 
 async def test_a_poll_that_was_skipped_is_not_called_published(

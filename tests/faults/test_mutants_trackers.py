@@ -1,8 +1,8 @@
 """Mutants of what users do with trackers: with a guard taken out, the check of its promise has to fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 from kit.api import ADMIN
 from kit.polling import Ground
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling import slices, trackers_store
-from tickwright.capabilities.polling.events import News
+from tickwright.capabilities.polling import events, service, slices, trackers_store
+from tickwright.capabilities.polling.events import News, Verdict
 from tickwright.capabilities.polling.requests import NewTracker
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.domain.errors import Unavailable
@@ -78,6 +78,33 @@ async def check_the_same_news_once(ground: Ground) -> None:
     assert len(await ground.events()) == 1, "T4 broken"
 
 
+async def check_news_from_ahead_hide_nothing(ground: Ground) -> None:
+    """T3: what comes after news of a clock that runs ahead counts."""
+    service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
+    now: datetime = await ground.pool.fetchval("SELECT clock_timestamp()")
+    await service.take_news(tracker, News("Ahead", now + timedelta(minutes=4)))
+    known = (await service.get(tracker)).status_at
+    assert known is not None
+    later = await ground.pool.fetchval("SELECT clock_timestamp()")
+    assert (await service.take_news(tracker, News("Later", later))).outcome == "applied", "T3 broken"
+
+
+async def check_a_terminal_status_wins(ground: Ground) -> None:
+    """T7: it ends its tracker, however old it is."""
+    service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
+    await service.take_news(tracker, News("Depot", datetime(2026, 1, 1, 11, tzinfo=UTC)))
+    said = await service.take_news(tracker, News("Delivered", datetime(2026, 1, 1, 10, tzinfo=UTC)))
+    assert (said.ended, (await service.get(tracker)).state) == (True, "ended"), "T7 broken"
+
+
+async def check_the_last_of_one_instant_counts(ground: Ground) -> None:
+    """T3: two statuses of one instant."""
+    service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
+    for status in ("Depot", "Customs"):
+        await service.take_news(tracker, News(status, datetime(2026, 1, 1, 10, tzinfo=UTC)))
+    assert (await service.get(tracker)).status == "Customs", "T3 broken"
+
+
 async def check_uploads_never_wait_in_a_circle(ground: Ground) -> None:
     """Two uploads of one file, in opposite orders, each with half of what the other needs."""
     service = PollingService(ground.pool)
@@ -122,7 +149,8 @@ def without_sql(module: ModuleType, query: str, guard: str, instead: str) -> dic
 
 CHECKS: list[Check] = [
     check_registered_once, check_news_in_order, check_the_same_news_once, check_uploads_never_wait_in_a_circle,
-    check_replay_of_the_difference,
+    check_replay_of_the_difference, check_news_from_ahead_hide_nothing, check_a_terminal_status_wins,
+    check_the_last_of_one_instant_counts,
 ]  # fmt: skip
 MUTANTS: list[tuple[str, str, str, str, Check]] = [
     ("placed ones are not looked at", "find", "SELECT 1 AS place", "SELECT 3 AS place", check_registered_once),
@@ -158,6 +186,41 @@ async def test_a_missing_guard_is_found(
     """The same check fails without its guard."""
     _, query, guard, instead, check = mutant
     monkeypatch.setattr(trackers_store, "_SQL", without_sql(trackers_store, query, guard, instead))
+    with pytest.raises(AssertionError, match="broken"):
+        await check(ground)
+
+
+def as_sent(_tracker: Mapping[str, Any], news: News) -> datetime:
+    """Believe every clock."""
+    return news.at
+
+
+def never(_status: str, _terminal: str | None) -> bool:
+    """Know of no terminal status where news are judged."""
+    return False
+
+
+def newer_only(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
+    """Take news that are newer than what is known, and no others."""
+    at = tracker["status_at"]
+    return Verdict.STALE if seen or (at is not None and news.at <= at) else Verdict.APPLIED
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        (service, "counted_at", as_sent, check_news_from_ahead_hide_nothing),
+        (events, "is_terminal", never, check_a_terminal_status_wins),
+        (service, "judge", newer_only, check_the_last_of_one_instant_counts),
+    ],
+    ids=["every clock is believed", "a terminal status has its turn", "of one instant the first counts"],
+)
+async def test_a_rule_of_news_that_is_missing_is_found(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, mutant: tuple[ModuleType, str, Any, Check]
+) -> None:
+    """The same check fails where news are judged without its rule."""
+    module, name, instead, check = mutant
+    monkeypatch.setattr(module, name, instead)
     with pytest.raises(AssertionError, match="broken"):
         await check(ground)
 

@@ -80,7 +80,7 @@ async def test_questions_about_trackers_read_a_few_pages(connection: asyncpg.Con
             queries["page_by_external"], "X3", None, None, None, None, 51, 100, -1, "X3\U0010ffff"
         ),
         "page_of_few": await ask(queries["page_of_few"], NEWEST, 11, None, None, None, 51, 100),
-        "end": await ask(queries["end_placed"], middle),
+        "end": await ask(queries["end_placed"], middle, "request"),
         "is_few": await ask(queries["is_few"], 3, 500),
         "slices": await ask(slices._SQL["before"], await connection.fetchval("SELECT now()"), None),
     }

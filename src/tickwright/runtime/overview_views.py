@@ -194,7 +194,7 @@ class FiringAlert(msgspec.Struct, frozen=True):
 
 
 class AlertsNow(msgspec.Struct, frozen=True):
-    """Alerts that fire now, by severity, and the newest five."""
+    """Alerts that fire now, by severity, and five of them: the most severe first, of these the newest."""
 
     critical: int
     warning: int

@@ -116,12 +116,13 @@ def _starts(row: Any, now: datetime, since: datetime) -> Sequence[datetime]:
 
 def _window(row: Any, now: datetime, at: datetime, counts: Any) -> MatrixWindow:
     ends_at = at + timedelta(seconds=row["interval_seconds"])
+    expected = row["entities"] if at >= row["created_at"] else 0
     succeeded, *rest = (0 if counts is None else counts[name] for name in _COUNTS)
     return MatrixWindow(
         **dict(zip(_COUNTS, [succeeded, *rest], strict=True)),
         window_at=at,
         ends_at=ends_at,
-        state="open" if ends_at > now else _state(row["entities"], succeeded, came=any(rest)),
+        state="open" if ends_at > now else _state(expected, succeeded, came=any(rest)),
         published=None,
     )
 

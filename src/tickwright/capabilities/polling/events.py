@@ -1,7 +1,12 @@
 """News that somebody else brings of a tracker: a courier's webhook outranks polling.
 
-Pure: the service loads the tracker under a lock, this module decides, the service writes. News are applied in the order
-of their own instants, not of their arrival: what is not newer than the tracker's status changes nothing.
+Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which hold for the
+answers of polls, too (``write_effects`` in ``sql/consumer.sql``):
+
+- News are applied in the order of their own instants, not of their arrival: what is older than the status is stale.
+- An instant ahead of the database's clock counts as the instant of receipt, so that it hides nothing that comes later.
+- Of two different statuses of one instant the one that arrives last counts. The same one is a duplicate.
+- A terminal status ends the tracker whatever its instant, and is the status from then on. After it nothing counts.
 """
 
 from collections.abc import Mapping
@@ -48,21 +53,32 @@ def judge(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
     """Return what becomes of ``news``.
 
     Args:
-        tracker: ``status status_at ended_at`` as they are, under a lock.
-        news: Not ahead of the database's clock, see :func:`check_news`.
+        tracker: ``status status_at ended_at terminal`` as they are, under a lock, and ``now``, the database's clock.
+        news: As they came.
         seen: Whether the sender's id came before.
     """
-    if seen or (tracker["status_at"] == news.at and tracker["status"] == news.status):
+    at, same = tracker["status_at"], tracker["status"] == news.status
+    if seen:
         return Verdict.DUPLICATE
     if tracker["ended_at"] is not None:
-        return Verdict.ENDED
-    if tracker["status_at"] is not None and news.at <= tracker["status_at"]:
+        return Verdict.DUPLICATE if same and at == news.at else Verdict.ENDED
+    if is_terminal(news.status, tracker["terminal"]):
+        return Verdict.APPLIED
+    if same and (at == news.at or news.at > tracker["now"]):
+        return Verdict.DUPLICATE
+    if at is not None and min(news.at, tracker["now"]) < at:
         return Verdict.STALE
     return Verdict.APPLIED
 
 
+def counted_at(tracker: Mapping[str, Any], news: News) -> datetime:
+    """Return the instant that applied news count for: not ahead of the clock, and not before what is known."""
+    at: datetime = min(news.at, tracker["now"])
+    return at if tracker["status_at"] is None else max(at, tracker["status_at"])
+
+
 def check_news(news: News, now: datetime) -> None:
-    """Refuse news from the future: they would make all others stale.
+    """Refuse news from far in the future: whoever sends them is to hear that a clock is wrong.
 
     Raises:
         Rejected: ``time_in_future``. Permanent; a clock of the sender is wrong.

@@ -51,14 +51,19 @@ def explain(facts: Facts, stands: Stands | None = None) -> Explanation:
 
 
 def _ended(facts: Facts) -> Reason:
-    at = instant_text(facts["ended_at"])
-    if is_terminal(facts["status"], facts["terminal"]):
-        return Reason(
-            "ended_terminal", f"it ended at {at}: {facts['status']} is a terminal status of {facts['partner']}"
-        )
-    if facts["ended_at"] >= facts["tracking_until"]:
+    at, status, partner = instant_text(facts["ended_at"]), facts["status"], facts["partner"]
+    terminal_now, by = is_terminal(status, facts["terminal"]), facts["ended_by"]
+    if by == "request":
+        return Reason("ended_by_request", f"it ended at {at}, because somebody ended it")
+    if by == "terminal" and not terminal_now:
+        text = f"{status} was terminal when it came; {partner}'s settings do not list it now"
+        return Reason("ended_terminal", f"it ended at {at}: {text}")
+    if by == "terminal" or (by is None and terminal_now):
+        return Reason("ended_terminal", f"it ended at {at}: {status} is a terminal status of {partner}")
+    if by == "aged" or facts["ended_at"] >= facts["tracking_until"]:
         return Reason("ended_aged", f"it ended at {at}: it was tracked until {instant_text(facts['tracking_until'])}")
-    return Reason("ended_by_request", f"it ended at {at}, because somebody ended it")
+    text = f"somebody ended it, or {status} was a terminal status of {partner} then; which of the two was not kept"
+    return Reason("ended_unknown", f"it ended at {at}: {text}")
 
 
 def _waiting(facts: Facts) -> Reason:

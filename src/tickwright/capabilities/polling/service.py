@@ -5,12 +5,22 @@ the audit trail, in its own transaction; news are no operator's action and leave
 """
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from tickwright.capabilities.polling import trackers_store as store
 from tickwright.capabilities.polling.accounts import Accounts
-from tickwright.capabilities.polling.events import REMEMBERED, News, Verdict, check_news, is_terminal, judge, message_of
+from tickwright.capabilities.polling.events import (
+    REMEMBERED,
+    News,
+    Verdict,
+    check_news,
+    counted_at,
+    is_terminal,
+    judge,
+    message_of,
+)
 from tickwright.capabilities.polling.explain import explain
 from tickwright.capabilities.polling.explain_kafka import look_up
 from tickwright.capabilities.polling.heat import slice_heat
@@ -140,7 +150,7 @@ class PollingService:
             before, waiting = await self._locked(connection, tracker_id)
             if before["ended_at"] is not None:
                 return EndedTracker(tracker_id, "already_ended", before["ended_at"])
-            ended_at = await store.end(connection, tracker_id, waiting=waiting)
+            ended_at = await store.end(connection, tracker_id, "request", waiting=waiting)
             if ended_at is None:
                 raise _not_found(tracker_id)
             await write_audit(
@@ -156,6 +166,8 @@ class PollingService:
     async def take_news(self, tracker_id: int, news: News) -> EventOutcome:
         """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
 
+        :mod:`tickwright.capabilities.polling.events` has the rules; a terminal status counts whatever its instant.
+
         The message to the topic of poll events is written in the same transaction, so news are told once or never.
 
         Raises:
@@ -170,7 +182,8 @@ class PollingService:
             verdict = judge(tracker, news, seen=seen)
             if verdict != Verdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
-            return await self._apply(connection, tracker, news, waiting=waiting)
+            counted = replace(news, at=counted_at(tracker, news))
+            return await self._apply(connection, tracker, counted, waiting=waiting)
 
     async def _apply(
         self, connection: Connection, tracker: Mapping[str, Any], news: News, *, waiting: bool
@@ -181,7 +194,7 @@ class PollingService:
             connection, tracker_id, news.status, news.at, minutes, waiting=waiting
         )
         if ended:
-            await store.end(connection, tracker_id, waiting=waiting)
+            await store.end(connection, tracker_id, "terminal", waiting=waiting)
             until = None
         message = message_of(tracker, news, ended=ended)
         await put_message(connection, self._events_to, message, key=str(tracker_id))

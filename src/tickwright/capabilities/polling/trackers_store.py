@@ -6,7 +6,7 @@ first: one that is being placed at that moment is met at its place.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tickwright.capabilities.polling.requests import NewTracker
 from tickwright.store.paging import fetch_page
@@ -19,6 +19,7 @@ LOOKED_MAX = 20_000
 FEW_MAX = 20_000
 
 Row = Any
+EndedBy: TypeAlias = Literal["terminal", "request"]
 
 
 async def get_trackers(pool: Pool | Connection, ids: Sequence[int]) -> Sequence[Row]:
@@ -95,9 +96,9 @@ async def lock(connection: Connection, tracker_id: int) -> tuple[Row | None, boo
     return await connection.fetchrow(_SQL["lock_placed"], tracker_id), False
 
 
-async def end(connection: Connection, tracker_id: int, *, waiting: bool) -> datetime | None:
+async def end(connection: Connection, tracker_id: int, by: EndedBy, *, waiting: bool) -> datetime | None:
     """End a locked tracker; return when."""
-    ended: datetime | None = await connection.fetchval(_SQL["end_waiting" if waiting else "end_placed"], tracker_id)
+    ended: datetime | None = await connection.fetchval(_SQL["end_waiting" if waiting else "end_placed"], tracker_id, by)
     return ended
 
 

@@ -114,13 +114,14 @@ SELECT (SELECT (sum(fresh) / nullif(sum(polls), 0))::float8 FROM lag) AS share,
        ARRAY (SELECT interval_minutes FROM lag ORDER BY lag DESC, account_id LIMIT $1) AS intervals;
 
 -- name: alerts
--- Firing alerts counted by rule and severity, the newest five, and how often something changed. Index: alerts_firing, alerts_pkey.
+-- Firing alerts counted by rule and severity, five of them (the most severe first, of these the newest), and how often something changed. Index: alerts_firing, alerts_pkey.
 SELECT (SELECT coalesce(json_agg(one), '[]')
           FROM (SELECT rule, severity, count(*) AS firing FROM tickwright.alerts WHERE state = 'firing' GROUP BY rule, severity) AS one)::text
          AS firing,
        (SELECT coalesce(json_agg(json_build_object('id', a.id, 'rule', a.rule, 'subject', a.subject, 'severity', a.severity,
                                                    'summary', a.summary, 'fired_at', a.fired_at)), '[]')
-          FROM (SELECT * FROM tickwright.alerts WHERE state = 'firing' ORDER BY id DESC LIMIT 5) AS a)::text AS newest,
+          FROM (SELECT * FROM tickwright.alerts WHERE state = 'firing'
+                 ORDER BY array_position(ARRAY['critical', 'warning', 'info'], severity::text), id DESC LIMIT 5) AS a)::text AS newest,
        (SELECT max(id) FROM tickwright.alerts) AS last_id;
 
 -- name: poll_lags

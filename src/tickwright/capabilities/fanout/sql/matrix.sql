@@ -8,7 +8,7 @@ SELECT clock_timestamp();
 WITH listed AS MATERIALIZED (
   SELECT name, sum(entities)::bigint AS entities FROM tickwright.listed_modules GROUP BY name
 )
-SELECT m.name, m.interval_seconds, m.paused_at, coalesce(l.entities, 0) AS entities,
+SELECT m.name, m.interval_seconds, m.paused_at, m.created_at, coalesce(l.entities, 0) AS entities,
        (SELECT w.window_at FROM tickwright.fanout_windows w WHERE w.task_type = m.name AND w.succeeded > 0
          ORDER BY w.window_at DESC LIMIT 1) AS last_success_window_at
   FROM tickwright.modules m LEFT JOIN listed l ON l.name = m.name

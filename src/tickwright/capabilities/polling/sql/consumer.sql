@@ -36,16 +36,18 @@ SELECT pg_advisory_xact_lock(7314, k.key)
 -- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
 -- partner $4[i], interval $5[i], and $6[i] of its polls were dropped. Answer j of turn $7[j] is of tracker $8[j]: status
 -- $9[j] since $10[j], its newest event at $11[j], its events $12[j] as JSON, and whether it ends the tracker, $13[j].
--- An instant that is ahead of the clock is none: it would make all later news stale. News go to the destination $14. In a transaction that holds the turns and has locked them.
+-- A status's instant that is ahead of the clock is none, and an event from there is told when its time has come: neither hides
+-- later news. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
+-- News go to the destination $14. In a transaction that holds the turns and has locked them.
 -- Index: poll_done_due, trackers_pkey, poll_slices_pkey.
 WITH turn AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[], $6::integer[])
     AS t (n, slot_id, due_at, partner_no, interval_minutes, dropped)
 ), answer AS MATERIALIZED (
-  SELECT a.n, a.id, a.status, CASE WHEN a.at <= clock_timestamp() + interval '5 minutes' THEN a.at END AS at,
-         CASE WHEN a.newest_at IS NULL OR a.newest_at <= clock_timestamp() + interval '5 minutes' THEN a.newest_at
+  SELECT a.n, a.id, a.status, CASE WHEN a.at <= statement_timestamp() THEN a.at END AS at,
+         CASE WHEN a.newest_at IS NULL OR a.newest_at <= statement_timestamp() THEN a.newest_at
               ELSE (SELECT max((e ->> 'at')::timestamptz) FROM jsonb_array_elements(a.events::jsonb) AS e
-                     WHERE (e ->> 'at')::timestamptz <= clock_timestamp() + interval '5 minutes') END AS newest_at, a.events, a.terminal
+                     WHERE (e ->> 'at')::timestamptz <= statement_timestamp()) END AS newest_at, a.events, a.terminal
     FROM unnest($7::integer[], $8::bigint[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::boolean[])
     AS a (n, id, status, at, newest_at, events, terminal)
 ), done AS MATERIALIZED (
@@ -74,22 +76,23 @@ WITH turn AS MATERIALIZED (
          f.status, f.at, f.terminal, k.status_at AS old_at
     FROM fresh f JOIN turn t USING (n) JOIN tickwright.trackers k ON k.id = f.id
    WHERE k.ended_at IS NULL
-     AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at > k.status_at))
+     AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at))
           OR f.newest_at > k.status_at OR (f.newest_at IS NOT NULL AND k.status_at IS NULL)
-          OR (f.terminal AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at)))
+          OR f.terminal)
    ORDER BY k.id FOR NO KEY UPDATE OF k
 ), told AS (
   UPDATE tickwright.trackers k
-     SET status = CASE WHEN n.status IS NOT NULL AND (n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
+     SET status = CASE WHEN n.status IS NOT NULL AND (n.terminal OR n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
          status_at = greatest(k.status_at, n.newest_at, coalesce(n.at, CASE WHEN n.newest_at IS NULL THEN clock_timestamp() END)),
          last_polled_at = clock_timestamp(),
          events = CASE WHEN n.events = '[]' THEN k.events ELSE (
            SELECT jsonb_agg(last.e ORDER BY last.at, last.e ->> 'text')
              FROM (SELECT e, (e ->> 'at')::timestamptz AS at
                      FROM (SELECT jsonb_array_elements(k.events) AS e UNION SELECT jsonb_array_elements(n.events::jsonb)) AS either
-                    WHERE (e ->> 'at')::timestamptz <= clock_timestamp() + interval '5 minutes'
+                    WHERE (e ->> 'at')::timestamptz <= statement_timestamp()
                     ORDER BY at DESC, e ->> 'text' DESC LIMIT 10) AS last) END,
          ended_at = CASE WHEN n.terminal THEN clock_timestamp() END,
+         ended_by = CASE WHEN n.terminal THEN 'terminal' END,
          place = CASE WHEN n.terminal THEN NULL ELSE k.place END
     FROM news n WHERE k.id = n.id
   RETURNING k.id, k.status, k.status_at, k.ended_at
@@ -104,7 +107,7 @@ WITH turn AS MATERIALIZED (
            'event_id', 'poll_' || n.id || '_' || date_part('epoch', n.due_at)::bigint,
            'events', (SELECT coalesce(jsonb_agg(e ORDER BY e->>'at'), '[]') FROM jsonb_array_elements(n.events::jsonb) AS e
                        WHERE (n.old_at IS NULL OR (e->>'at')::timestamptz > n.old_at)
-                         AND (e->>'at')::timestamptz <= clock_timestamp() + interval '5 minutes'))
+                         AND (e->>'at')::timestamptz <= statement_timestamp()))
     FROM news n JOIN told k USING (id)
     JOIN tickwright.polling_schedule_config c ON c.account_no = n.account_no
     JOIN tickwright.partners p ON p.partner_no = n.partner_no

@@ -162,18 +162,18 @@ SELECT t.id, t.status, t.status_at, t.external_id, t.ended_at, c.account_id, c.p
  WHERE t.id = $1 FOR UPDATE OF t;
 
 -- name: end_waiting
--- End a tracker before it got its place: it is kept as any other ended one. Index: tracker_intake_pkey.
+-- End a tracker before it got its place, by $2: it is kept as any other ended one. Index: tracker_intake_pkey.
 WITH taken AS (DELETE FROM tickwright.tracker_intake WHERE id = $1 RETURNING *)
 INSERT INTO tickwright.trackers
-       (id, created_at, tracking_until, last_polled_at, status_at, skip_until, ended_at, account_no, partner_no, status, external_id)
-SELECT id, created_at, tracking_until, last_polled_at, status_at, skip_until, clock_timestamp(), account_no, partner_no, status, external_id
+       (id, created_at, tracking_until, last_polled_at, status_at, skip_until, ended_at, ended_by, account_no, partner_no, status, external_id)
+SELECT id, created_at, tracking_until, last_polled_at, status_at, skip_until, clock_timestamp(), $2, account_no, partner_no, status, external_id
   FROM taken
 RETURNING ended_at;
 
 -- name: end_placed
--- Poll a tracker no more; what the ledger knew of its last poll goes into its row. Indexes: trackers_pkey, poll_done_due.
+-- Poll a tracker no more, which $2 ended; what the ledger knew of its last poll goes into its row. Indexes: trackers_pkey, poll_done_due.
 UPDATE tickwright.trackers t
-   SET ended_at = clock_timestamp(), place = NULL,
+   SET ended_at = clock_timestamp(), ended_by = $2, place = NULL,
        last_polled_at = (SELECT v.last_polled_at FROM tickwright.shipment_polling_tracker v WHERE v.id = t.id)
  WHERE t.id = $1 AND t.ended_at IS NULL
 RETURNING ended_at;
@@ -209,11 +209,11 @@ UPDATE tickwright.poll_news SET destination = $1 WHERE destination <> $1;
 -- Everything that decides where a tracker is. Primary keys, poll_done_due, and the rows of one second of one slot in
 -- scheduler_outbox and poll_queue, which are read whole: they hold a minute or two.
 WITH tracker AS MATERIALIZED (
-  SELECT t.id, t.status, t.status_at, t.skip_until, t.ended_at, t.tracking_until, t.created_at, t.last_polled_at, t.place,
+  SELECT t.id, t.status, t.status_at, t.skip_until, t.ended_at, t.ended_by, t.tracking_until, t.created_at, t.last_polled_at, t.place,
          t.account_no, t.partner_no, false AS waiting
     FROM tickwright.trackers t WHERE t.id = $1
   UNION ALL
-  SELECT i.id, i.status, i.status_at, i.skip_until, NULL, i.tracking_until, i.created_at, i.last_polled_at, NULL, i.account_no, i.partner_no, true
+  SELECT i.id, i.status, i.status_at, i.skip_until, NULL, NULL, i.tracking_until, i.created_at, i.last_polled_at, NULL, i.account_no, i.partner_no, true
     FROM tickwright.tracker_intake i WHERE i.id = $1
    LIMIT 1
 ), facts AS MATERIALIZED (

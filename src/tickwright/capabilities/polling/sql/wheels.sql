@@ -183,7 +183,7 @@ WITH over AS MATERIALIZED (
    WHERE ledger.id IN (SELECT id FROM over) AND EXISTS (SELECT FROM over) GROUP BY ledger.id
 ), aged AS (
   UPDATE tickwright.trackers t
-     SET ended_at = clock_timestamp(), place = NULL,
+     SET ended_at = clock_timestamp(), ended_by = 'aged', place = NULL,
          last_polled_at = greatest(t.last_polled_at, (SELECT polled.at FROM polled WHERE polled.id = t.id))
    WHERE t.id = ANY (ARRAY (SELECT id FROM over))
   RETURNING t.id, t.account_no, t.partner_no, t.external_id, t.status, t.ended_at

@@ -46,7 +46,7 @@ export function AccountEdit({ account, onClose }: { account: Detail; onClose: ()
       title: `Change account ${account.account_id}?`,
       text: load === undefined ? null : `${count(load.trackers)} trackers go from ${rate(load.now.polls_per_s)} to ${rate(load.then.polls_per_s)} polls a second, everything together from ${rate(load.all_now.polls_per_s)} to ${rate(load.all_then.polls_per_s)}.`,
       does: `Change ${changes} setting${changes === 1 ? "" : "s"}`,
-      danger: load?.partners.some((one) => one.over) ?? false,
+      danger: load?.partners.some((one) => one.over && one.all_then > one.all_now) ?? false,
     });
     if (yes) action.mutate(undefined, { onSuccess: onClose });
   }

@@ -9,7 +9,8 @@ type Preview = Schemas["LoadPreview"];
 type Partner = Schemas["PartnerLoad"];
 
 export function Load({ load, busy }: { load: Preview; busy: boolean }) {
-  const over = load.partners.filter((one) => one.over).map((one) => one.partner);
+  const over = load.partners.filter((one) => one.over && one.all_then > one.all_now).map((one) => one.partner);
+  const still = load.partners.filter((one) => one.over && one.all_then <= one.all_now).map((one) => one.partner);
   return (
     <Stack gap="xs" aria-busy={busy}>
       <div className={classes.scroll}>
@@ -36,6 +37,11 @@ export function Load({ load, busy }: { load: Preview; busy: boolean }) {
       {over.length > 0 && (
         <Alert variant="light" color="red" title={`More than ${over.join(", ")} allow${over.length === 1 ? "s" : ""}`}>
           Polls would come later and later. Choose a longer interval, set a cap, or agree a higher rate with the partner first.
+        </Alert>
+      )}
+      {still.length > 0 && (
+        <Alert variant="light" color="gray" title={`Still more than ${still.join(", ")} allow${still.length === 1 ? "s" : ""}`}>
+          This change does not raise it. Polls come later and later until less is asked for.
         </Alert>
       )}
     </Stack>

@@ -1,4 +1,4 @@
-/** The states, each with how many jobs of the other filters are in it; a count that stopped ends with a plus. */
+/** The states, each with how many jobs of the other filters are in it; a count that stopped ends with a plus, and is unknown where it stopped at none. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
@@ -37,5 +37,6 @@ export function StateTabs({ filter }: { filter: JobFilter & { worker?: string } 
 function shown(counts: Counts | undefined, state: string): string {
   const value = counts?.counts[state];
   if (counts === undefined || value === undefined) return "";
-  return `${count(value)}${counts.at_least.includes(state) ? "+" : ""}`;
+  if (!counts.at_least.includes(state)) return count(value);
+  return value === 0 ? "unknown" : `${count(value)}+`;
 }

@@ -1,4 +1,4 @@
-/** What fires now: the newest five, and how many there are. */
+/** What fires now: five, the most severe first, and how many there are. */
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
 import { Instant } from "../../parts/Instant";
