@@ -21,5 +21,6 @@ pytest_plugins = [
     "kit.fix_rabbit",
     "kit.fix_redis",
     "kit.fix_reports",
+    "kit.fix_unprintable",
     "kit.fix_wheels",
 ]

@@ -2858,7 +2858,7 @@ export interface components {
         };
         /**
          * AlertsNow
-         * @description Alerts that fire now, by severity, and the newest five.
+         * @description Alerts that fire now, by severity, and five of them: the most severe first, of these the newest.
          */
         AlertsNow: {
             critical: number;
@@ -4126,7 +4126,8 @@ export interface components {
          *         Attributes:
          *             ends_at: Where the next one begins.
          *             state: ``open`` while it lies around now, ``done`` when it succeeded for as many entities as are polled now,
-         *                 ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come.
+         *                 ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
+         *                 as before the module was there.
          *             published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
          *                 for older ones; with Redis that is not known.
          */
