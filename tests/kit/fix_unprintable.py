@@ -1,4 +1,4 @@
-"""Failures whose text is no UTF-8: a worker sends them to the run as escapes; a lone surrogate would end the whole run."""
+"""Failures whose text is no UTF-8: a worker sends them as escapes; a lone surrogate would end the whole run."""
 
 from collections.abc import Generator
 from typing import Any
