@@ -178,6 +178,16 @@ async def check_hiding(api: RunningApi) -> None:
         assert len(found) == number, "hiding broken: a filter finds what is hidden"
 
 
+async def check_masking(api: RunningApi) -> None:
+    """Viewers see the host of an address, and no more of it; operators see it whole."""
+    put = await api.admin.send("PUT", "/v1/task-types/hook", {"target": f"https://example.com/{CANARY}"})
+    assert put.status in {200, 201}, put.body
+    assert CANARY in (await api.operator.get("/v1/task-types/hook")).body.decode()
+    answer = (await api.viewer.get("/v1/task-types/hook")).body.decode()
+    assert "example.com" in answer
+    assert CANARY not in answer, "masking broken: a viewer sees a whole address"
+
+
 async def check_reads_are_bound(api: RunningApi) -> None:
     """A read that the database does not answer is given up in time; and what a statement of it did ends there."""
     assert (await api.admin.get("/v1/audit")).status == 200
