@@ -268,8 +268,8 @@ class AuditView(msgspec.Struct, UserData, Doors):
     def masked(self) -> Self:
         """Return it without what releases wrote that did not mask."""
         before, after = (masked_document(_decoded(one)) for one in (self.before, self.after))
-        kind, _, about = self.subject.partition(":")
-        subject = f"{kind}:{masked_address(about)}" if kind == "outbox" else self.subject
+        kind, colon, about = self.subject.partition(":")
+        subject = f"{kind}{colon}{masked_address(about)}" if kind == "outbox" else self.subject
         return msgspec.structs.replace(self, before=before, after=after, subject=subject)
 
 
