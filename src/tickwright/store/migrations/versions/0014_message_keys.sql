@@ -1,7 +1,7 @@
 -- The keys that tasks of fan-out are signed with. Forward on a live system: a new table that old code does not know.
 
 CREATE TABLE tickwright.message_keys (
-  id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   key bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex') CHECK (length(key) = 32),
   signs_from timestamptz NOT NULL DEFAULT clock_timestamp(),
   ends_at timestamptz
