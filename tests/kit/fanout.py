@@ -26,7 +26,7 @@ from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.message_keys import SIGNATURE, read_keys
+from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys, read_keys
 from tickwright.capabilities.fanout.messages import message_id, write_task
 from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
@@ -137,8 +137,10 @@ def _as_function(handler: Handler | Hub) -> Handler:
 class FanoutWorld:
     """One test's fan-out: a database, queues and keys of its own."""
 
-    def __init__(self, pool: Pool, url: str, queues: Fanout | PgFanout, redis_url: str | None) -> None:
-        self.pool, self.url, self.queues, self.redis_url = pool, url, queues, redis_url
+    def __init__(
+        self, pool: Pool, url: str, queues: Fanout | PgFanout, redis_url: str | None, keys: MessageKeys = NO_KEYS
+    ) -> None:
+        self.pool, self.url, self.queues, self.redis_url, self._keys = pool, url, queues, redis_url, keys
         self.prefix = queues.names.prefix
 
     # ------------------------------------------------------------------ the world
@@ -168,16 +170,16 @@ class FanoutWorld:
         partner: str | None = None,
         times: int = 1,
     ) -> str:
-        """Put a task into the queue as a scheduler would, and return its id."""
+        """Put a task into the queue as a scheduler would, which keeps its key while the database is down."""
         window = window or await self.window()
         known, body = write_task(code, module, b'{"url": "https://x"}', window, None, timeout_ms, partner, 1)
-        signed = await self.signed(body)
+        signed = {SIGNATURE: self._keys.sign(body)}
         for _ in range(times):
             await self.queues.put(known, body=body, headers=signed)
         return known
 
     async def signed(self, body: bytes) -> dict[str, Any]:
-        """Return the headers that a scheduler gives to a message."""
+        """Return the headers that a scheduler gives to a message, by the key that signs now."""
         return {SIGNATURE: (await read_keys(self.pool)).sign(body)}
 
     async def cursor(self, code: str, module: str = MODULE) -> Any:
@@ -331,7 +333,7 @@ async def fanout_world(
     queues = PgFanout(pool) if amqp_url is None else Fanout(amqp_url, direct_amqp_url)
     await queues.prepare()
     try:
-        yield FanoutWorld(pool, database_url, queues, redis_url)
+        yield FanoutWorld(pool, database_url, queues, redis_url, await read_keys(pool))
     finally:
         await queues.remove()
         pool.terminate()
