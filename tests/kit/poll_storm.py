@@ -1,7 +1,6 @@
 """A storm over everything that stands between the outbox and a courier: brokers, relays and consumers die at random.
 
-Polls come in waves: the same trackers, each time due a minute later than before and named by tracker and wave, so that
-the courier's log says which poll every call was for.
+Polls come in waves: the same trackers, each time due a minute later than before.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ WITH slot AS (
 ), put AS (
   INSERT INTO tickwright.scheduler_outbox (release_at, due_at, slot_id, partner_no, ids, account_nos, external_ids)
   SELECT due_at, due_at, $2, $3, array_agg(id ORDER BY id), array_fill(1, ARRAY[count(*)::integer]),
-         array_agg('T' || id || '.' || $2 ORDER BY id)
+         array_agg('T' || id ORDER BY id)
     FROM (SELECT id, $1 + id % 6 * interval '1 second' AS due_at FROM unnest($4::bigint[]) AS id) AS poll
    GROUP BY due_at ORDER BY due_at
   RETURNING ids, due_at
@@ -125,9 +124,9 @@ class Storm:
         self.world.expected |= {f"poll_{row['id']}_{row['due']}" for row in found}
         self.waves += 1
 
-    def names(self) -> set[str]:
-        """Return what the courier was to be asked for: tracker and wave."""
-        return {f"{tracker}.{wave}" for tracker in self._trackers for wave in range(self.waves)}
+    def wanted(self) -> Counter[str]:
+        """Return how often the courier was to be asked for each tracker: once in every wave."""
+        return Counter({f"T{tracker}": self.waves for tracker in self._trackers})
 
     async def strike(self, brokers: int) -> None:
         """Kill brokers and a relay or a consumer in the middle of the work, and bring all of them back."""
