@@ -48,10 +48,11 @@ def test_only_what_loops_repeat_is_held_back(capsys: pytest.CaptureFixture[str])
     assert said == [("lease.not_taken", "a"), *[("lease.lost", "a")] * 3, ("lease.not_taken", "b")]
 
 
-def test_the_drivers_warnings_bring_no_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are one line with the error, once in a while; its errors keep everything."""
+@pytest.mark.parametrize("library", ["asyncpg", "uvicorn"])
+def test_warnings_of_libraries_bring_no_stack(library: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are one line with the error, once in a while; errors keep everything."""
     configure_logging(json=True)
-    log = logging.getLogger("asyncpg.of_this_test")
+    log = logging.getLogger(f"{library}.of_this_test")
     for say in (log.warning, log.warning, log.error):
         say("cannot connect", exc_info=OSError("refused"))
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())

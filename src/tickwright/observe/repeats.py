@@ -19,6 +19,7 @@ REPEATED = frozenset(
     {
         "alerts.round_failed",
         "api.unavailable",
+        "api.unknown_key",
         "bell.away",
         "jobs.claim_failed",
         "jobs.result_delayed",
@@ -33,8 +34,9 @@ REPEATED = frozenset(
         "upkeep.round_failed",
     }
 )
-"""What loops and requests say with every try that fails."""
+"""What loops log with every try that fails, and requests whenever a stranger likes."""
 
+_LIBRARIES = ("asyncpg", "uvicorn")
 _WHICH = ("lease", "channel", "kind", "code", "shard")
 
 
@@ -76,7 +78,11 @@ class Repeats:
 
 
 class DriverRepeats(logging.Filter):
-    """The same for the driver's own warnings, which bring a stack of its insides with every failed connection."""
+    """The same for warnings of libraries.
+
+    The driver's bring a stack of its insides with every failed connection, the server's come with every request that
+    is not HTTP, so that a client without a key could fill the disk of a log.
+    """
 
     def __init__(self, repeats: Repeats) -> None:
         super().__init__()
@@ -84,7 +90,7 @@ class DriverRepeats(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Say a kind of warning once in a while, with the error in the line."""
-        if not record.name.startswith("asyncpg") or record.levelno > logging.WARNING:
+        if not record.name.startswith(_LIBRARIES) or record.levelno > logging.WARNING:
             return True
         times = self._repeats.times((record.name, record.msg))
         if times and record.exc_info and record.exc_info[1] is not None:

@@ -152,6 +152,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.default_headers = [*self.cycle.default_headers, *_CLOSE]
         self.cycle.transport = _ClosesLater(self)  # type: ignore[assignment]
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade that is not offered is ignored, as HTTP has it; nobody has to install anything."""
+
     def _refusal(self) -> _Refusal | None:
         if self._is_spare and self.url.partition(b"?")[0].rpartition(b"/")[2] not in PROBES:
             return _TOO_MANY
