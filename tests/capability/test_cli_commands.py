@@ -131,6 +131,14 @@ def test_keys_are_shown_once(env: dict[str, str]) -> None:
     assert ok("keys", "revoke", number, "--json", env=env).json["revoked_at"] is not None
 
 
+def test_narrow_keys_are_made_by_their_scopes(env: dict[str, str]) -> None:
+    """Scopes are listed in place of a role; one that does not exist is named with those that do."""
+    ok("keys", "create", "courier", "--scope", "trackers:events", "--scope", "trackers:register", env=env)
+    assert "trackers:events" in ok("keys", "list", env=env).out
+    refused = tickwright("keys", "create", "courier", "--scope", "everything", env=env)
+    assert (refused.code, "invalid_scopes" in refused.err, "jobs:schedule" in refused.err) == (1, True, True)
+
+
 async def test_browsers_are_listed_and_signed_out(env: dict[str, str]) -> None:
     """By an admin, who sees them all."""
     async with running_api(env["TICKWRIGHT_DATABASE_URL"]) as api:

@@ -92,7 +92,7 @@ class Api:
             raise of_status(404, "there is nothing at this path")
         if not is_open(scope["method"], scope["path"]):
             caller = scope[CALLER] = await caller_of(self._auth, scope)
-            let_see(allowed=caller.role >= self._context.payloads_from, whole=caller.role >= Role.OPERATOR)
+            let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
         with self._bounds(scope["method"], scope["path"]):
             await self.framework(scope, receive, send)
 

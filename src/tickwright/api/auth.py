@@ -168,7 +168,8 @@ class Authenticator:
             _log.info("api.session_not_touched", error=repr(error)[:200])
 
     def _remember(self, digest: bytes, row: Mapping[str, Any], until_s: float) -> _Known:
-        caller = Caller(row["name"], Role[row["role"].upper()], row["id"], row["session_id"])
+        role, scopes = Role[row["role"].upper()], frozenset(row["scopes"])
+        caller = Caller(row["name"], role, row["id"], row["session_id"], scopes)
         known = self._known.get(digest)
         if known is None:
             if len(self._known) >= KNOWN_MAX:

@@ -26,16 +26,15 @@ class ApiGate:
         self._auth, self._limits = auth, limits
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
-    def allow(self, role: Role) -> Any:
-        """Return a dependency that gives the caller, or refuses one below ``role``."""
+    def allow(self, role: Role, scope: str | None = None) -> Any:
+        """Return a dependency that gives the caller, or refuses one below ``role`` or without ``scope``."""
 
         async def allowed(request: Request) -> Caller:
             caller: Caller = request.scope[CALLER]
-            check_role(caller, role)
+            check_role(caller, role, scope)
             _check_query(request)
             return caller
 
-        allowed.tickwright_role = role  # type: ignore[attr-defined]  # the test of the role matrix reads it
         return allowed
 
     async def read(self, request: Request, kind: type[T], *, default: T | None = None) -> T:
@@ -64,12 +63,20 @@ class ApiGate:
         return self._auth.now()
 
 
-def check_role(caller: Caller, role: Role) -> None:
-    """Refuse a caller below ``role``.
+def check_role(caller: Caller, role: Role, scope: str | None = None) -> None:
+    """Refuse a caller below ``role``; one whose key has scopes, wherever ``scope`` is none of them.
 
     Raises:
         Rejected: ``forbidden`` (403). Permanent with this key.
     """
+    if caller.scopes:
+        if scope in caller.scopes:
+            return
+        _log.warning("api.forbidden", caller=caller.name, scopes=sorted(caller.scopes), needed=scope or role.name)
+        wanted = f"the scope {scope} or the role {role.name.lower()}" if scope else f"the role {role.name.lower()}"
+        raise Rejected(
+            "forbidden", f"this needs {wanted}; the key has only {', '.join(sorted(caller.scopes))}", status=403
+        )
     if caller.role < role:
         _log.warning("api.forbidden", caller=caller.name, role=caller.role.name, needed=role.name)
         raise Rejected(

@@ -12,7 +12,7 @@ from tickwright.api.bodies import JSON_TYPES, Receive, check_type, read_body
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
 from tickwright.api.problems import SAFE_HEADERS
-from tickwright.capabilities.jobs.routes import created_answer
+from tickwright.capabilities.jobs.routes import SCOPE, created_answer
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.domain.traceparent import traceparent_of
@@ -30,7 +30,7 @@ async def post_job(
     """Schedule one job and answer; raises what the caller of the lane turns into a problem."""
     headers = scope["headers"]
     limits = context.limits
-    check_role(await caller_of(auth, scope), Role.OPERATOR)
+    check_role(await caller_of(auth, scope), Role.OPERATOR, SCOPE)
     if scope["query_string"]:
         name = scope["query_string"].decode("latin-1").partition("=")[0]
         raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)

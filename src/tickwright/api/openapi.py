@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
 from tickwright.api.problems import PROBLEM_TYPE, Problem
+from tickwright.ports.caller import SCOPES
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 STREAM = "/v1/stream"
@@ -23,7 +24,8 @@ _PROBLEM = {"content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/
 UNKNOWN = "504"
 _ERRORS = {
     "401": "No key, or one that is unknown, expired or revoked",
-    "403": "The key's role is too low, or a cookie signs a change without proof that a page of ours sent it",
+    "403": "The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a "
+    "page of ours sent it",
     "422": "A value is not allowed",
     "429": "Too many requests; see Retry-After",
     "503": "The database is away; see Retry-After",
@@ -41,7 +43,9 @@ _DESCRIPTION = (
     "beside it) but this document, the sign-in and signed links to files; "
     "/healthz, /readyz and /metrics need none. "
     "Roles: viewer reads, operator acts on jobs and trackers, admin manages keys, task types, secrets, accounts, "
-    "partners, entities, modules and report types."
+    "partners, entities, modules and report types. A key with scopes instead of a role opens nothing else: "
+    + "; ".join(f"`{name}` {opens}" for name, opens in SCOPES.items())
+    + "."
 )
 
 

@@ -163,17 +163,18 @@ def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
 
     @router.post("/v1/keys", status_code=201, **answers(NewKeyView, 201), **takes(KeyRequest))
     async def create_key(request: Request, caller: admin) -> Response:
-        """Make a key. It is shown this once."""
+        """Make a key, with a role or with scopes. It is shown this once."""
         body = await gate.read(request, KeyRequest)
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
-        made = await keys.create(body.name, Role[body.role.upper()], caller=caller, expires_in=expires_in)
+        role = None if body.role is None else Role[body.role.upper()]
+        made = await keys.create(body.name, role, caller=caller, expires_in=expires_in, scopes=body.scopes)
         return answer(made, 201)
 
     rotating = {**answers(NewKeyView, 201), **takes(RotateKeyRequest, required=False)}
 
     @router.post("/v1/keys/{key_id}/rotate", status_code=201, **rotating)
     async def rotate_key(request: Request, key_id: Id, caller: admin) -> Response:
-        """Make a successor with the same name, role and end; the old key ends after `overlap`."""
+        """Make a successor with the same name, role, scopes and end; the old key ends after `overlap`."""
         body = await gate.read(request, RotateKeyRequest, default=RotateKeyRequest())
         overlap = parse_duration(body.overlap, field="overlap")
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")

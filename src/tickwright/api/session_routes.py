@@ -140,6 +140,9 @@ class _Door:
                 self._failures.count(monotonic())
                 _log.warning("session.open", outcome="refused", client=_client(request))
             raise
+        if caller.scopes:
+            why = "a key with scopes is a program's; sign in with one that has a role"
+            raise Rejected("key_has_scopes", why, status=403)
         token = await self._sessions.open(caller, request.scope["headers"], str(_client(request) or ""))
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))
         return caller, token

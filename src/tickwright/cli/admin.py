@@ -9,6 +9,7 @@ from tickwright.cli.gateway import ask
 from tickwright.cli.options import Cursor, Json, Limit
 from tickwright.cli.output import say, show_answer, show_json, show_page, show_rows, write
 from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import SCOPES
 
 dead_letters = typer.Typer(help="What was given up.", no_args_is_help=True, rich_markup_mode=None)
 workers = typer.Typer(help="Worker sessions.", no_args_is_help=True, rich_markup_mode=None)
@@ -192,12 +193,17 @@ def drain(worker: Annotated[int, typer.Argument(min=1, metavar="ID")], as_json: 
 @keys.command("create")
 def create_key(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit trail.")],
-    role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "operator",
+    role: Annotated[str | None, typer.Option(help="viewer, operator or admin; operator without --scope.")] = None,
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option("--scope", help=f"Instead of a role, all that it opens: {', '.join(SCOPES)}. Repeatable."),
+    ] = None,
     expires_in: Annotated[str | None, typer.Option(metavar="DURATION", help="Never by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a key; it is shown this once."""
-    body = {"name": name, "role": role, "expires_in": expires_in}
+    role = role if role or scopes else "operator"
+    body = {"name": name, "role": role, "scopes": scopes, "expires_in": expires_in}
     made = ask("POST", "/keys", body={key: value for key, value in body.items() if value is not None})
     show_answer(made, as_json=as_json, sentence=lambda m: m["key"])
 
@@ -205,7 +211,7 @@ def create_key(
 @keys.command("list")
 def list_keys(as_json: Json = False) -> None:
     """List keys, without what opens anything."""
-    columns = ("id", "name", "role", "prefix", "created_at", "expires_at", "revoked_at")
+    columns = ("id", "name", "role", "scopes", "prefix", "created_at", "expires_at", "revoked_at")
     show_page(ask("GET", "/keys"), columns, as_json=as_json, empty="no keys")
 
 

@@ -12,8 +12,11 @@ T = TypeVar("T")
 class Gate(Protocol):
     """Authentication, roles, and bodies within their bounds. Requests are Starlette's."""
 
-    def allow(self, role: Role) -> Any:
-        """Return a FastAPI dependency that gives the :class:`Caller`, or refuses one below ``role``."""
+    def allow(self, role: Role, scope: str | None = None) -> Any:
+        """Return a FastAPI dependency that gives the :class:`Caller`, or refuses one below ``role``.
+
+        A key with scopes passes where ``scope`` is one of them, and nowhere else.
+        """
         ...
 
     async def read(self, request: Any, kind: type[T], *, default: T | None = None) -> T:

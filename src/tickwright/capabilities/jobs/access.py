@@ -2,12 +2,14 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
-from tickwright.ports.caller import Caller, Role
+from tickwright.domain.strict_json import shown
+from tickwright.ports.caller import SCOPES, Caller, Role
 from tickwright.ports.ids import random_token
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
@@ -39,23 +41,55 @@ def check_overlap(overlap: timedelta) -> timedelta:
     return overlap
 
 
+def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:
+    """Refuse what is neither a role nor a set of scopes that exist.
+
+    Raises:
+        Rejected: ``invalid_scopes``. Permanent.
+    """
+    if unknown := sorted(set(scopes) - SCOPES.keys()):
+        why = f"no scope {shown(unknown[0])}; known: {', '.join(SCOPES)}"
+    elif len(set(scopes)) < len(scopes):
+        why = "a scope is named twice"
+    elif (role is None) == (not scopes):
+        why = "a key has either a role (viewer, operator or admin) or scopes"
+    else:
+        return
+    raise Rejected("invalid_scopes", f"scopes: {why}", field="scopes")
+
+
 class ApiKeys:
     """The keys of the REST API."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def create(self, name: str, role: Role, *, caller: Caller, expires_in: timedelta | None = None) -> NewKeyView:
-        """Make a key.
+    async def create(
+        self,
+        name: str,
+        role: Role | None,
+        *,
+        caller: Caller,
+        expires_in: timedelta | None = None,
+        scopes: Sequence[str] = (),
+    ) -> NewKeyView:
+        """Make a key with a role, or with scopes.
+
+        A scoped key is kept with the lowest role, which is all that a process of an older release, which knows no
+        scopes, sees in it.
 
         Raises:
-            Rejected: ``invalid_name``. Permanent.
+            Rejected: ``invalid_name``, ``invalid_scopes``. Permanent.
         """
+        kept = role or Role.VIEWER
+        check_scopes(role, scopes)
         if not _NAME.fullmatch(name):
             raise Rejected("invalid_name", f"name: 1 to {NAME_CHARS_MAX} printable characters", field="name")
         async with self._pool.acquire() as connection, connection.transaction():
             key, prefix = _new_key()
-            row = await connection.fetchrow(_SQL["create"], name, role.name.lower(), prefix, key_hash(key), expires_in)
+            row = await connection.fetchrow(
+                _SQL["create"], name, kept.name.lower(), prefix, key_hash(key), expires_in, sorted(scopes)
+            )
             made = NewKeyView(key, view(KeyView, row))
             await write_audit(connection, caller, "keys.create", f"key:{made.details.id}", after=made.details)
         return made

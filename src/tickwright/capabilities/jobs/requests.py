@@ -286,8 +286,9 @@ class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 
 class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A new API key."""
+    """A new API key, with a role or with scopes."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
-    role: Literal["viewer", "operator", "admin"]
+    role: Literal["viewer", "operator", "admin"] | None = None
+    scopes: Annotated[list[str], Meta(max_length=20)] = []
     expires_in: DurationText | None = None

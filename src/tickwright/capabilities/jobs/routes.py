@@ -47,6 +47,7 @@ from tickwright.ports.gate import Gate
 from tickwright.ports.rest import NDJSON, Cursor, Id, Limit, answer, answers, instant_of, takes
 from tickwright.ports.views import Explanation, Page
 
+SCOPE = "jobs:schedule"
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
     BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
@@ -76,7 +77,7 @@ def created_answer(job_id: int, *, created: bool) -> tuple[int, str, bytes]:
 
 
 def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: ScheduleBounds) -> None:
-    allowed = gate.allow(Role.OPERATOR)
+    allowed = gate.allow(Role.OPERATOR, SCOPE)
     operator = Annotated[Caller, Depends(allowed)]
 
     @router.post(

@@ -278,11 +278,18 @@ def _decoded(value: Any) -> Any:
 
 
 class KeyView(msgspec.Struct):
-    """An API key without its secret part; ``prefix`` is how it begins."""
+    """An API key without its secret part.
+
+    Attributes:
+        role: None where it has scopes instead.
+        scopes: All that it opens; empty where it has a role.
+        prefix: How it begins.
+    """
 
     id: int
     name: str
-    role: str
+    role: str | None
+    scopes: list[str]
     prefix: str
     created_at: datetime
     expires_at: datetime | None

@@ -87,7 +87,7 @@ def polling_routes(service: PollingService, gate: Gate) -> APIRouter:
 
 
 def _registering(router: APIRouter, service: PollingService, gate: Gate) -> None:
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
 
     @router.post("/v1/trackers", tags=["trackers"], **answers(RegisteredTracker, 201, 200), **takes(TrackerRequest))
     async def register(request: Request, caller: operator) -> Response:
@@ -148,7 +148,7 @@ def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
 
 
 def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
 
     @router.post("/v1/trackers/{tracker_id}/end", tags=["trackers"], **answers(EndedTracker))
     async def end_tracker(tracker_id: Id, caller: operator) -> Response:
@@ -158,7 +158,7 @@ def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
     @router.post(
         "/v1/trackers/{tracker_id}/events",
         tags=["trackers"],
-        dependencies=[Depends(gate.allow(Role.OPERATOR))],
+        dependencies=[Depends(gate.allow(Role.OPERATOR, "trackers:events"))],
         **answers(EventOutcome),
         **takes(EventRequest),
     )

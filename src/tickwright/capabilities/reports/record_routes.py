@@ -130,6 +130,7 @@ def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
         return await file_answer(found, request.headers.get("range"), request.headers.get("if-range"))
 
 
+_DELIVER = "reports:deliver"
 _FILE_TYPES = ("text/csv; charset=utf-8", "application/vnd.apache.parquet")
 
 
@@ -145,7 +146,7 @@ def _wants_json(request: Request) -> bool:
 
 
 def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
-    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, _DELIVER))]
     deliveries = service.deliveries
     lines: dict[str, Any] = {
         "openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}
@@ -154,7 +155,7 @@ def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
     @router.get(
         "/v1/reports/{report_id}/parts/{listener}",
         tags=_TAGS,
-        dependencies=[Depends(gate.allow(Role.VIEWER))],
+        dependencies=[Depends(gate.allow(Role.VIEWER, _DELIVER))],
         **answers(ServicePart),
     )
     async def get_part(report_id: Id, listener: ListenerName) -> Response:

@@ -1,29 +1,29 @@
 -- name: create
 -- A new key; only its hash is kept.
-INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at)
-VALUES ($1, $2, $3, $4, clock_timestamp() + $5::interval)
-RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at, scopes)
+VALUES ($1, $2, $3, $4, clock_timestamp() + $5::interval, $6)
+RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
 
 -- name: succeed
--- A successor with the name and the role of a key, and its end unless $4 says another. Index: api_keys_pkey.
-INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at)
-SELECT name, role, $2, $3, coalesce(clock_timestamp() + $4::interval, expires_at) FROM tickwright.api_keys WHERE id = $1
-RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+-- A successor with the name, the role and the scopes of a key, and its end unless $4 says another. Index: api_keys_pkey.
+INSERT INTO tickwright.api_keys (name, role, prefix, hash, expires_at, scopes)
+SELECT name, role, $2, $3, coalesce(clock_timestamp() + $4::interval, expires_at), scopes FROM tickwright.api_keys WHERE id = $1
+RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
 
 -- name: list
 -- Every key without its hash, newest first. Small: a row per key.
-SELECT id, name, role, prefix, created_at, expires_at, revoked_at FROM tickwright.api_keys ORDER BY id DESC LIMIT 10000;
+SELECT id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at FROM tickwright.api_keys ORDER BY id DESC LIMIT 10000;
 
 -- name: lock
 -- One key, locked. Index: api_keys_pkey.
-SELECT id, name, role, prefix, created_at, expires_at, revoked_at,
+SELECT id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at,
        revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp()) AS good
   FROM tickwright.api_keys WHERE id = $1 FOR UPDATE;
 
 -- name: revoke
 -- Refuse a key from now on. Index: api_keys_pkey.
 UPDATE tickwright.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1
-RETURNING id, name, role, prefix, created_at, expires_at, revoked_at;
+RETURNING id, name, CASE WHEN scopes = '{}' THEN role END AS role, scopes, prefix, created_at, expires_at, revoked_at;
 
 -- name: expire
 -- Let a key end after the overlap. Index: api_keys_pkey.

@@ -2628,7 +2628,7 @@ export interface paths {
         put?: never;
         /**
          * Create Key
-         * @description Make a key. It is shown this once.
+         * @description Make a key, with a role or with scopes. It is shown this once.
          */
         post: operations["create_key_v1_keys_post"];
         delete?: never;
@@ -2648,7 +2648,7 @@ export interface paths {
         put?: never;
         /**
          * Rotate Key
-         * @description Make a successor with the same name, role and end; the old key ends after `overlap`.
+         * @description Make a successor with the same name, role, scopes and end; the old key ends after `overlap`.
          */
         post: operations["rotate_key_v1_keys__key_id__rotate_post"];
         delete?: never;
@@ -3998,23 +3998,31 @@ export interface components {
         };
         /**
          * KeyRequest
-         * @description A new API key.
+         * @description A new API key, with a role or with scopes.
          */
         KeyRequest: {
             name: string;
-            /** @enum {unknown} */
-            role: "admin" | "operator" | "viewer";
+            /** @default null */
+            role?: ("admin" | "operator" | "viewer") | null;
+            /** @default [] */
+            scopes?: string[];
             /** @default null */
             expires_in?: string | null;
         };
         /**
          * KeyView
-         * @description An API key without its secret part; ``prefix`` is how it begins.
+         * @description An API key without its secret part.
+         *
+         *         Attributes:
+         *             role: None where it has scopes instead.
+         *             scopes: All that it opens; empty where it has a role.
+         *             prefix: How it begins.
          */
         KeyView: {
             id: string;
             name: string;
-            role: string;
+            role: string | null;
+            scopes: string[];
             prefix: string;
             created_at: string;
             expires_at: string | null;
@@ -6011,7 +6019,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6116,7 +6124,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6199,7 +6207,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6273,7 +6281,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6371,7 +6379,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6462,7 +6470,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6553,7 +6561,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6648,7 +6656,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6724,7 +6732,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6800,7 +6808,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6885,7 +6893,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6970,7 +6978,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7059,7 +7067,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7144,7 +7152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7231,7 +7239,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7318,7 +7326,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7405,7 +7413,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7492,7 +7500,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7575,7 +7583,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7651,7 +7659,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7740,7 +7748,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7823,7 +7831,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7912,7 +7920,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7997,7 +8005,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8082,7 +8090,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8171,7 +8179,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8260,7 +8268,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8338,7 +8346,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8432,7 +8440,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8519,7 +8527,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8607,7 +8615,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8692,7 +8700,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8768,7 +8776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8844,7 +8852,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -8933,7 +8941,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9024,7 +9032,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9100,7 +9108,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9189,7 +9197,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9278,7 +9286,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9366,7 +9374,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9446,7 +9454,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9531,7 +9539,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9616,7 +9624,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9699,7 +9707,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9775,7 +9783,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9864,7 +9872,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9953,7 +9961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10038,7 +10046,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10114,7 +10122,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10199,7 +10207,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10284,7 +10292,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10378,7 +10386,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10460,7 +10468,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10538,7 +10546,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10630,7 +10638,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10706,7 +10714,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10795,7 +10803,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10878,7 +10886,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10965,7 +10973,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11041,7 +11049,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11126,7 +11134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11214,7 +11222,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11297,7 +11305,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11373,7 +11381,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11462,7 +11470,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11547,7 +11555,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11632,7 +11640,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11719,7 +11727,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11801,7 +11809,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11878,7 +11886,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11956,7 +11964,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12043,7 +12051,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12119,7 +12127,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12208,7 +12216,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12291,7 +12299,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12382,7 +12390,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12469,7 +12477,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12554,7 +12562,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12639,7 +12647,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12715,7 +12723,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12798,7 +12806,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -12930,7 +12938,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13014,7 +13022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13104,7 +13112,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13190,7 +13198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13268,7 +13276,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13359,7 +13367,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13437,7 +13445,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13522,7 +13530,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13611,7 +13619,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13694,7 +13702,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13781,7 +13789,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13868,7 +13876,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -13957,7 +13965,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14046,7 +14054,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14123,7 +14131,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14202,7 +14210,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14278,7 +14286,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14363,7 +14371,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14448,7 +14456,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14533,7 +14541,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14624,7 +14632,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14700,7 +14708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14780,7 +14788,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14857,7 +14865,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -14936,7 +14944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15012,7 +15020,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15097,7 +15105,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15182,7 +15190,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15267,7 +15275,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15358,7 +15366,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15434,7 +15442,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15515,7 +15523,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15591,7 +15599,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15667,7 +15675,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15752,7 +15760,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15837,7 +15845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15922,7 +15930,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16005,7 +16013,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16081,7 +16089,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16169,7 +16177,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16248,7 +16256,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16322,7 +16330,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16396,7 +16404,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16474,7 +16482,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16567,7 +16575,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16641,7 +16649,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16716,7 +16724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16790,7 +16798,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16866,7 +16874,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -16940,7 +16948,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17016,7 +17024,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17099,7 +17107,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17177,7 +17185,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17262,7 +17270,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17351,7 +17359,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17434,7 +17442,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17510,7 +17518,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17599,7 +17607,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17682,7 +17690,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17771,7 +17779,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17854,7 +17862,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -17932,7 +17940,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18021,7 +18029,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -18106,7 +18114,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The key's role is too low, or a cookie signs a change without proof that a page of ours sent it */
+            /** @description The key's role is too low or its scopes open other routes, or a cookie signs a change without proof that a page of ours sent it */
             403: {
                 headers: {
                     [name: string]: unknown;

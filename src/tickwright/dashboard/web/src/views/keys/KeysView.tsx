@@ -19,15 +19,21 @@ import { NewKey } from "./NewKey";
 
 type Key = Schemas["KeyView"];
 
+const SCOPED = "scopes";
+
 function stateOf(key: Key): "active" | "revoked" | "expired" {
   if (key.revoked_at !== null && Date.parse(key.revoked_at) <= now()) return "revoked";
   return key.expires_at !== null && Date.parse(key.expires_at) <= now() ? "expired" : "active";
 }
 
+function opens(key: Key): string {
+  return key.role ?? key.scopes.join(", ");
+}
+
 function columns(onMade: (key: string) => void): Column<Key>[] {
   return [
     { id: "name", header: "Name", cell: (one) => <span title={one.name}>{one.name}</span> },
-    { id: "role", header: "Role", width: 90, cell: (one) => one.role },
+    { id: "role", header: "Role or scopes", width: 150, cell: (one) => <span title={opens(one)}>{opens(one)}</span> },
     { id: "prefix", header: "Begins with", width: 110, hide: "sm", cell: (one) => <code>{one.prefix}</code> },
     { id: "state", header: "State", width: 100, hide: "sm", cell: (one) => <StateBadge state={stateOf(one)} /> },
     { id: "made", header: "Made", width: 170, hide: "md", cell: (one) => <Instant at={one.created_at} /> },
@@ -42,12 +48,12 @@ export default function KeysView() {
   const found = useQuery({ queryKey: ["keys"], queryFn: ({ signal }) => get("/v1/keys", { signal }), refetchInterval: 30_000 });
   const text = url.one("text").toLowerCase();
   const [role, state] = [url.one("role"), url.one("state")];
-  const rows = found.data?.items.filter((one) => `${one.name} ${one.prefix}`.toLowerCase().includes(text) && (role === "" || one.role === role) && (state === "" || stateOf(one) === state));
+  const rows = found.data?.items.filter((one) => `${one.name} ${one.prefix}`.toLowerCase().includes(text) && (role === "" || (one.role ?? SCOPED) === role) && (state === "" || stateOf(one) === state));
   return (
     <View title="Keys" actions={<NewKey onMade={setMade} />}>
       <Filters names={["text", "role", "state"]}>
         <TextFilter name="text" label="Name or beginning" placeholder="part of it" first />
-        <ChoiceFilter name="role" label="Role" options={["viewer", "operator", "admin"]} width={140} />
+        <ChoiceFilter name="role" label="Role" options={["viewer", "operator", "admin", SCOPED]} width={140} />
         <ChoiceFilter name="state" label="State" options={["active", "expired", "revoked"]} width={140} />
       </Filters>
       <DataTable

@@ -24,7 +24,7 @@ export function NewKey({ onMade }: { onMade: (key: string) => void }) {
   const [term, setTerm] = useState<string | null>(null);
   const action = useAction({
     run: () => post("/v1/keys", { body: { name: name.trim(), role, expires_in: term } }),
-    told: (made) => `${made.details.name} has a key with the role ${made.details.role}.`,
+    told: (made) => `${made.details.name} has a key with the role ${role}.`,
     touches: ["keys"],
   });
   const end = () => {
