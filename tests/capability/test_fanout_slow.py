@@ -109,6 +109,7 @@ async def test_a_window_that_a_slow_entity_loses_is_in_the_log(world: FanoutWorl
             await eventually_async(lambda: consumer.slow.running == 1, what="the slow slot is taken")
             task = await world.put_task(loser, window=Window((await world.window(1)).start_s, 3))
             await eventually_async(lambda: consumer.counts["expired"] == 1, 30, what="its window is over")
+            await eventually_async(lambda: "fanout.windows_lost_while_slow" in [one["event"] for one in logs], 20)
             hub.release(holder)
-    lost = [entry["task"] for entry in logs if entry["event"] == "fanout.window_lost_while_slow"]
-    assert lost == [task]
+    [lost] = [entry for entry in logs if entry["event"] == "fanout.windows_lost_while_slow"]
+    assert (lost["windows"], lost["tasks"], lost["slow_slots"]) == (1, [task], 1)

@@ -44,6 +44,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Pool
 
 KNOWN_S = 5.0
+SHOWN_MAX = 10
 
 _log = structlog.get_logger("tickwright.fanout")
 
@@ -86,6 +87,7 @@ class FanoutConsumer:
         self._runs_unsigned, self.slow = runs_unsigned, slow
         self.known = Known()
         self.counts: Counter[str] = Counter()
+        self._lost_while_slow: list[str] = []
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
@@ -234,7 +236,7 @@ class FanoutConsumer:
         if not isinstance(verdict, Ack):
             return verdict
         if why == "slow":
-            _log.warning("fanout.window_lost_while_slow", task=task.id, slow_slots=self.slow.most)
+            self._lost_while_slow.append(task.id)
         return self._drop(task, "expired")
 
     async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Verdict:
@@ -288,7 +290,15 @@ class FanoutConsumer:
         while True:
             await asyncio.sleep(KNOWN_S)
             await self.known.read(self._pool)
+            self._log_lost()
             self._ticked_s = monotonic()
+
+    def _log_lost(self) -> None:
+        """Log windows that slow entities lost since the last time, in one line however many they are."""
+        lost, self._lost_while_slow = self._lost_while_slow, []
+        if lost:
+            most = self.slow.most
+            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
 
 def _unexpected(delivery: Delivery, error: Exception) -> Verdict:

@@ -270,7 +270,7 @@ class PollConsumer:
                 desk.drop_superseded(now_s)
 
     async def _drop_over(self) -> None:
-        """Drop what waits and whose tracker has ended since its turn was taken, as what is tried again may wait long."""
+        """Drop what waits and whose tracker has ended since its turn was taken; what is tried again may wait long."""
         if monotonic() - self._over_at_s < OVER_S:
             return
         self._over_at_s = monotonic()
