@@ -104,6 +104,13 @@ async def test_a_run_under_way_and_its_failures_are_told(one: Explained) -> None
     assert (await one.shown())["running_since"] is None
 
 
+async def test_an_entity_that_timed_out_is_explained_as_slow(one: Explained) -> None:
+    """Its next run needs one of the slots that slow entities share."""
+    await one.cursor(failures="1", last_error="'timeout'", last_error_at="now()")
+    assert await one.ask() == ("failing", ["failing", "slow", "window_open", "never_succeeded"])
+    assert "TICKWRIGHT_FANOUT_SLOW_PERCENT" in await one.text("slow")
+
+
 async def test_who_is_not_polled_hears_every_reason(one: Explained) -> None:
     """Paused, not listed, a module that nobody knows or that is paused."""
     await one.api.admin.post("/v1/entities/a/pause")

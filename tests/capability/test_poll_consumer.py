@@ -173,6 +173,24 @@ async def test_a_failing_courier_burns_no_poll(database_url: str) -> None:
         assert (await slice_of(side.pool, trackers))["superseded"] == 0
 
 
+async def test_a_poll_that_waits_for_its_next_attempt_is_dropped_when_its_tracker_ends(database_url: str) -> None:
+    """Nobody is asked for an ended tracker until its next turn is due, two hours later; the others are asked again."""
+    async with Courier() as courier, running_consumer(database_url) as side:
+        courier.status = 500
+        trackers = await seed(side.pool, 4, http=http_of(courier), breaker={"failures": 1000})
+        await eventually_async(lambda: len(set(courier.asked)) == 4, what="all have failed")
+        ended, gone, *others = trackers.ids
+        await side.pool.execute("UPDATE tickwright.trackers SET ended_at = now() WHERE id = $1", ended)
+        await side.pool.execute("DELETE FROM tickwright.trackers WHERE id = $1", gone)
+        [desk] = side.consumer.desks
+        await eventually_async(lambda: desk.held == len(others), 30, what="what has ended waits no more")
+        courier.requests.clear()
+        courier.status = 200
+        await eventually_async(lambda: queue_empty(side.pool), 60)
+        assert set(courier.asked) == {f"T{tracker_id}" for tracker_id in others}
+        assert (await slice_of(side.pool, trackers))["superseded"] == 2
+
+
 async def test_a_429_is_kept_to_and_costs_nothing(database_url: str) -> None:
     """Nobody calls before ``Retry-After`` is over; then the same polls are made."""
     async with Courier() as courier, running_consumer(database_url) as side:

@@ -32,6 +32,8 @@ NOT_OF_THIS_RUN = {
     "tickwright_fanout_tasks_total",
     "tickwright_fanout_running_tasks",
     "tickwright_fanout_parked_tasks",
+    "tickwright_fanout_slow_entities",
+    "tickwright_fanout_slow_running_tasks",
     "tickwright_fanout_queued_tasks",
     "tickwright_fanout_listed_entities",
     "tickwright_fanout_module_held_back",

@@ -31,7 +31,7 @@ from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.records_store import RecordsStore
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.fanout import Run, Start
+from tickwright.ports.fanout import TIMED_OUT, Run, Start
 from tickwright.runtime.leases import Lease, Leases
 from tickwright.runtime.relay import LEASE, OutboxRelay
 from tickwright.runtime.session import WorkerSession
@@ -188,7 +188,7 @@ async def _chunks(world: BatchWorld, folder: Path) -> Claim:
 
 async def _runs(_world: BatchWorld, _folder: Path) -> Claim:
     said = [RUN.entity_code], [RUN.task_type], [RUN.window_s], [RUN.at_once]
-    return lambda pool, to: pool.fetch(runs_store._SQL["begin"], to.owner, *said, to.number)
+    return lambda pool, to: pool.fetch(runs_store._SQL["begin"], to.owner, *said, to.number, TIMED_OUT)
 
 
 async def _polls(world: BatchWorld, _folder: Path) -> Claim:

@@ -31,6 +31,7 @@ from tickwright.capabilities.fanout.messages import write_task
 from tickwright.capabilities.fanout.publisher import Fate, Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.slow_share import SlotUse
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
 from tickwright.ports.ids import random_token
@@ -39,6 +40,10 @@ from tickwright.wiring.secrets import DeclaredSecrets
 
 CODES = [f"E{number}" for number in range(5)]
 LEASE = timedelta(seconds=1)
+TIMED_OUT = """
+INSERT INTO tickwright.fanout_cursors (entity_code, task_type, failures, last_error)
+SELECT code, $2, 1, 'timeout' FROM unnest($1::text[]) AS u (code)
+"""
 Check = Callable[[FanoutWorld], Awaitable[None]]
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -216,7 +221,26 @@ async def check_secrets_stay_with_their_hosts(world: FanoutWorld) -> None:
     assert not told, "SEC-1 broken"
 
 
+async def check_slow_ones_leave_slots(world: FanoutWorld) -> None:
+    """FAN-10: entities that timed out hold a quarter of the slots, the others run."""
+    hub = Hub()
+    slow = [f"SLOW{number}" for number in range(8)]
+    await world.pool.execute(TIMED_OUT, slow, MODULE)
+    for code in slow:
+        hub.hold(code)
+    for code in [*slow, *CODES]:
+        await world.put_task(code)
+    async with world.consumer({MODULE: hub}, slots=4) as consumer:
+        with suppress(AssertionError):
+            await eventually_async(lambda: len(hub.ended) == len(CODES), 8)
+        done, held = len(hub.ended), consumer.running
+        for code in slow:
+            hub.release(code)
+    assert done == len(CODES), f"FAN-10 broken: {held} slots are held"
+
+
 CHECKS: list[Check] = [
+    check_slow_ones_leave_slots,
     check_only_ours_runs,
     check_secrets_stay_with_their_hosts,
     check_published_after_a_crash,
@@ -312,8 +336,14 @@ def secrets_go_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeclaredSecrets, "_check", lambda *_: None)
 
 
+def slow_ones_may_have_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share is all there is."""
+    monkeypatch.setattr(SlotUse, "may_run", lambda _self, **_: True)
+
+
 MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
     "no signature check": (every_signature_is_right, check_only_ours_runs, "FAN-9 broken"),
+    "no share for slow entities": (slow_ones_may_have_every_slot, check_slow_ones_leave_slots, "FAN-10 broken"),
     "no host binding": (secrets_go_anywhere, check_secrets_stay_with_their_hosts, "SEC-1 broken"),
     "sealed before it is published": (sealed_before_it_is_published, check_published_after_a_crash, "F2 broken"),
     "claimed for ever": (claimed_for_ever, check_published_after_a_crash, "F2 broken"),

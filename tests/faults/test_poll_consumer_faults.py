@@ -134,6 +134,30 @@ async def test_limits_hold_over_two_processes_from_their_start_and_through_a_kil
         await pool.close()
 
 
+async def test_open_calls_keep_to_the_concurrency_while_calls_hang_and_consumers_are_killed(
+    database_url: str, tmp_path: Path
+) -> None:
+    """PAR-4: a killed consumer's connections close before its share is free; a courier may still work on its calls."""
+    async with Courier() as courier:
+        pool = await open_pool(database_url, max_size=2)
+        courier.be_silent()
+        await seed(pool, 200, http=http_of(courier), concurrency=4, timeout="500ms", breaker={"failures": 1000})
+        children = [ConsumerProcess(database_url, tmp_path / f"{n}.log", lease_s=2.0) for n in range(3)]
+        try:
+            for killed in children[:2]:
+                seen = len(courier.requests)
+                await eventually_async(lambda seen=seen: len(courier.requests) >= seen + 12, 30)  # type: ignore[misc]
+                killed.kill9()
+            seen = len(courier.requests)
+            await eventually_async(lambda: len(courier.requests) >= seen + 24, 30, what="the third one has all of it")
+        finally:
+            for child in children:
+                kill_group(child.process)
+        assert courier.open_max == 4
+        assert courier.running_max > 4, "the courier works on calls that were given up"
+        await pool.close()
+
+
 # ---------------------------------------------------------------------- zombies in one process, and the mutants
 
 

@@ -32,6 +32,7 @@ from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.fanout.scheduler import CHANNEL, FanoutScheduler
+from tickwright.capabilities.fanout.slow_share import SlowShare
 from tickwright.capabilities.fanout.task_run import Caller
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.windows import Window, window_at
@@ -251,6 +252,7 @@ class FanoutWorld:
         *,
         slots: int = 1,
         at_once: int = 4,
+        slow_percent: int = 25,
         amqp_url: str | None = None,
         database_url: str | None = None,
         runs_unsigned: bool = False,
@@ -272,6 +274,7 @@ class FanoutWorld:
                 source,
                 ClaimBook(RunsInTwo(fast, ledger), session),
                 caller=Caller(contract, slots=slots, secrets=SECRETS.bound_to),
+                slow=SlowShare(slots, slow_percent),
                 modules=registry_of(modules),
                 at_once=at_once,
                 runs_unsigned=runs_unsigned,

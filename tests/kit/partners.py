@@ -82,7 +82,8 @@ class Courier:
         headers: What it adds to them.
         delay_s: How long an answer takes.
         states: Status by id; ``in_transit`` for all others.
-        running_max: The most requests that it ever had at once.
+        running_max: The most requests that it ever had at once, also those that their callers have given up.
+        open_max: The most of them whose connection was open at one moment.
     """
 
     def __init__(self, log: Path | None = None) -> None:
@@ -91,7 +92,8 @@ class Courier:
         self.headers: dict[str, str] = {}
         self.delay_s = 0.0
         self.states: dict[str, Any] = {}
-        self.running = self.running_max = 0
+        self.running = self.running_max = self.open_max = 0
+        self._open: set[asyncio.Transport] = set()
         self.port = 0
         self._log = None if log is None else log.open("a", buffering=1, encoding="utf-8")
         self._runner: web.AppRunner | None = None
@@ -158,15 +160,23 @@ class Courier:
         self._note("b", name)
         self.running += 1
         self.running_max = max(self.running_max, self.running)
+        self._note_open(request)
         try:
             await asyncio.sleep(self.delay_s)
             await self._talking.wait()
         finally:
             self.running -= 1
+            self._open -= {request.transport}
             self._note("e", name)
         state = self.states.get(name, "in_transit")
         body = state if isinstance(state, dict) else {"shipment": {"status": state}}
         return web.json_response(body, status=self.status, headers=self.headers)
+
+    def _note_open(self, request: web.Request) -> None:
+        self._open = {one for one in self._open if not one.is_closing()}
+        if request.transport is not None:
+            self._open.add(request.transport)
+        self.open_max = max(self.open_max, len(self._open))
 
     def _note(self, what: str, name: str) -> None:
         if self._log is not None:

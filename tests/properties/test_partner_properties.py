@@ -3,14 +3,15 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.partners import most_in_window
 from tickwright.partners.breaker import BREAKER, Event, Report, Shared, advance
-from tickwright.partners.model import AHEAD_S, LATE_S, Standing, decide, share_of, step_of
+from tickwright.partners.model import AHEAD_S, LATE_S, VALID_S, Standing, decide, share_of, step_of
 from tickwright.partners.quiet import parse_quiet, quiet_until
 from tickwright.partners.settings import BreakerTerms, PartnerSettings
 
@@ -169,6 +170,23 @@ def test_nothing_is_granted_while_the_partner_is_closed(by: str, wanted: int) ->
     standing = Standing(1, {}, paused=by == "paused", now_s=NOW_S)
     _, grant, _ = decide(shared, Report(waiting=wanted, wanted=wanted), terms, standing)
     assert (grant.why, grant.instants, grant.trial) == (by, 0, False)
+
+
+@given(st.integers(-1000, 0), st.sampled_from(["UTC", "Europe/Berlin"]), st.booleans())
+@example(-1, "UTC", True)
+@example(round(-VALID_S * 1000), "UTC", False)
+def test_a_grant_ends_where_quiet_hours_begin(before_ms: int, zone: str, limited: bool) -> None:
+    """PAR-2: what was granted just before them is used in them by no process."""
+    begins_s = 1_774_562_400.0  # a full hour of both zones
+    quiet = (parse_quiet(f"{datetime.fromtimestamp(begins_s, ZoneInfo(zone)):%H}:00-24:00 {zone}"),)
+    terms = PartnerSettings(budgets=((40.0, 1),) if limited else (), quiet=quiet)
+    standing = Standing(1, {}, paused=False, now_s=begins_s + before_ms / 1000)
+    _, grant, _ = decide(Shared(next_free_s=standing.now_s), Report(waiting=9, wanted=9), terms, standing)
+    if standing.now_s < begins_s:
+        assert grant.valid_until_s == min(begins_s, standing.now_s + VALID_S)
+        assert grant.why is None
+    else:
+        assert grant.why == "quiet"
 
 
 @settings(max_examples=30, deadline=None)

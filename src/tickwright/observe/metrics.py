@@ -73,6 +73,8 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_fanout_lists_age_seconds", "gauge", (), "Since the lists were read."),
     MetricSpec("tickwright_fanout_tasks_total", "counter", ("outcome",), "Tasks of fan-out that this consumer took."),
     MetricSpec("tickwright_fanout_running_tasks", "gauge", (), "Tasks that this consumer holds now."),
+    MetricSpec("tickwright_fanout_slow_entities", "gauge", (), "Entities, per module, that are slow in this consumer."),
+    MetricSpec("tickwright_fanout_slow_running_tasks", "gauge", (), "Tasks of slow entities that this consumer runs."),
     MetricSpec(
         "tickwright_fanout_parked_tasks", "gauge", (), "Tasks that wait here, because RabbitMQ takes no message."
     ),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tickwright.partners.breaker import Event, Report, Shared, advance, hear
-from tickwright.partners.quiet import DAY_S, open_seconds_max, quiet_until
+from tickwright.partners.quiet import DAY_S, open_seconds_max, quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings
 
 SLACK_S = 0.1
@@ -122,7 +122,8 @@ def decide(
 
     Invariants:
         PAR-1: the instants of all grants are ``step_of(settings)`` apart, whoever got them.
-        PAR-2: no instant is given away before ``blocked_until_s``, in quiet hours, or while paused or open.
+        PAR-2: no instant is given away before ``blocked_until_s``, in quiet hours, or while paused or open; and
+            a grant ends where quiet hours begin.
         PAR-3: while half-open, one session has one trial.
         PAR-4: the written shares of all sessions sum up to the limit at most, unless calls that run exceed it.
     """
@@ -134,7 +135,7 @@ def decide(
     why, wait_until_s = _closed_by(shared, settings, standing)
     share = None if settings.concurrency is None else _share(settings.concurrency, report, standing)
     written = None if share is None else _written(share, report, standing)
-    grant = Grant(now_s + VALID_S, share=share)
+    grant = Grant(_valid_until(now_s, settings), share=share)
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
@@ -144,6 +145,15 @@ def decide(
         return shared, grant, written
     shared, grant = _give_instants(shared, grant, report, settings, now_s)
     return shared, grant, written
+
+
+def _valid_until(now_s: float, settings: PartnerSettings) -> float:
+    """Return when a grant ends: sooner where quiet hours begin before, so that no call begins in them."""
+    until_s = now_s + VALID_S
+    if quiet_until(until_s, settings.quiet) is None:
+        return until_s
+    following = quiet_next(now_s, settings.quiet)
+    return until_s if following is None else min(until_s, following[0])
 
 
 def _closed_by(shared: Shared, settings: PartnerSettings, standing: Standing) -> tuple[Why | None, float]:

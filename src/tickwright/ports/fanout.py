@@ -11,6 +11,8 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+TIMED_OUT = "timeout"  # the error of a run that its timeout ended
+
 
 class Place(NamedTuple):
     """One window of one entity and task type: what is published once."""
@@ -85,12 +87,14 @@ class Begun(NamedTuple):
         fence: Of the claim, where it is begun.
         begun_s: By the store's clock, in seconds since 1970.
         last_success_s: When the last run that succeeded began; ``None`` where none is known.
+        timed_out: The last run of this entity and task type ended by its timeout; false where the store does not say.
     """
 
     start: Start
     fence: int
     begun_s: float
     last_success_s: float | None
+    timed_out: bool = False
 
 
 class Ended(NamedTuple):

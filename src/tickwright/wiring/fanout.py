@@ -17,6 +17,7 @@ from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.fanout.scheduler import CHANNEL, FanoutScheduler
+from tickwright.capabilities.fanout.slow_share import SlowShare
 from tickwright.capabilities.fanout.task_run import Caller
 from tickwright.capabilities.fanout.telling import Telling
 from tickwright.domain.errors import Rejected, Unavailable
@@ -84,6 +85,7 @@ class Fanout:
             source,
             ClaimBook(RunsInTwo(self._fast_runs(), LedgerRuns(self.pool, session)), session),
             caller=Caller(contract, slots=slots, secrets=self.settings.secrets.bound_to),
+            slow=SlowShare(slots, self.settings.fanout_slow_percent),
             modules=modules,
             at_once=self.settings.fanout_entity_concurrency,
             runs_unsigned=self.settings.fanout_unsigned == "run",

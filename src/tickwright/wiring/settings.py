@@ -155,6 +155,7 @@ class Settings(BaseSettings):
         fanout_unsigned: What becomes of tasks without a signature: ``refuse``, or ``run`` while schedulers of a release
             that did not sign are still at work.
         fanout_entity_concurrency: Runs of one entity, all its modules together, 1 to 100.
+        fanout_slow_percent: Part of a consumer's slots that slow entities hold at most, 1 to 100; at least one slot.
         object_store: Where reports' files are kept: ``file:///FOLDER``, ``s3://BUCKET/PREFIX`` or
             ``gs://BUCKET/PREFIX``; without it the folder ``objects`` in ``home``. Credentials are named as usual
             (``AWS_ACCESS_KEY_ID``, ...).
@@ -215,6 +216,7 @@ class Settings(BaseSettings):
     redis_prefix: Annotated[str, Field(pattern="^[A-Za-z0-9{}._-]{1,100}$")] = "gocpi"
     fanout_unsigned: Annotated[str, Field(pattern="^(refuse|run)$")] = "refuse"
     fanout_entity_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
+    fanout_slow_percent: Annotated[int, Field(ge=1, le=100)] = 25
     object_store: Annotated[str | None, _text(parse_place, keep=True)] = None
     report_concurrency: Annotated[int, Field(ge=1, le=100)] = 4
     report_merges: Annotated[int, Field(ge=1, le=16)] = 2

@@ -7,7 +7,8 @@
 
 Trusts the claims for who may run, and a message that a scheduler signed for whom: entities are never read from the
 database. A slot holds one message; it waits for the stores of claims while they answer and a second for a partner's
-permit, never for an entity that is busy. See README.md for what happens when it crashes where.
+permit, never for an entity that is busy. Most slots are closed to entities that are slow. See README.md for what
+happens when it crashes where.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from tickwright.capabilities.fanout.claim_book import ClaimBook, ClaimLostError
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.known import Known
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
+from tickwright.capabilities.fanout.slow_share import SlotUse, SlowShare
 from tickwright.capabilities.fanout.task_run import Called, Caller
 from tickwright.capabilities.fanout.verdicts import (
     BUSY_SOON_MAX,
@@ -42,6 +44,7 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Pool
 
 KNOWN_S = 5.0
+SHOWN_MAX = 10
 
 _log = structlog.get_logger("tickwright.fanout")
 
@@ -53,6 +56,7 @@ class FanoutConsumer:
         source: Of tasks; it runs before this service and longer, and hands out one message per slot.
         book: Who runs what, as far as this process asks.
         caller: Calls the modules' functions within their partners' limits.
+        slow: Which entities are slow, and how many slots they may hold.
         at_once: Runs of one entity, all its modules and all processes together.
         runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
 
@@ -72,6 +76,7 @@ class FanoutConsumer:
         book: ClaimBook,
         *,
         caller: Caller,
+        slow: SlowShare,
         modules: ModuleRegistry,
         at_once: int,
         runs_unsigned: bool = False,
@@ -79,9 +84,10 @@ class FanoutConsumer:
     ) -> None:
         self._pool, self._source, self._book = pool, source, book
         self._caller, self._modules, self._at_once, self._probe = caller, modules, at_once, probe
-        self._runs_unsigned = runs_unsigned
+        self._runs_unsigned, self.slow = runs_unsigned, slow
         self.known = Known()
         self.counts: Counter[str] = Counter()
+        self._lost_while_slow: list[str] = []
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
@@ -186,7 +192,8 @@ class FanoutConsumer:
         function = self._modules.get(task.task_type)
         if function is None:
             return self._nobodys(task, delivery)
-        return await self._run(function, task, delivery)
+        with self.slow.slot(task.entity_code, task.task_type) as use:
+            return await self._run(function, task, delivery, use)
 
     def _read(self, delivery: Delivery) -> Task | Verdict:
         """Return the task, or what becomes of a message that cannot be read or that no scheduler of ours signed."""
@@ -226,9 +233,15 @@ class FanoutConsumer:
         if now_s + by.total_seconds() >= task.window.end_s:
             by = SOON  # the last chance of a short window
         verdict = until_the_end(why, by, now_s, task.window.end_s, over="expired")
-        return self._drop(task, "expired") if isinstance(verdict, Ack) else verdict
+        if not isinstance(verdict, Ack):
+            return verdict
+        if why == "slow":
+            self._lost_while_slow.append(task.id)
+        return self._drop(task, "expired")
 
-    async def _run(self, function: Handler, task: Task, delivery: Delivery) -> Verdict:
+    async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Verdict:
+        if not use.may_run():
+            return self._later(task, "slow", delivery)
         run = Run(task.entity_code, task.task_type, task.window.start_s, self._at_once)
         try:
             begun = await self._book.begin(run)
@@ -240,15 +253,20 @@ class FanoutConsumer:
             return self._drop(task, "superseded")
         try:
             async with self._book.held(Ended(run, begun)):
-                called = await self._call(function, task, run, begun)
+                if not use.may_run(timed_out=begun.timed_out):
+                    await self._book.end(Ended(run, begun, released=True))
+                    return self._later(task, "slow", delivery)
+                called = await self._call(function, task, run, begun, use)
         except ClaimLostError:
             called = None
         return GiveBack() if called is None else self._verdict(task, called, delivery)
 
-    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun) -> Called | None:
+    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> Called | None:
         """Return what became of the call; ``None`` where it does not count, and the message is to come again."""
         await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
         called = await self._caller.call(function, task, begun, self.known)
+        if called.lasted_s is not None:
+            use.ran(called.lasted_s, task.timeout_s)
         await self._probe.reached("fanout.called", task=task.id, fence=begun.fence)
         if not await self._book.end(Ended(run, begun, error=called.error, released=called.released)):
             _log.warning("fanout.result_not_ours", task=task.id)
@@ -272,7 +290,15 @@ class FanoutConsumer:
         while True:
             await asyncio.sleep(KNOWN_S)
             await self.known.read(self._pool)
+            self._log_lost()
             self._ticked_s = monotonic()
+
+    def _log_lost(self) -> None:
+        """Log windows that slow entities lost since the last time, in one line however many they are."""
+        lost, self._lost_while_slow = self._lost_while_slow, []
+        if lost:
+            most = self.slow.most
+            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
 
 def _unexpected(delivery: Delivery, error: Exception) -> Verdict:

@@ -16,6 +16,7 @@ from tickwright.domain.modules import parse_modules
 from tickwright.domain.windows import window_at
 from tickwright.partners.quiet import quiet_until
 from tickwright.partners.settings import read_settings
+from tickwright.ports.fanout import TIMED_OUT
 from tickwright.ports.views import Reason
 
 ERROR_CHARS_MAX = 300
@@ -91,6 +92,9 @@ def _failing(state: Facts) -> Iterator[Reason]:
         at = "" if state["last_error_at"] is None else f" at {instant_text(state['last_error_at'])}"
         error = (state["last_error"] or "no reason given")[:ERROR_CHARS_MAX]
         yield Reason("failing", f"it failed {times} since its last success; the last error{at}: {error}")
+        if state["last_error"] == TIMED_OUT:
+            share = "all slow entities together hold a part of the slots (TICKWRIGHT_FANOUT_SLOW_PERCENT)"
+            yield Reason("slow", f"its last run timed out, so its next one waits for a slot of the slow ones: {share}")
 
 
 def _partner(facts: Facts) -> Iterator[Reason]:

@@ -35,6 +35,12 @@ def consumer_source(consumer: FanoutConsumer) -> Source:
             Sample("tickwright_fanout_tasks_total", count, (outcome,))
             for outcome, count in sorted(consumer.counts.items())
         ]
-        return [*samples, Sample("tickwright_fanout_running_tasks", consumer.running)]
+        slow = consumer.slow
+        return [
+            *samples,
+            Sample("tickwright_fanout_running_tasks", consumer.running),
+            Sample("tickwright_fanout_slow_entities", len(slow.known)),
+            Sample("tickwright_fanout_slow_running_tasks", slow.running),
+        ]
 
     return read

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from tickwright.capabilities.fanout.brief import brief
-from tickwright.ports.fanout import Begun, Ended, Run, Start, Success
+from tickwright.ports.fanout import TIMED_OUT, Begun, Ended, Run, Start, Success
 from tickwright.ports.session import Session
 from tickwright.store.claim_gate import ClaimGate, Ticket
 from tickwright.store.pool import Connection, Pool
@@ -98,7 +98,7 @@ class LedgerRuns:
         async with self._claiming(owner) as (_, number):
             async with self._connection() as connection, connection.transaction():
                 await connection.execute(_SQL["lock_entities"], codes)
-                rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number)
+                rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number, TIMED_OUT)
             for run, row in zip(runs, rows, strict=True):
                 if row["fence"] is not None:
                     self._known[owner, run.entity_code, run.task_type] = row["fence"]
@@ -143,7 +143,7 @@ def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
 
 def _begun(row: Any) -> Begun:
     if row["fence"] is not None:
-        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"])
+        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["timed_out"])
     return Begun(Start.DONE if row["done"] else Start.BUSY, 0, row["begun_s"], row["last_success_s"])
 
 

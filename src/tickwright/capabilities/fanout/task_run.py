@@ -18,7 +18,8 @@ from tickwright.domain.references import HandedOut, Secrets
 from tickwright.domain.secret_hosts import Destination, SecretsFor
 from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import RETRY_AFTER_MAX
-from tickwright.ports.fanout import Begun
+from tickwright.ports.fanout import TIMED_OUT, Begun
+from tickwright.ports.ids import monotonic
 from tickwright.ports.service import ends_task
 
 PERMIT_S = 1.0
@@ -33,9 +34,10 @@ _log = structlog.get_logger("tickwright.fanout")
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What became of a call; ``outcome`` is ``None`` where the partner's limits let none through in time."""
+    """What became of a call, and how long it took; both are ``None`` where the partner's limits let none through."""
 
     outcome: Outcome | None
+    lasted_s: float | None = None
 
     @property
     def error(self) -> str | None:
@@ -65,18 +67,18 @@ class Caller:
     async def call(self, function: Handler, task: Task, begun: Begun, known: Known) -> Called:
         """Call ``function`` with the task, as the partner allows it; one that is not known here allows nothing."""
         if task.partner is None:
-            return Called(await self._ask(function, task, begun))
+            return await self._ask(function, task, begun)
         number = known.partners.get(task.partner)
         permit = None if number is None else await self._permit(task.partner, number)
         if permit is None:
             return Called(None)
         try:
-            outcome = await self._ask(function, task, begun)
+            called = await self._ask(function, task, begun)
         except BaseException:
             permit.close(None)
             raise
-        permit.close(outcome)
-        return Called(outcome)
+        permit.close(called.outcome)
+        return called
 
     async def _permit(self, partner: str, number: int) -> Permit | None:
         """Wait for a permit, no longer than a second and not in too many slots: they are for others, too."""
@@ -91,7 +93,12 @@ class Caller:
         finally:
             self._waiting[partner] -= 1
 
-    async def _ask(self, function: Handler, task: Task, begun: Begun) -> Outcome:
+    async def _ask(self, function: Handler, task: Task, begun: Begun) -> Called:
+        begun_s = monotonic()
+        outcome = await self._outcome_of(function, task, begun)
+        return Called(outcome, monotonic() - begun_s)
+
+    async def _outcome_of(self, function: Handler, task: Task, begun: Begun) -> Outcome:
         """Call it; what it says of its failure is kept and logged, so the secrets that it was given are taken out."""
         secrets = HandedOut(self._secrets(()))
 
@@ -103,12 +110,12 @@ class Caller:
             async with asyncio.timeout(task.timeout_s) as limit:
                 result = await function(_entity_task(task, begun, bound_to))
         except TimeoutError as error:
-            return Failed("timeout") if limit.expired() else _raised(task, error, secrets)
+            return Failed(TIMED_OUT) if limit.expired() else _raised(task, error, secrets)
         except BaseException as error:  # the user's function: whatever it raises is a failed run
             if ends_task(error):
                 raise
             return _raised(task, error, secrets)
-        return Failed("timeout") if limit.expired() else _outcome(result, secrets)
+        return Failed(TIMED_OUT) if limit.expired() else _outcome(result, secrets)
 
 
 def _raised(task: Task, error: BaseException, secrets: HandedOut) -> Failed:

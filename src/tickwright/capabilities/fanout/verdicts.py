@@ -21,7 +21,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Not now. ``why`` is what is counted: ``busy``, ``failed``, ``throttled``, ``no_permit``, ``stores_away``."""
+    """Not now. ``why`` is what is counted: ``busy``, ``slow``, ``failed``, ``throttled`` and such."""
 
     why: str
     by: timedelta

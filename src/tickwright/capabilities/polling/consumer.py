@@ -36,6 +36,7 @@ TAKE_S = 0.25
 GAP_S = 0.02
 DRAIN_S = 5.0
 PARTNERS_S = 2.0
+OVER_S = 5.0
 AWAY_S = 0.5
 GIVE_BACK_TRIES = 3
 ACCOUNTS_MAX = 100_000
@@ -83,7 +84,7 @@ class PollConsumer:
         self._works: set[Work] = set()
         self._unbegun: list[Turn] = []
         self._accounts: dict[int, str] = {}
-        self._partners_at_s = self._swept_s = -math.inf
+        self._partners_at_s = self._swept_s = self._over_at_s = -math.inf
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._taking_over = asyncio.Event()
@@ -206,6 +207,7 @@ class PollConsumer:
             self._adopt(await list_partners(self._pool))
             self._partners_at_s = monotonic()
         self._drop_superseded()
+        await self._drop_over()
         await self._give_back_unbegun()
         room = {number: desk.room() for number, desk in self._desks.items()}
         turns = await self._source.take({number: most for number, most in room.items() if most})
@@ -266,6 +268,17 @@ class PollConsumer:
         if any(now_s >= work.superseded_at_s for work in self._works):
             for desk in self._desks.values():
                 desk.drop_superseded(now_s)
+
+    async def _drop_over(self) -> None:
+        """Drop what waits and whose tracker has ended since its turn was taken; what is tried again may wait long."""
+        if monotonic() - self._over_at_s < OVER_S:
+            return
+        self._over_at_s = monotonic()
+        waiting = {tracker_id for desk in self._desks.values() for tracker_id in desk.waiting()}
+        over = await consumer_store.over(self._pool, waiting) if waiting else frozenset()
+        if over:
+            for desk in self._desks.values():
+                desk.drop_over(over)
 
     async def _know_accounts(self, turns: Sequence[Turn]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:

@@ -9,6 +9,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -120,8 +121,19 @@ class Desk:
 
     def drop_superseded(self, now_s: float) -> None:
         """Drop what waits and whose tracker's next turn is due; what runs may end."""
-        gone = [item for item in self._all_waiting() if now_s >= item.work.superseded_at_s]
-        self._remove(lambda item: now_s >= item.work.superseded_at_s)
+        self._drop_all(lambda item: now_s >= item.work.superseded_at_s)
+
+    def waiting(self) -> set[int]:
+        """Return the trackers of all polls that wait."""
+        return {item.tracker_id for item in self._all_waiting()}
+
+    def drop_over(self, tracker_ids: AbstractSet[int]) -> None:
+        """Drop what waits for these trackers, which have ended; what runs may end."""
+        self._drop_all(lambda item: item.tracker_id in tracker_ids)
+
+    def _drop_all(self, unwanted: Callable[[Item], bool]) -> None:
+        gone = [item for item in self._all_waiting() if unwanted(item)]
+        self._remove(unwanted)
         for item in gone:
             self._drop(item)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +50,11 @@ async def prepare(pool: Pool, turns: Sequence[Turn]) -> list[Prepared]:
         Prepared(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
         for row in (found[n] for n in range(len(turns)))
     ]
+
+
+async def over(pool: Pool, tracker_ids: Iterable[int]) -> frozenset[int]:
+    """Return which of these trackers are polled no more."""
+    return frozenset(row["id"] for row in await pool.fetch(SQL["over"], sorted(tracker_ids)))
 
 
 async def account_names(pool: Pool, numbers: Sequence[int]) -> dict[int, str]:

@@ -19,6 +19,11 @@ SELECT t.n, s.interval_minutes, date_part('epoch', clock_timestamp()) AS now_s, 
                WHERE d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no) AS done
   FROM turn t LEFT JOIN tickwright.poll_slots s USING (slot_id) LEFT JOIN over USING (n);
 
+-- name: over
+-- Which of the trackers $1, whose polls wait in a consumer, are polled no more. Index: trackers_pkey.
+SELECT u.id FROM unnest($1::bigint[]) AS u (id) LEFT JOIN tickwright.trackers k ON k.id = u.id
+ WHERE k.id IS NULL OR k.ended_at IS NOT NULL OR k.tracking_until <= now();
+
 -- name: account_names
 -- Names of accounts by their numbers. Index: polling_schedule_config_account_no_key.
 SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE account_no = ANY ($1::integer[]);

@@ -1,0 +1,76 @@
+"""Slow entities and the slots that they hold: the rule, without a consumer."""
+
+from contextlib import suppress
+
+import pytest
+
+from tickwright.capabilities.fanout.slow_share import SLOW_MAX, SLOW_PART, SlowShare
+
+TIMEOUT_S = 10.0
+
+
+def ran(share: SlowShare, code: str, lasted_s: float) -> None:
+    """Run an entity once."""
+    with share.slot(code, "M") as use:
+        assert use.may_run()
+        use.ran(lasted_s, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("slots", "percent", "most"), [(8, 25, 2), (1, 25, 1), (3, 25, 1), (100, 1, 1), (8, 100, 8), (7, 50, 3)]
+)
+def test_the_share_is_a_part_of_the_slots_and_at_least_one(slots: int, percent: int, most: int) -> None:
+    """Rounded down, so that slots are left where there are two."""
+    assert SlowShare(slots, percent).most == most
+
+
+def test_an_entity_is_slow_by_its_last_run_and_for_its_module_only() -> None:
+    """Half of the timeout makes it slow, a quick run ends it."""
+    share = SlowShare(8, 25)
+    ran(share, "A", SLOW_PART * TIMEOUT_S)
+    assert share.known == [("A", "M")]
+    assert not share.has(("A", "OTHER"))
+    ran(share, "A", SLOW_PART * TIMEOUT_S - 0.1)
+    assert share.known == []
+
+
+def test_slow_ones_hold_their_share_and_no_slot_more() -> None:
+    """FAN-10: whether this process or the ledger found it slow; what is not slow always runs."""
+    share = SlowShare(4, 50)
+    ran(share, "A", TIMEOUT_S)
+    with share.slot("A", "M") as first, share.slot("B", "M") as second, share.slot("C", "M") as third:
+        assert first.may_run()
+        assert second.may_run(timed_out=True)
+        assert share.running == share.most
+        assert third.may_run()
+        assert not third.may_run(timed_out=True)
+    assert share.running == 0
+
+
+def test_a_slot_that_is_slow_by_both_is_counted_once() -> None:
+    """The ledger's word about an entity that is slow here takes no second slot."""
+    share = SlowShare(8, 25)
+    ran(share, "A", TIMEOUT_S)
+    with share.slot("A", "M") as use:
+        assert use.may_run()
+        assert use.may_run(timed_out=True)
+        assert share.running == 1
+    assert share.running == 0
+
+
+def test_a_body_that_raises_leaves_its_slot() -> None:
+    """Whatever ends a run, its slot is free behind it."""
+    share = SlowShare(8, 25)
+    with suppress(RuntimeError), share.slot("A", "M") as use:
+        assert use.may_run(timed_out=True)
+        raise RuntimeError
+    assert share.running == 0
+
+
+def test_the_oldest_slow_ones_are_forgotten() -> None:
+    """Memory has a bound."""
+    share = SlowShare(8, 25)
+    for number in range(SLOW_MAX + 1):
+        share.note((f"E{number}", "M"), is_slow=True)
+    assert len(share.known) == SLOW_MAX
+    assert not share.has(("E0", "M"))
