@@ -10,6 +10,7 @@ from kit.mutants import mutate
 from kit.page_guards import Check, guarded
 from tickwright.api import app, auth, cookies, gate, lane, session_routes, sessions
 from tickwright.capabilities.jobs import looking_routes
+from tickwright.capabilities.jobs.access import ApiKeys
 from tickwright.dashboard import page
 from tickwright.ports import user_data
 from tickwright.runtime.snapshot import Snapshots
@@ -150,6 +151,20 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         checks.check_one_question_at_a_time,
     ),
     ("a revoked key looks on", Snapshots._take, "subscriber.end()", "pass", checks.check_streams_end_with_their_key),
+    (
+        "streams of a key are not counted",
+        Snapshots.subscribe,
+        "if key_id is not None and",
+        "if False and",
+        checks.check_each_key_has_its_share_of_streams,
+    ),
+    (
+        "a rotated key never ends",
+        ApiKeys.rotate,
+        '_SQL["succeed"]',
+        '_SQL["succeed"].replace("::interval, expires_at)", "::interval, NULL)")',
+        checks.check_a_rotated_key_keeps_its_end,
+    ),
 ]
 
 

@@ -9,13 +9,20 @@ from datetime import timedelta
 
 import pytest
 
+from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
 from tickwright.outbound import SystemResolver, lookups
+from tickwright.outbound.lookups import Lookups
 from tickwright.ports.broker import Accepted, Message
 
 SLOW = 100
+EVERY_SLOT = lookups.OVERDUE_MAX + lookups.CLASS_SLOTS
+MUTANTS = {
+    "names that answer have no slots of their own": (Lookups._class_of, 'else "known"', 'else "new"', EVERY_SLOT),
+    "a slow look-up keeps its slot": (Lookups._run, "if not ended and", "if False and", lookups.CLASS_SLOTS),
+}
 
 
 class SilentServer:
@@ -96,6 +103,24 @@ async def test_a_new_name_waits_for_its_turn_not_for_the_answers(silent: SilentS
     assert not any(task.done() for task in asked)
     silent.let_go()
     await asyncio.gather(*asked)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+async def test_a_missing_guard_holds_up_a_healthy_name(
+    silent: SilentServer, monkeypatch: pytest.MonkeyPatch, mutant: tuple[object, str, str, int]
+) -> None:
+    """With the guard taken out, a name that answers is not looked up before the slow ones are done."""
+    function, guard, instead, held = mutant
+    mutate(monkeypatch, function, guard, instead)
+    resolver = SystemResolver()
+    await resolver.resolve("healthy.example")
+    asked = ask_slow_names(resolver)
+    await eventually_async(lambda: silent.held == held, 30)
+    found = asyncio.create_task(resolver.resolve("healthy.example" if held == EVERY_SLOT else "new.example"))
+    await asyncio.wait([found], timeout=10 * lookups.SLOW_AFTER_S)
+    assert not found.done(), "the mutant was not noticed"
+    silent.let_go()
+    await asyncio.gather(found, *asked)
 
 
 async def test_names_that_were_slow_share_a_few_threads(silent: SilentServer) -> None:

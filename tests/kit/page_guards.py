@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
 from tickwright.api.session_routes import FAILURES_BURST
 from tickwright.dashboard import Page
+from tickwright.domain.errors import Unavailable
 from tickwright.ports.caller import Role
 from tickwright.runtime import snapshot
 from tickwright.runtime.snapshot import Snapshots
@@ -313,3 +314,23 @@ async def check_streams_end_with_their_key(api: RunningApi) -> None:
             await stream.ended(SOON_S)
         except TimeoutError:
             raise AssertionError("streams broken: a revoked key goes on seeing") from None
+
+
+async def check_each_key_has_its_share_of_streams(api: RunningApi) -> None:
+    """One key is refused at its limit, while another key still finds room."""
+    snapshots = Snapshots(api.pool, version="0", streams_per_key=2)
+    with ExitStack() as opened:
+        for key_id in (1, 1, 2):
+            opened.enter_context(snapshots.subscribe(key_id))
+        try:
+            opened.enter_context(snapshots.subscribe(1))
+        except Unavailable:
+            return
+    raise AssertionError("share broken: one key holds more streams than its limit")
+
+
+async def check_a_rotated_key_keeps_its_end(api: RunningApi) -> None:
+    """The successor of a key that expires, expires with it."""
+    made = (await api.admin.post("/v1/keys", {"name": "guest", "role": "viewer", "expires_in": "2h"})).json["details"]
+    successor = (await api.admin.post(f"/v1/keys/{made['id']}/rotate")).json["details"]
+    assert successor["expires_at"] == made["expires_at"], f"rotation broken: it ends at {successor['expires_at']}"
