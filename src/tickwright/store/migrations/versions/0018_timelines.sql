@@ -23,7 +23,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION tickwright.fence_floor() IS 'Every claim gives a fence above it; one that rises with each change of the timeline.';
 
--- A server that is promoted by a standby without the last commits would give their numbers out again. Sequences move on by a milliard, those of
+-- A standby that is promoted without the last commits would give their numbers out again. Sequences move on by a billion, those of
 -- 32 bits by a million, within their bounds; an account's number begins again at its end and is never taken while it is in use.
 CREATE FUNCTION tickwright.move_sequences() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
