@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 
+import asyncpg
 import pytest
 
 from kit.cli import environment, tickwright
@@ -17,16 +18,19 @@ from kit.processes import kill_group, spawn, stopped
 from kit.servers import started
 from kit.waiting import eventually_async
 from tickwright import Rejected, Tickwright, TickwrightError
-from tickwright.store.pool import AWAY, connect, open_pool
+from tickwright.runtime.leases import Leases
+from tickwright.store.pool import AWAY, Pool, connect, open_pool
 
 ROLES = ("worker", "scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer", "poll-consumer")
 PROGRAM = Path(__file__).parents[1] / "kit" / "failover_program.py"
 _OPEN = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+_NEXT_TOKEN = "SELECT nextval('tickwright.fence_seq')"
+_ALERTED = "SELECT count(*) FROM tickwright.alerts WHERE rule = 'possible_data_loss' AND resolved_at IS NULL"
 _LEASES = "SELECT job_name FROM tickwright.job_config WHERE running AND lease_until > clock_timestamp()"
 
 
 class Pair:
-    """A primary, its synchronous standby, and the URL that names both."""
+    """A primary, its standby, and the URL that names both."""
 
     def __init__(self, primary: PostgresServer, standby: Standby) -> None:
         self.primary, self.standby = primary, standby
@@ -41,6 +45,15 @@ def pair() -> Iterator[Pair]:
         primary.create_database("shop")
         with started(Standby(primary)) as standby:
             make_synchronous(primary, standby)
+            yield Pair(primary, standby)
+
+
+@pytest.fixture
+def lagging() -> Iterator[Pair]:
+    """The same, whose standby is asynchronous."""
+    with started(PostgresServer()) as primary:
+        primary.create_database("shop")
+        with started(Standby(primary)) as standby:
             yield Pair(primary, standby)
 
 
@@ -159,6 +172,139 @@ async def test_a_promoted_synchronous_standby_has_every_acknowledged_job_and_eve
     assert set(fences.values()) == {1}, "one attempt, one fence, before and after"
     entity_fences = [int(fence) for _, fence in _runs(tmp_path, "entity")]
     assert len(set(entity_fences)) == len(entity_fences)
+
+
+async def test_a_promoted_asynchronous_standby_gives_out_no_number_of_the_lost_timeline(
+    lagging: Pair, tmp_path: Path
+) -> None:
+    """Ids and fences of lost commits are not given out again; an alert says what may be lost; every role goes on."""
+    assert tickwright("migrate", env=environment(DATABASE_URL=lagging.url)).code == 0
+    before: set[int] = set()
+    after: set[int] = set()
+    over = asyncio.Event()
+    processes = [_run(lagging.url, tmp_path, str(number)) for number in range(2)]
+    try:
+        async with Tickwright(lagging.url) as app:
+            await eventually_async(lambda: _types(app), 60, what="a worker registers its type")
+            await app.pool.execute(
+                "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', '{}', 'LOCATIONS')"
+            )
+            asking = asyncio.create_task(_keep_asking(app, before, [], over))
+            await eventually_async(lambda: _ran(tmp_path, "job", 200), 60)
+            await eventually_async(lambda: _ran(tmp_path, "entity", 2), 60)
+            lagging.standby.hold_back()
+            lost_from = len(before)
+            await eventually_async(lambda: _are_more(before, lost_from + 200), 60, what="jobs that the standby misses")
+            await asyncio.gather(*(app.pool.fetchval(_NEXT_TOKEN) for _ in range(100)))
+            token = await app.pool.fetchval("SELECT last_value FROM tickwright.fence_seq")
+            versions = await _versions(app)
+            over.set()
+            await asking
+            lagging.primary.kill9()
+            runs = {tuple(words) for words in _runs(tmp_path, "job")}
+            lagging.standby.promote()
+            over.clear()
+            asking = asyncio.create_task(_keep_asking(app, after, [], over))
+            await eventually_async(lambda: _are_more(after, 200), 90, what="jobs are taken again")
+            wanted = {"selector", "registrar", "upkeep", "alerting", "campaign-producer", "campaign-checker"}
+            await eventually_async(lambda: _are_held(app, wanted), 120, what="every loop has an owner")
+            over.set()
+            await asking
+            await eventually_async(lambda: _is_empty(app), 90, what="every job ends")
+            report = await app.request_report("numbers")
+            await eventually_async(lambda: _is_finished(app, report.id), 60, what="a report is made")
+            await eventually_async(lambda: _is_alerted(app), 60, what="possible_data_loss fires")
+            rows = await app.pool.fetch("SELECT id, status FROM tickwright.scheduled_tasks")
+            ids = {row["id"] for row in rows}
+            first = await app.pool.fetchval("SELECT min(id) FROM tickwright.workers WHERE lost_at IS NULL")
+            now = await _versions(app)
+    finally:
+        for process in processes:
+            kill_group(process)
+    assert before - ids, "the standby missed nothing: the test proves nothing"
+    assert not before & after
+    assert after <= ids
+    assert {row["status"] for row in rows} == {"completed"}
+    fences = Counter(tuple(words) for words in _runs(tmp_path, "job"))
+    assert set(fences.values()) == {1}, "no job has one fence twice, on whatever timeline"
+    assert {job for _, job, _ in set(fences) - runs} >= {str(one) for one in after}
+    assert first > token
+    assert all(now[name] == version or now[name] > 10**9 for name, version in versions.items()), "kept, or beyond"
+
+
+_MUTANTS = {
+    "ids repeat": "CREATE OR REPLACE FUNCTION tickwright.move_sequences() RETURNS void LANGUAGE sql AS ''",
+    "fences repeat": "CREATE OR REPLACE FUNCTION tickwright.fence_floor() RETURNS bigint LANGUAGE sql RETURN 0",
+}
+
+
+@pytest.mark.parametrize("mutant", [None, *_MUTANTS])
+async def test_ids_tokens_and_lease_fences_of_lost_commits_are_not_given_out_again(
+    lagging: Pair, mutant: str | None
+) -> None:
+    """Without the step of the sequences ids repeat, and without the floor fences do: the check notices each."""
+    assert tickwright("migrate", env=environment(DATABASE_URL=lagging.url)).code == 0
+    pool = await open_pool(lagging.url, max_size=2)
+    if mutant is not None:
+        await pool.execute(_MUTANTS[mutant])
+    await _give_out(pool)
+    await pool.execute(_FOLLOWED)
+    await _until_replayed(lagging)
+    lagging.standby.hold_back()
+    lost = await _give_out(pool)
+    lagging.primary.kill9()
+    lagging.standby.promote()
+    await pool.expire_connections()
+    given = await _give_out(pool)
+    repeated = {kind for kind, numbers in lost.items() if numbers & given[kind]}
+    assert repeated == {None: set(), "ids repeat": {"job", "session", "message"}, "fences repeat": {"lease"}}[mutant]
+    forks = [row["forked_lsn"] for row in await pool.fetch("SELECT forked_lsn FROM tickwright.timelines ORDER BY no")]
+    assert len(forks) == 2
+    assert forks[1] is not None
+    assert await pool.fetchval("SELECT count(*) FROM tickwright.audit WHERE action = 'database.timeline_changed'") == 1
+    await pool.close()
+
+
+_FOLLOWED = "CREATE TABLE followed ()"
+_MAKE = {
+    "job": "INSERT INTO tickwright.scheduled_tasks (task_type, payload, execute_at) SELECT 'none', '{}', now() "
+    "FROM generate_series(1, 100) RETURNING id",
+    "message": "INSERT INTO tickwright.outbox (destination, payload) SELECT 'pg:none', '{}' "
+    "FROM generate_series(1, 100) RETURNING id",
+    "session": "SELECT nextval('tickwright.fence_seq') AS id FROM generate_series(1, 100)",
+}
+
+
+async def _give_out(pool: Pool) -> dict[str, set[int]]:
+    """Return numbers of every kind, as processes get them."""
+    given = {}
+    for kind, statement in _MAKE.items():
+        given[kind] = {row["id"] for row in await pool.fetch(statement)}
+    lease = await Leases(pool, owner="test").take("tested")
+    assert lease is not None
+    await lease.release()
+    given["lease"] = {lease.fence}
+    return given
+
+
+async def _until_replayed(pair: Pair) -> None:
+    async def is_there() -> bool:
+        connection = await asyncpg.connect(pair.standby.database_url("shop"))
+        try:
+            return bool(await connection.fetchval("SELECT to_regclass('followed') IS NOT NULL"))
+        finally:
+            await connection.close()
+
+    await eventually_async(is_there, 30, what="the standby has what was committed so far")
+
+
+async def _versions(app: Tickwright) -> dict[str, int]:
+    rows = await app.pool.fetch("SELECT job_name, version FROM tickwright.job_config")
+    return {row["job_name"]: row["version"] for row in rows}
+
+
+async def _is_alerted(app: Tickwright) -> bool:
+    return bool(await app.pool.fetchval(_ALERTED))
 
 
 async def _types(app: Tickwright) -> bool:

@@ -56,7 +56,13 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
         "version",
         checks.check_rests_for_its_least_time,
     ),
-    ("the fence does not rise", "take_lease", "version = j.version + 1,", "", checks.check_zombie_changes_nothing),
+    (
+        "the fence does not rise",
+        "take_lease",
+        "version = greatest(j.version, (SELECT tickwright.fence_floor())) + 1,",
+        "",
+        checks.check_zombie_changes_nothing,
+    ),
     (
         "a taker passes by a transaction",
         "take_lease",

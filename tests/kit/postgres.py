@@ -233,6 +233,18 @@ class Standby(PostgresServer):
     def _make_reader(self) -> None:
         """Do nothing: the primary has made the role."""
 
+    def hold_back(self) -> None:
+        """Receive nothing more from the primary: what it commits from now on is lost when it dies."""
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            connection.execute("SELECT pg_reload_conf()")
+
+        def receives() -> bool:
+            with psycopg.connect(self._primary.url, autocommit=True, connect_timeout=10) as connection:
+                return connection.execute("SELECT count(*) FROM pg_stat_replication").fetchone() == (0,)
+
+        eventually(receives, 30, what=f"the standby receives nothing more ({self.log})")
+
     def promote(self) -> None:
         """Make it a primary of its own, on a new timeline; return when it takes writes."""
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:

@@ -86,6 +86,13 @@ RULES: tuple[AlertRule, ...] = (
         "Outbox rows to {subject} wait: {reason}",
     ),
     AlertRule(
+        "possible_data_loss",
+        "critical",
+        "The database went from timeline {old} to {new} at {noticed_at} (forked at {forked_at}): "
+        "what was committed last may be missing.",
+        (timedelta(days=1),),
+    ),
+    AlertRule(
         "session_lost",
         "warning",
         "{subject} lost its lease; its jobs were given to others.",

@@ -1,5 +1,6 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import bounded, left_s
 from tickwright.store.dsn import server_urls, shown_url
+from tickwright.store.queries import load
 
 Pool: TypeAlias = asyncpg.Pool
 Connection: TypeAlias = asyncpg.Connection
@@ -33,6 +35,7 @@ NO_ROOM = (
     "the database has no room left on its disk (53100): free some, or enlarge it; what was acknowledged is there, "
     "reads work, and everything goes on by itself"
 )
+_TIMELINES = load("tickwright.store.sql", "timelines.sql")
 _log = structlog.get_logger("tickwright.store")
 AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What a statement raises when the database or the way to it is lost. Work with a loop of its own tries again.
@@ -150,7 +153,7 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options:
     """
     servers = server_urls(url)
     if len(servers) == 1:
-        return await asyncpg.connect(servers[0], timeout=timeout, **options)
+        return await _entered(await asyncpg.connect(servers[0], timeout=timeout, **options))
     servers.sort(key=lambda server: server != _writable.get(url))
     for server in servers[:-1]:
         with suppress(*AWAY):
@@ -161,6 +164,24 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options:
 async def _connect_writable(url: str, server: str, timeout_s: float, options: dict[str, Any]) -> Connection:
     connection = await asyncpg.connect(server, timeout=timeout_s, target_session_attrs="read-write", **options)
     _writable[url] = server
+    return await _entered(connection)
+
+
+async def _entered(connection: Connection) -> Connection:
+    """Return the connection once the database gives out no number of an older timeline; ADR 0026.
+
+    A connection that takes writes stays on one timeline for its whole life, so once for each is enough.
+    """
+    try:
+        change = await connection.fetchval(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S)
+    except (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError):
+        return connection  # no schema, an older one, or a role without it
+    except BaseException:
+        connection.terminate()
+        raise
+    if change is not None:
+        advice = "see the alert possible_data_loss; no id and no fence is given out twice"
+        _log.error("database.timeline_changed", **json.loads(change), advice=advice)
     return connection
 
 

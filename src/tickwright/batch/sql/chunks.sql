@@ -16,7 +16,7 @@ WITH mine AS MATERIALIZED (
    ORDER BY e.due_at, e.slot_at LIMIT 1 FOR UPDATE OF e SKIP LOCKED
 )
 UPDATE tickwright.executions e
-   SET status = 'IN_PROGRESS', owner = CASE WHEN e.planned_at IS NULL THEN $1::bigint END, fence = e.fence + 1,
+   SET status = 'IN_PROGRESS', owner = CASE WHEN e.planned_at IS NULL THEN $1::bigint END, fence = greatest(e.fence, (SELECT tickwright.fence_floor())) + 1,
        started_at = coalesce(e.started_at, clock_timestamp()), version = coalesce(e.version, b.version),
        served_by = coalesce(e.served_by, b.served_by),
        snapshot = coalesce(e.snapshot, b.definition || jsonb_build_object('product_codes', to_jsonb(b.product_codes)))
@@ -45,7 +45,7 @@ WITH mine AS MATERIALIZED (
        ORDER BY w.number LIMIT 1 FOR UPDATE SKIP LOCKED) AS c
 ), claimed AS (
   UPDATE tickwright.execution_chunks c
-     SET state = 'working', owner = $1, fence = c.fence + 1, began_at = clock_timestamp()
+     SET state = 'working', owner = $1, fence = greatest(c.fence, (SELECT tickwright.fence_floor())) + 1, began_at = clock_timestamp()
     FROM found f WHERE c.execution_id = f.execution_id AND c.number = f.number
   RETURNING c.execution_id, c.number, c.value, c.members, c.fence, c.tries, c.lost
 ), moved AS (

@@ -1,12 +1,12 @@
 -- name: take_over
 -- Write session $2 in as the reader of the partitions $3 of topic $1: waits for effects of whoever read them before, and
 -- makes all that was taken before have none. A session that was declared lost takes nothing. Index: poll_partitions_pkey.
-INSERT INTO tickwright.poll_partitions AS p (topic, partition, owner)
-SELECT $1, wanted.partition, $2
+INSERT INTO tickwright.poll_partitions AS p (topic, partition, owner, epoch)
+SELECT $1, wanted.partition, $2, (SELECT tickwright.fence_floor()) + 1
   FROM unnest($3::integer[]) AS wanted (partition)
  WHERE EXISTS (SELECT FROM tickwright.workers WHERE id = $2 AND lost_at IS NULL)
  ORDER BY wanted.partition
-    ON CONFLICT (topic, partition) DO UPDATE SET owner = excluded.owner, epoch = p.epoch + 1
+    ON CONFLICT (topic, partition) DO UPDATE SET owner = excluded.owner, epoch = greatest(p.epoch + 1, excluded.epoch)
 RETURNING partition, epoch;
 
 -- name: hold

@@ -14,7 +14,7 @@ UPDATE tickwright.messages m
        finished_at  = CASE WHEN m.deliveries >= $4 THEN clock_timestamp() END,
        error        = CASE WHEN m.deliveries >= $4 THEN coalesce(m.error, 'delivered too often') ELSE m.error END,
        deliveries   = m.deliveries + CASE WHEN m.deliveries >= $4 THEN 0 ELSE 1 END,
-       fence        = m.fence + 1,
+       fence        = greatest(m.fence, (SELECT tickwright.fence_floor())) + 1,
        available_at = clock_timestamp() + $3::interval
  WHERE m.seq = ANY (ARRAY (SELECT seq FROM tickwright.messages
                             WHERE topic = $1 AND status = 'ready' AND available_at <= clock_timestamp()

@@ -17,7 +17,7 @@ WITH free AS (
      FOR UPDATE
 )
 UPDATE tickwright.job_config j
-   SET running = true, owner = $2, version = j.version + 1, last_started_at = clock_timestamp(),
+   SET running = true, owner = $2, version = greatest(j.version, (SELECT tickwright.fence_floor())) + 1, last_started_at = clock_timestamp(),
        lease_until = clock_timestamp() + $3::interval
   FROM free WHERE j.job_name = free.job_name
 RETURNING j.version;

@@ -5,11 +5,11 @@ VALUES (nextval('tickwright.fence_seq'), $1, $2, $3, clock_timestamp() + $4::int
 RETURNING id, date_part('epoch', clock_timestamp()) AS now_s;
 
 -- name: renew_session
--- Extend a session's lease, unless somebody has declared it lost; and say when the next other lease runs out.
+-- Extend a session's lease, unless somebody has declared it lost or the timeline has changed; and say when the next other lease runs out.
 -- Index: workers_pkey.
 UPDATE tickwright.workers w
    SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
- WHERE w.id = $1 AND w.lost_at IS NULL
+ WHERE w.id = $1 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
 RETURNING w.drain_requested_at IS NOT NULL AS drain,
           date_part('epoch', clock_timestamp()) AS now_s,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o

@@ -42,7 +42,7 @@ WITH session AS MATERIALIZED (
    LIMIT $8
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
-     SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = t.fence + 1,
+     SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = greatest(t.fence, (SELECT tickwright.fence_floor())) + 1,
          started_at = CASE WHEN t.attempts + 1 < t.max_attempts THEN now() END, updated_at = now()
    WHERE t.ctid = ANY (ARRAY (SELECT at FROM picked))
   RETURNING t.id, t.task_type, t.payload, t.priority, t.attempts, t.max_attempts, t.fence, t.timeout_ms,

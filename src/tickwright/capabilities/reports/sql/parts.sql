@@ -14,7 +14,7 @@ WITH mine AS MATERIALIZED (
       ORDER BY p.due_at LIMIT can.room FOR UPDATE SKIP LOCKED) AS c
 )
 UPDATE tickwright.report_parts p
-   SET state = 'running', owner = $1, fence = p.fence + 1, attempts = p.attempts + 1, began_at = clock_timestamp(), rows = 0, bytes = 0
+   SET state = 'running', owner = $1, fence = greatest(p.fence, (SELECT tickwright.fence_floor())) + 1, attempts = p.attempts + 1, began_at = clock_timestamp(), rows = 0, bytes = 0
   FROM found f JOIN tickwright.reports r ON r.id = f.report_id
  WHERE p.report_id = f.report_id AND p.listener = f.listener AND p.epoch = r.epoch AND p.stage = r.stage
    AND r.status IN ('pending', 'querying')

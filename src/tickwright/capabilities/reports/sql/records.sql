@@ -57,7 +57,7 @@ WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
 )
 UPDATE tickwright.reports r
-   SET owner = $1, fence = r.fence + 1, step_at = 'infinity'
+   SET owner = $1, fence = greatest(r.fence, (SELECT tickwright.fence_floor())) + 1, step_at = 'infinity'
  WHERE r.id = ANY (ARRAY(
          SELECT c.id FROM tickwright.reports c WHERE c.step_at <= now() AND c.owner IS NULL AND EXISTS (SELECT FROM mine)
           ORDER BY c.step_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))
