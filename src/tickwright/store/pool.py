@@ -168,7 +168,7 @@ async def _connect_writable(url: str, server: str, timeout_s: float, options: di
 
 
 async def _entered(connection: Connection) -> Connection:
-    """Return the connection once the database gives out no number of an older timeline; ADR 0026.
+    """Return the connection once the database gives out no number of an older timeline; ADR 0025.
 
     A connection that takes writes stays on one timeline for its whole life, so once for each is enough.
     """

@@ -3,7 +3,7 @@
 from tickwright.store.migrations.run import run_sql
 
 revision = "0018"
-down_revision = "0016"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 

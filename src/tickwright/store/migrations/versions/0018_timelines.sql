@@ -1,4 +1,4 @@
--- The histories of this database: one row per system identifier and timeline that it was written under. See ADR-0026. Forward on a live system:
+-- The histories of this database: one row per system identifier and timeline that it was written under. See ADR-0025. Forward on a live system:
 -- it only creates. Older releases do not look at it; their claims do not keep to the floor of fences.
 CREATE TABLE tickwright.timelines (
   no          bigint      PRIMARY KEY,
