@@ -1,8 +1,9 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import asyncpg
 import structlog
@@ -26,6 +27,8 @@ SETTINGS = {
     "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
 CONNECT_TIMEOUT_S = 10
+FAR_CONNECT_TIMEOUT_S = 30
+"""Of a single server: a connection takes five round trips, and there is no other server to try."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
 FULL_S = 10.0
@@ -88,18 +91,70 @@ class DiskFull:
         return monotonic() - cls.seen_s < FULL_S
 
 
+class RoundTrips:
+    """How far the database is: the shortest of the last statements of this process, so that slow ones do not count."""
+
+    SLOW_MS = 500
+    _last_s: ClassVar[deque[float]] = deque(maxlen=5)
+
+    @classmethod
+    def note(cls, took_s: float) -> None:
+        """Take in how long one statement took."""
+        cls._last_s.append(took_s)
+
+    @classmethod
+    def shortest_ms(cls) -> int:
+        """Return a bound above the round trip, in milliseconds; 0 before there were five statements."""
+        return round(1000 * min(cls._last_s)) if len(cls._last_s) == cls._last_s.maxlen else 0
+
+    @classmethod
+    def complaint(cls) -> str | None:
+        """Return what to say to operators when the database is too far for everything to work well."""
+        if (took_ms := cls.shortest_ms()) <= cls.SLOW_MS:
+            return None
+        return (
+            f"database_slow: a round trip takes {took_ms} ms, more than {cls.SLOW_MS} ms: everything runs late and "
+            "leases may be lost; run Tickwright near its database, or set TICKWRIGHT_LEASE=10s"
+        )
+
+
 async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
+    asked_s = monotonic()
     try:
-        return await bounded(call, *args, **more)
+        answer = await bounded(call, *args, **more)
     except asyncpg.DiskFullError:
         DiskFull.seen_s = monotonic()
         raise
+    RoundTrips.note(monotonic() - asked_s)
+    return answer
+
+
+class _Introspected(NamedTuple):
+    """Stands for the driver's statement; its name says that no unnamed statement was replaced."""
+
+    name: str = "none"
+
+
+ARRAYS = frozenset({1000, 1001, 1005, 1007, 1016, 1022, 1115, 1182, 1185, 1187, 1231, 2951, 3807})
+"""PostgreSQL's own arrays that statements of ours have (``bool[]`` to ``jsonb[]``); every server has these numbers."""
+_arrays: list[Sequence[Any]] = []
 
 
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
-    """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
+    """A connection whose statements keep to :func:`tickwright.store.bounds.within`.
+
+    The driver queries the types of arrays on each connection, in up to four round trips; this process does so once.
+    """
 
     __slots__ = ()
+
+    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[Sequence[Any], Any]:
+        if not ARRAYS.issuperset(typeoids):
+            return await super()._introspect_types(typeoids, timeout)  # type: ignore[no-any-return]
+        if not _arrays:
+            rows, _ = await super()._introspect_types(ARRAYS, timeout)
+            _arrays.append(rows)
+        return _arrays[0], _Introspected()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
         return await _ask(super().execute, *args, timeout=timeout)
@@ -150,7 +205,7 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options:
     """
     servers = server_urls(url)
     if len(servers) == 1:
-        return await asyncpg.connect(servers[0], timeout=timeout, **options)
+        return await asyncpg.connect(servers[0], timeout=max(timeout, FAR_CONNECT_TIMEOUT_S), **options)
     servers.sort(key=lambda server: server != _writable.get(url))
     for server in servers[:-1]:
         with suppress(*AWAY):

@@ -15,6 +15,10 @@ RETURNING w.drain_requested_at IS NOT NULL AS drain,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
 
+-- name: hold_session
+-- The first statement of a heartbeat's work: the session is not lost, and nobody declares it lost before the commit. Index: workers_pkey.
+SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR SHARE;
+
 -- name: refuse_claims
 -- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, which lock its row. The first statement
 -- of a transaction that releases what the session does not know of. Index: workers_pkey.
