@@ -58,7 +58,7 @@ async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, pr
 
 
 async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_url: str, proxy: TcpProxy) -> None:
-    """Once a connection knows the statements; a further connection takes four and that of TCP, and two for its first one."""
+    """Once a connection knows the statements; a further connection takes four beside TCP, and two for its first."""
     pool = await open_pool(proxy.rewrite(database_url), max_size=2)
     session = WorkerSession(pool, name="far", roles=["worker"], version="0")
     store = ClaimStore(pool)

@@ -63,6 +63,7 @@ class WorkerSession:
         self._losses: list[Callable[[], None]] = []
         self._gates: list[Gate] = []
         self._beside: dict[str, asyncio.Task[None]] = {}
+        self._is_far = False
         self.claim_number = 0
         self._stopping = asyncio.Event()
         self.drain_requested = asyncio.Event()
@@ -159,6 +160,13 @@ class WorkerSession:
             self._expiry_s = None
             self._run_beside("reclaim", self._reclaim_expired)
         self._ticked_s = monotonic()
+        self._note_distance()
+
+    def _note_distance(self) -> None:
+        complaint = RoundTrips.complaint()
+        if complaint and not self._is_far:
+            _log.warning("database.slow", reason=complaint)
+        self._is_far = complaint is not None
 
     def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start ``work`` unless it is under way; no renewal waits for it. A bug in it is raised the next time."""

@@ -154,6 +154,8 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
         if not _arrays:
             rows, _ = await super()._introspect_types(ARRAYS, timeout)
             _arrays.append(rows)
+        elif self.is_in_transaction():  # waiting for the rest of a statement, the server would not count as idle
+            await super().execute("", timeout=timeout)
         return _arrays[0], _Introspected()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
