@@ -50,7 +50,7 @@ def _program(ran: list[int]) -> Declarations:
 
 
 async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, proxy: TcpProxy, tmp_path: Path) -> None:
-    """From nothing to a worker that is built: three connections one after the other, and one look at types for all."""
+    """From nothing to a worker that is built: three connections one after the other."""
     settings = settings_of(proxy.rewrite(database_url), tmp_path, "")
     async with running(settings, _program([]), "worker"):
         built = (proxy.accepted_count, proxy.turn_count)
@@ -58,7 +58,7 @@ async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, pr
 
 
 async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_url: str, proxy: TcpProxy) -> None:
-    """Once a connection knows the statements; a further connection takes four beside TCP, and two for its first."""
+    """Once a connection knows them; a further connection takes four beside TCP, and six for its first claim."""
     pool = await open_pool(proxy.rewrite(database_url), max_size=2)
     session = WorkerSession(pool, name="far", roles=["worker"], version="0")
     store = ClaimStore(pool)
@@ -84,7 +84,7 @@ async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_
             turns["connection"] = proxy.turn_count - before
             await count("its first claim", lambda: claim(further))
     pool.terminate()
-    assert turns == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 4, "its first claim": 2}
+    assert turns == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 4, "its first claim": 6}
 
 
 async def _readiness(node: Node) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import asyncpg
 import structlog
@@ -129,34 +129,10 @@ async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> 
     return answer
 
 
-class _Introspected(NamedTuple):
-    """Stands for the driver's statement; its name says that no unnamed statement was replaced."""
-
-    name: str = "none"
-
-
-ARRAYS = frozenset({1000, 1001, 1005, 1007, 1016, 1022, 1115, 1182, 1185, 1187, 1231, 2951, 3807})
-"""PostgreSQL's own arrays that statements of ours have (``bool[]`` to ``jsonb[]``); every server has these numbers."""
-_arrays: list[Sequence[Any]] = []
-
-
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
-    """A connection whose statements keep to :func:`tickwright.store.bounds.within`.
-
-    The driver queries the types of arrays on each connection, in up to four round trips; this process does so once.
-    """
+    """A connection whose statements keep to :func:`tickwright.store.bounds.within`."""
 
     __slots__ = ()
-
-    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[Sequence[Any], Any]:
-        if not ARRAYS.issuperset(typeoids):
-            return await super()._introspect_types(typeoids, timeout)  # type: ignore[no-any-return]
-        if not _arrays:
-            rows, _ = await super()._introspect_types(ARRAYS, timeout)
-            _arrays.append(rows)
-        elif self.is_in_transaction():  # waiting for the rest of a statement, the server would not count as idle
-            await super().execute("", timeout=timeout)
-        return _arrays[0], _Introspected()
 
     async def execute(self, *args: Any, timeout: float | None = None) -> Any:
         return await _ask(super().execute, *args, timeout=timeout)
