@@ -27,6 +27,7 @@ Direction = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[Direction, Direction] = ("to_server", "to_client")
 Link = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 _CHUNK_BYTES = 65536
+_CHUNKS_UNDER_WAY_MAX = 64
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -35,7 +36,7 @@ class Flow:
     """One direction through the proxy: what it is told to do, and what it has seen.
 
     Attributes:
-        latency_s: Every chunk waits that long.
+        latency_s: Every chunk arrives so much later, also behind others: a long way, not a narrow one.
         deaf: Bytes are taken and thrown away (black hole).
         endless: The end of a stream is not passed on; what was said before it is.
         cut_after_bytes: Connections are reset once so many more bytes have passed; ``None`` for never.
@@ -67,6 +68,8 @@ class TcpProxy:
         self.refusing = False
         self._last_word: bytes | None = None
         self.accepted_count = 0
+        self.turn_count = 0
+        self._client_spoke_last: dict[Link, bool] = {}
         self.port = 0
 
     async def start(self) -> None:
@@ -186,15 +189,44 @@ class TcpProxy:
         flow: Flow,
         link: Link,
     ) -> None:
+        loop = asyncio.get_running_loop()
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_UNDER_WAY_MAX)
+        arriving = self._spawn(self._arrive(under_way, writer, flow, link))
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 flow.seen_bytes += len(data)
+                self._count_turn(link, from_client=flow is self.flows["to_server"])
                 if self._last_word is not None and flow is self.flows["to_server"] and self._last_word in data:
                     self.drop_replies()
+                await under_way.put((loop.time() + flow.latency_s, data))
+        await under_way.put((loop.time() + flow.latency_s, b""))
+        await arriving
+
+    def _count_turn(self, link: Link, *, from_client: bool) -> None:
+        """Count what a client sends after it was answered, or first of all: it waits for a round trip."""
+        if from_client and not self._client_spoke_last.get(link, False):
+            self.turn_count += 1
+        self._client_spoke_last[link] = from_client
+
+    async def _arrive(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, flow: Flow, link: Link
+    ) -> None:
+        """Pass on what is under way, each chunk at its time, in order, and the end last."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while True:
+                at, data = await under_way.get()
+                if (wait_s := at - loop.time()) > 0:
+                    await asyncio.sleep(wait_s)
+                await flow.open_gate.wait()
+                if not data:
+                    break
                 await self._forward(data, writer, flow, link)
-            await flow.open_gate.wait()
             if writer.can_write_eof() and not (flow.deaf or flow.endless):
                 writer.write_eof()
+            return
+        while (await under_way.get())[1]:
+            pass  # the other side is gone: what still comes has nowhere to go
 
     async def _forward(
         self,
@@ -203,9 +235,6 @@ class TcpProxy:
         flow: Flow,
         link: Link,
     ) -> None:
-        if flow.latency_s:
-            await asyncio.sleep(flow.latency_s)
-        await flow.open_gate.wait()
         if flow.deaf:
             return
         allowed = data if flow.cut_after_bytes is None else data[: flow.cut_after_bytes]
@@ -240,6 +269,7 @@ class TcpProxy:
         for writer in link:
             writer.close()
         self._links.discard(link)
+        self._client_spoke_last.pop(link, None)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -99,6 +99,13 @@ RULES: tuple[AlertRule, ...] = (
         (timedelta(minutes=10),),
     ),
     AlertRule(
+        "database_slow",
+        "critical",
+        "A round trip of {subject} to the database takes {round_trip_ms} ms, more than {bound_ms} ms: everything runs "
+        "late, and leases may be lost. Run it near the database, or set TICKWRIGHT_LEASE=10s.",
+        (500,),
+    ),
+    AlertRule(
         "old_snapshot",
         "warning",
         "{subject} has had a transaction open for {age_s} s; it keeps dead rows alive and slows everything down.",

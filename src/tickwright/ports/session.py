@@ -39,7 +39,7 @@ class Session(Protocol):
         ...
 
     def on_beat(self, beat: Beat) -> None:
-        """Call ``beat(connection)`` with every renewal, in the same transaction."""
+        """Call ``beat(connection)`` after every renewal, in a transaction that the session cannot be lost in."""
         ...
 
     def on_reclaim(self, reclaim: Reclaim) -> None:

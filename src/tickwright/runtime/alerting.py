@@ -7,6 +7,7 @@ and receiver that wants to hear of it, which the relay delivers (:mod:`tickwrigh
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
@@ -122,17 +123,20 @@ class Alerting(LeasedService):
                 return
             asked_s = monotonic()
             self.clock.sample(await connection.fetchval(SQL["clock"]), asked_s, monotonic())
+            firing: defaultdict[str, set[str]] = defaultdict(set)
+            for row in await connection.fetch(SQL["firing"]):
+                firing[row["rule"]].add(row["subject"])
             for rule in self._rules:
+                if self.stopping.is_set():  # a far database makes rounds long; what was found is written
+                    return
                 if self.patience.is_due(rule, monotonic()):
-                    await _settle(connection, rule, await self._lasting(connection, rule))
-            await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()))
+                    found = await self._lasting(connection, rule, firing[rule.name])
+                    await _settle(connection, rule, found, firing[rule.name])
+            await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
 
-    async def _lasting(self, connection: Connection, rule: AlertRule) -> Sequence[Finding]:
+    async def _lasting(self, connection: Connection, rule: AlertRule, firing: Collection[str]) -> Sequence[Finding]:
         findings = await _ask(connection, rule)
-        if not rule.hold:
-            return findings
-        firing = {row["subject"] for row in await connection.fetch(SQL["firing"], rule.name)}
-        return self.patience.lasting(rule, findings, firing, monotonic())
+        return self.patience.lasting(rule, findings, firing, monotonic()) if rule.hold else findings
 
 
 async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
@@ -155,7 +159,9 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
     return list(findings.values())
 
 
-async def _settle(connection: Connection, rule: AlertRule, findings: Sequence[Finding]) -> None:
+async def _settle(
+    connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str]
+) -> None:
     """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed."""
     changed: list[int] = []
     subjects = [finding.subject for finding in findings]
@@ -167,7 +173,8 @@ async def _settle(connection: Connection, rule: AlertRule, findings: Sequence[Fi
             if row["is_new"]:
                 changed.append(row["id"])
                 _log.warning("alert.firing", rule=rule.name, subject=row["subject"], severity=rule.severity)
-    for row in await connection.fetch(SQL["resolve"], rule.name, subjects):
+    over = not set(firing) <= set(subjects)
+    for row in await connection.fetch(SQL["resolve"], rule.name, subjects) if over else ():
         changed.append(row["id"])
         _log.info("alert.resolved", rule=rule.name, subject=row["subject"])
     if changed:

@@ -9,11 +9,14 @@ The database is authoritative: a session is lost when a row says so, and only an
 found the lease expired may write that, in the transaction that gives the session's jobs back. The
 holder stops earlier by its own monotonic clock when it cannot renew. After a lost lease it takes a
 new token, so that whatever a zombie still writes under the old one finds no row.
+
+A renewal is one statement and so one round trip, because a far database leaves time for no more. What takes several
+runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -23,11 +26,12 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "workers.sql")
 _LOOK_S = 0.1
+_LOOK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
 _log = structlog.get_logger("tickwright.session")
 
@@ -58,11 +62,12 @@ class WorkerSession:
         self._reclaims: list[Reclaim] = []
         self._losses: list[Callable[[], None]] = []
         self._gates: list[Gate] = []
-        self._settling: asyncio.Task[None] | None = None
+        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._is_far = False
         self.claim_number = 0
         self._stopping = asyncio.Event()
         self.drain_requested = asyncio.Event()
-        self.facts: dict[str, Any | Callable[[], Any]] = {}
+        self.facts: dict[str, Any | Callable[[], Any]] = {"round_trip_ms": RoundTrips.shortest_ms}
         self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ Session
@@ -77,7 +82,7 @@ class WorkerSession:
         return self._token != 0 and self.terms.holds(self._renewed_s, monotonic())
 
     def on_beat(self, beat: Beat) -> None:
-        """Register work of every renewal's transaction."""
+        """Register work that is done after every renewal, in one transaction that has the session's row."""
         self._beats.append(beat)
 
     def on_reclaim(self, reclaim: Reclaim) -> None:
@@ -148,34 +153,65 @@ class WorkerSession:
             return
         if monotonic() >= self._next_renewal_s() - _LOOK_S:
             await self.renew()
-            self._settle_beside()
+            self._run_beside("heartbeat", self._beat)
+            if any(gate.unsure for gate in self._gates):  # such as where there is no room for a claim that settles
+                self._run_beside("settling", self._settle)
         if self._expiry_s is not None and monotonic() >= self._expiry_s:
-            await self._reclaim_expired()
+            self._expiry_s = None
+            self._run_beside("reclaim", self._reclaim_expired)
         self._ticked_s = monotonic()
+        self._note_distance()
+
+    def _note_distance(self) -> None:
+        complaint = RoundTrips.complaint()
+        if complaint and not self._is_far:
+            _log.warning("database.slow", reason=complaint)
+        self._is_far = complaint is not None
+
+    def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start ``work`` unless it is under way; no renewal waits for it. A bug in it is raised the next time."""
+        before = self._beside.get(name)
+        if before is None or before.done():
+            if before is not None:
+                before.result()
+            self._beside[name] = asyncio.create_task(self._attempt(name, work))
+
+    async def _attempt(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except AWAY as error:
+            _log.warning("session.work_failed", token=self._token, work=name, error=repr(error))
+            if name == "reclaim":
+                self._expiry_s = monotonic() + _LOOK_AGAIN_S
 
     async def renew(self) -> None:
-        """Extend the lease; do the registered work in the same transaction."""
+        """Extend the lease."""
         await self._probe.reached("session.before_renewal", token=self._token)
-        asked = monotonic()
-        async with self._pool.acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(_SQL["renew_session"], self._token, self.terms.ttl, self._said())
-            if row is None:
-                self._lose("declared lost by another worker")
-                return
-            committed = [await beat(connection) for beat in self._beats]
+        token, asked = self._token, monotonic()
+        row = await self._pool.fetchrow(_SQL["renew_session"], token, self.terms.ttl, self._said())
+        if row is None:
+            self._lose("declared lost by another worker")
+            return
         self._renewed_s = asked
         hear_database(row["now_s"])
-        for settle in committed:
-            settle()
         if row["drain"]:
             self.drain_requested.set()
+        if not row["timeline_known"]:
+            await enter_timeline(self._pool)
         expiry_s = row["next_expiry_s"]
         self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
 
-    def _settle_beside(self) -> None:
-        """Settle what no next claim settles, such as where there is no room for one; no renewal waits for it."""
-        if any(gate.unsure for gate in self._gates) and (self._settling is None or self._settling.done()):
-            self._settling = asyncio.create_task(self._settle())
+    async def _beat(self) -> None:
+        """Do the work of the heartbeat, unless this session is lost."""
+        if not self._beats or not (token := self._token):
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_SQL["hold_session"], token) is None:
+                return
+            committed = [await beat(connection) for beat in self._beats]
+        if token == self._token:
+            for settle in committed:
+                settle()
 
     async def _settle(self) -> None:
         for gate in self._gates:
@@ -191,7 +227,6 @@ class WorkerSession:
         Who has nothing to give back with declares nothing: the jobs would be nobody's.
         """
         if not self._reclaims:
-            self._expiry_s = None
             return
         async with self._pool.acquire() as connection, connection.transaction():
             rows = await connection.fetch(_SQL["declare_lost"])
@@ -199,9 +234,8 @@ class WorkerSession:
             if tokens:
                 _log.warning("session.others_lost", sessions={row["id"]: row["name"] for row in rows})
                 await self._give_back(connection, tokens)
-        self._expiry_s = None
         if not tokens:
-            self._expiry_s = monotonic() + 1.0
+            self._expiry_s = monotonic() + _LOOK_AGAIN_S
 
     async def _give_back(self, connection: Connection, tokens: list[int]) -> None:
         for reclaim in self._reclaims:
@@ -227,6 +261,8 @@ class WorkerSession:
         A session that may own what nobody here knows of does not leave: it runs out, and others give that back.
         """
         self._stopping.set()
+        if self._beside:
+            await asyncio.wait(self._beside.values(), timeout=_SETTLE_S)
         if self._token:
             await self._settle()
             token, self._token = self._token, 0

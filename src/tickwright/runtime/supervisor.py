@@ -23,10 +23,13 @@ import structlog
 from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.service import Service
+from tickwright.store.pool import RoundTrips
 
 RESTART = RetryPolicy(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
 HEALTHY_AFTER_S = 60.0
 TICK_WITHIN_S = 15.0
+STOP_ROUND_TRIPS = 20
+"""So many to a far database each service has beside the time to stop."""
 
 Phase = Literal["running", "quiescing", "stopping", "stopped"]
 
@@ -220,6 +223,7 @@ class Supervisor:
     async def _stop(self) -> None:
         self.phase = "stopping"
         for runner in reversed(self._runners):
-            await runner.stop(self._stop_within_s)
+            far_s = STOP_ROUND_TRIPS * RoundTrips.shortest_ms() / 1000
+            await runner.stop(self._stop_within_s + far_s)
         self.phase = "stopped"
         _log.info("supervisor.stopped")

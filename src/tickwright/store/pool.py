@@ -1,9 +1,10 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import asyncpg
 import structlog
@@ -28,6 +29,8 @@ SETTINGS = {
     "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
 CONNECT_TIMEOUT_S = 10
+FAR_CONNECT_TIMEOUT_S = 30
+"""Of a single server: a connection takes five round trips, and there is no other server to try."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
 FULL_S = 10.0
@@ -91,12 +94,42 @@ class DiskFull:
         return monotonic() - cls.seen_s < FULL_S
 
 
+class RoundTrips:
+    """How far the database is: the shortest of the last statements of this process, so that slow ones do not count."""
+
+    SLOW_MS = 500
+    _last_s: ClassVar[deque[float]] = deque(maxlen=5)
+
+    @classmethod
+    def note(cls, took_s: float) -> None:
+        """Take in how long one statement took."""
+        cls._last_s.append(took_s)
+
+    @classmethod
+    def shortest_ms(cls) -> int:
+        """Return a bound above the round trip, in milliseconds; 0 before there were five statements."""
+        return round(1000 * min(cls._last_s)) if len(cls._last_s) == cls._last_s.maxlen else 0
+
+    @classmethod
+    def complaint(cls) -> str | None:
+        """Return what to say to operators when the database is too far for everything to work well."""
+        if (took_ms := cls.shortest_ms()) <= cls.SLOW_MS:
+            return None
+        return (
+            f"database_slow: a round trip takes {took_ms} ms, more than {cls.SLOW_MS} ms: everything runs late and "
+            "leases may be lost; run Tickwright near its database, or set TICKWRIGHT_LEASE=10s"
+        )
+
+
 async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
+    asked_s = monotonic()
     try:
-        return await bounded(call, *args, **more)
+        answer = await bounded(call, *args, **more)
     except asyncpg.DiskFullError:
         DiskFull.seen_s = monotonic()
         raise
+    RoundTrips.note(monotonic() - asked_s)
+    return answer
 
 
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
@@ -153,6 +186,7 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options:
     """
     servers = server_urls(url)
     if len(servers) == 1:
+        timeout = max(timeout, FAR_CONNECT_TIMEOUT_S)
         return await _entered(await asyncpg.connect(servers[0], timeout=timeout, **options))
     servers.sort(key=lambda server: server != _writable.get(url))
     for server in servers[:-1]:
@@ -173,16 +207,21 @@ async def _entered(connection: Connection) -> Connection:
     A connection that takes writes stays on one timeline for its whole life, so once for each is enough.
     """
     try:
-        change = await connection.fetchval(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S)
-    except (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError):
-        return connection  # no schema, an older one, or a role without it
+        await enter_timeline(connection)
     except BaseException:
         connection.terminate()
         raise
-    if change is not None:
-        advice = "see the alert possible_data_loss; no id and no fence is given out twice"
-        _log.error("database.timeline_changed", **json.loads(change), advice=advice)
     return connection
+
+
+async def enter_timeline(database: Pool | Connection) -> None:
+    """Let every number jump where the database's history is not the one of before; heartbeats do so behind a pooler."""
+    with suppress(asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError):
+        # no schema, an older one, or a role without it
+        change = await database.fetchval(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S)
+        if change is not None:
+            advice = "see the alert possible_data_loss; no id and no fence is given out twice"
+            _log.error("database.timeline_changed", **json.loads(change), advice=advice)
 
 
 async def _keep_session(_connection: Connection) -> None:

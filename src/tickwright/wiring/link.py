@@ -101,11 +101,14 @@ async def _linked(
     *,
     declare: bool,
 ) -> AsyncIterator[Link]:
-    await ensure_schema(database)
+    if database.embedded:
+        await ensure_schema(database)
     pool = await open_pool(database.url, max_size=settings.connections_max, pooled=database.pooled)
     reports_at = ReportDesk(settings)
     campaigns_at = CampaignDesk(settings, reports_at.keeping.objects, reports_at.keeping.folder)
     try:
+        if not database.embedded:
+            check_revision(database, await _revision(pool))
         enqueuer = Enqueuer(pool)
         allow_target = target_check(settings)
         service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
@@ -143,7 +146,15 @@ async def ensure_schema(database: Database) -> None:
 
         await asyncio.to_thread(migrate, database.url)
         return
-    found = await revision(database)
+    check_revision(database, await revision(database))
+
+
+def check_revision(database: Database, found: str | None) -> None:
+    """Refuse a schema that is not there or behind.
+
+    Raises:
+        Unavailable: ``schema_behind``. Retry after ``tickwright migrate``.
+    """
     if found is None:
         raise Unavailable(
             "schema_behind", f"{database.shown} has no Tickwright schema; run: tickwright migrate", found=None
@@ -164,11 +175,16 @@ async def revision(database: Database) -> str | None:
     """
     pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
     try:
+        return await _revision(pool)
+    finally:
+        await close_pool(pool)
+
+
+async def _revision(pool: Pool) -> str | None:
+    try:
         return str(await pool.fetchval(_SQL["revision"]))
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
-    finally:
-        await close_pool(pool)
 
 
 async def register_types(

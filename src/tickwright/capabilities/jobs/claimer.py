@@ -270,7 +270,7 @@ class Claimer:
 
     def _accept(self, claimed: Claimed) -> None:
         self.ticked_s = monotonic()
-        if self._clock.sample(claimed.now_s, self.ticked_s):
+        if self._clock.sample(claimed.now_s, claimed.received_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
         self._lanes.know(claimed.new_lanes)
         if claimed.rows:

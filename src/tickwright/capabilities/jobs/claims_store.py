@@ -1,7 +1,7 @@
 """The worker's side of the jobs tables: claims, results, lanes. Every write carries the session's token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,7 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
 
@@ -39,6 +40,7 @@ class Claimed:
         next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
         looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
         new_lanes: Priorities in use that nobody knew of.
+        received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
     """
 
     rows: list[Row]
@@ -46,6 +48,7 @@ class Claimed:
     next_due_s: float | None
     looked_s: float
     new_lanes: list[Lane]
+    received_s: float = field(default_factory=monotonic)
 
 
 @dataclass(frozen=True, slots=True)

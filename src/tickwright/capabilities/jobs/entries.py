@@ -24,6 +24,8 @@ LATENESS_BUCKETS_S = (
     600.0,
     3600.0,
 )
+SLACK_S = 0.05
+"""So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
 
 
 class Entry:
@@ -34,12 +36,13 @@ class Entry:
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         paced_until_s: A rate-limited type is not asked again before this time (monotonic).
         paced_more: Jobs of this rate-limited type wait for an instant.
+        free_from_s: A rate-limited type has given its starts away up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
     """
 
     __slots__ = (
-        "call", "counts", "grace_s", "granted", "held", "is_async", "kind", "late_counts", "late_sum_s", "paced_more",
-        "paced_until_s", "timeout_s",
+        "call", "counts", "free_from_s", "grace_s", "granted", "held", "is_async", "kind", "late_counts", "late_sum_s",
+        "paced_more", "paced_until_s", "timeout_s",
     )  # fmt: skip
 
     def __init__(self, kind: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
@@ -51,6 +54,7 @@ class Entry:
         self.granted: int | None = 0 if kind.concurrency is not None else None
         self.paced_until_s = 0.0
         self.paced_more = False
+        self.free_from_s = 0.0
         self.grace_s = grace_s
         self.late_counts = [0] * (len(LATENESS_BUCKETS_S) + 1)
         self.late_sum_s = 0.0
@@ -66,6 +70,22 @@ class Entry:
     def free(self, held: int) -> int | None:
         """Return how many attempts the type's concurrency lets this worker hold beside ``held``."""
         return None if self.granted is None else max(0, self.granted - held)
+
+    def start_at(self, now_s: float, reserved_s: float) -> float:
+        """Return when an attempt that is due may start: late starts of a rate-limited type stay apart, too.
+
+        Args:
+            now_s: The monotonic clock; the database's may be corrected in between.
+            reserved_s: What an earlier call returned for it, or 0; lost when it is over for longer than the slack.
+        """
+        rate = self.kind.rate_per_s
+        if rate is None:
+            return now_s
+        if reserved_s and now_s - reserved_s <= SLACK_S:
+            return reserved_s
+        start_s = max(self.free_from_s, now_s - SLACK_S)
+        self.free_from_s = start_s + 1 / rate
+        return start_s
 
     def note_start(self, late_s: float) -> None:
         """Count one start that was ``late_s`` after its due time."""

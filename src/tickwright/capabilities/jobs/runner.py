@@ -40,6 +40,7 @@ from tickwright.ports.ids import monotonic
 YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
 RATE_WINDOW_S = 0.05
+TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
 
 _REPORTED = object()
@@ -76,7 +77,7 @@ class Runner:
         self._threads_max = threads
         self._threads: ThreadPoolExecutor | None = None
         self._ready: deque[Job] = deque()
-        self._upcoming: list[tuple[float, int, Job]] = []
+        self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: list[Job | None] = [None] * slots
@@ -122,10 +123,11 @@ class Runner:
         """Take attempts over; those whose instant has come start with the next turn of the loop."""
         now_s = self._clock.now(monotonic())
         for job in jobs:
-            if job._fire_s <= now_s:  # noqa: SLF001  the worker's side of the object
+            fire_s = job._fire_s  # noqa: SLF001  the worker's side of the object
+            if fire_s <= now_s and job.entry.kind.rate_per_s is None:
                 self._ready.append(job)
             else:
-                heapq.heappush(self._upcoming, (job._fire_s, job.id, job))  # noqa: SLF001
+                heapq.heappush(self._upcoming, (fire_s, 0.0, job.id, job))
         self._wake_one()
         self._arm()
 
@@ -139,10 +141,15 @@ class Runner:
 
     def _fire(self) -> None:
         self._timer = None
-        now_s = self._clock.now(monotonic())
+        now = monotonic()
+        now_s = self._clock.now(now)
         upcoming, ready = self._upcoming, self._ready
         while upcoming and upcoming[0][0] <= now_s:
-            ready.append(heapq.heappop(upcoming)[2])
+            _, reserved_s, job_id, job = upcoming[0]
+            if (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
+                heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
+            else:
+                ready.append(heapq.heappop(upcoming)[3])
         self._wake_one()
         self._arm()
 
@@ -156,22 +163,22 @@ class Runner:
 
     def pull(self, job_id: int) -> Job | None:
         """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
-        for job in [*self._ready, *(entry[2] for entry in self._upcoming)]:
+        for job in [*self._ready, *(entry[3] for entry in self._upcoming)]:
             if job.id == job_id:
                 with suppress(ValueError):
                     self._ready.remove(job)
-                self._upcoming[:] = [entry for entry in self._upcoming if entry[2] is not job]
+                self._upcoming[:] = [entry for entry in self._upcoming if entry[3] is not job]
                 heapq.heapify(self._upcoming)
                 return job
         return None
 
     def held(self) -> list[Job]:
         """Return every attempt that has not ended."""
-        return [*self._ready, *(entry[2] for entry in self._upcoming), *self.running()]
+        return [*self._ready, *(entry[3] for entry in self._upcoming), *self.running()]
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
-        jobs = [*self._ready, *(entry[2] for entry in self._upcoming)]
+        jobs = [*self._ready, *(entry[3] for entry in self._upcoming)]
         self._ready.clear()
         self._upcoming.clear()
         self._arm()

@@ -65,6 +65,14 @@ SELECT 'timeline ' || t.timeline AS subject,
 SELECT name || ' #' || id AS subject, jsonb_build_object('lost_at', lost_at)::text AS facts
   FROM tickwright.workers WHERE lost_at > clock_timestamp() - $1::interval LIMIT 1000;
 
+-- name: database_slow
+-- Live sessions whose shortest round trips to the database take more than $1 ms. Small: a row per session.
+SELECT name || ' #' || id AS subject,
+       jsonb_build_object('round_trip_ms', facts -> 'round_trip_ms', 'bound_ms', $1::integer)::text AS facts
+  FROM tickwright.workers
+ WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'round_trip_ms') = 'number'
+   AND (facts ->> 'round_trip_ms')::numeric > $1::integer LIMIT 1000;
+
 -- name: old_snapshot
 -- Backends and prepared transactions that hold back the oldest visible row for longer than $1, by pid.
 SELECT 'pid ' || pid AS subject,
@@ -113,7 +121,7 @@ RETURNING a.id, a.subject, a.xmax = 0 AS is_new;
 
 -- name: firing
 -- What fires of a rule. Index: alerts_firing.
-SELECT subject FROM tickwright.alerts WHERE rule = $1 AND state = 'firing';
+SELECT rule, subject FROM tickwright.alerts WHERE state = 'firing';
 
 -- name: resolve
 -- Resolve the alerts of a rule whose subject is no longer in trouble. Index: alerts_firing.

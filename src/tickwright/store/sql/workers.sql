@@ -11,9 +11,13 @@ UPDATE tickwright.workers w
    SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
  WHERE w.id = $1 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
 RETURNING w.drain_requested_at IS NOT NULL AS drain,
-          date_part('epoch', clock_timestamp()) AS now_s,
+          date_part('epoch', clock_timestamp()) AS now_s, tickwright.timeline_is_known() AS timeline_known,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
+
+-- name: hold_session
+-- The first statement of a heartbeat's work: the session is not lost, and nobody declares it lost before the commit. Index: workers_pkey.
+SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR SHARE;
 
 -- name: refuse_claims
 -- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, which lock its row. The first statement

@@ -21,6 +21,14 @@ CREATE FUNCTION tickwright.fence_floor() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT fence_floor FROM tickwright.timelines ORDER BY no DESC LIMIT 1
 $$;
+CREATE FUNCTION tickwright.timeline_is_known() RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN pg_is_in_recovery() THEN true
+              ELSE (SELECT (t.system_id, t.timeline) = ((pg_control_system()).system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8))
+                      FROM tickwright.timelines t ORDER BY no DESC LIMIT 1) END
+$$;
+COMMENT ON FUNCTION tickwright.timeline_is_known() IS 'Whether enter_timeline would change nothing; for heartbeats, whose connections a pooler may keep over a failover.';
+
 COMMENT ON FUNCTION tickwright.fence_floor() IS 'Every claim gives a fence above it; one that rises with each change of the timeline.';
 
 -- A standby that is promoted without the last commits would give their numbers out again. Sequences move on by a billion, those of

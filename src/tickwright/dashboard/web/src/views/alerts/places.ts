@@ -22,6 +22,8 @@ const FINDERS: Record<string, Finder> = {
   fanout_dead_letters: view("Dead letters", "/dead-letters"),
   lateness: view("Overview", "/overview"),
   no_live_worker: view("Workers", "/workers"),
+  database_slow: view("Workers", "/workers"),
+  possible_data_loss: view("Audit", "/audit?action=database.timeline_changed"),
   session_lost: view("Lost workers", "/workers?state=lost"),
   threads_stuck: view("Workers", "/workers"),
   report_calls_stuck: view("Workers", "/workers"),
