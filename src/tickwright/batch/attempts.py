@@ -14,6 +14,7 @@ from tickwright.batch.chunks_store import ChunkClaim, ChunksStore, Failure, Plan
 from tickwright.batch.open_chunk import ClaimedChunk
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.failure_words import storable, words_of
+from tickwright.observe.logs import without_secrets
 from tickwright.ports.batches import BatchWork, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import ends_task
@@ -140,9 +141,9 @@ def _failure(error: BaseException) -> Failure:
     """Return what an error is for the ledger; a cancellation of ours is none."""
     if ends_task(error):
         raise error
-    trace = storable("".join(traceback.format_exception(error))[-TRACE_CHARS:])
+    trace = storable(without_secrets("".join(traceback.format_exception(error)))[-TRACE_CHARS:])
     if isinstance(error, TickwrightError):
-        return Failure(error.code, storable(error.message)[:MESSAGE_CHARS], trace)
+        return Failure(error.code, storable(without_secrets(error.message))[:MESSAGE_CHARS], trace)
     if isinstance(error, AWAY):
-        return Failure("database_unavailable", storable(words_of(error))[:MESSAGE_CHARS], trace)
-    return Failure("exception", storable(words_of(error))[:MESSAGE_CHARS], trace)
+        return Failure("database_unavailable", storable(without_secrets(words_of(error)))[:MESSAGE_CHARS], trace)
+    return Failure("exception", storable(without_secrets(words_of(error)))[:MESSAGE_CHARS], trace)

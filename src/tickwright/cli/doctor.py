@@ -125,7 +125,9 @@ def _latency(round_trip_s: float) -> Finding:
     says = f"a round trip to the database takes {1000 * round_trip_s:.0f} ms"
     remedy = "run Tickwright near its database: the same zone, below 10 ms"
     if round_trip_s > ROUND_TRIP_S_MAX:
-        return Finding("latency", "fail", f"{says}: everything runs late, and leases are lost from two seconds on", remedy)
+        return Finding(
+            "latency", "fail", f"{says}: everything runs late, and leases are lost from two seconds on", remedy
+        )
     if round_trip_s > ROUND_TRIP_S:
         return Finding("latency", "warn", f"{says}: jobs start later by a few of them, and fewer run at a time", remedy)
     return Finding("latency", "ok", says)

@@ -48,14 +48,23 @@ def forget_secrets() -> None:
     _known.clear()
 
 
-def redact_text(text: str) -> str:
-    """Return ``text`` without secrets and at most 4,000 characters long."""
+def without_secrets(text: str) -> str:
+    """Return ``text`` with every secret masked that is known here or has a secret's shape.
+
+    What a user's function raised is kept and shown; its words may hold what the function was given. Mask before
+    cutting, so that no secret is cut in half.
+    """
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
     text = _URL_PASSWORD.sub(rf"\g<head>{MASK}", text)
     text = _DSN_PASSWORD.sub(rf"\g<head>{MASK}", text)
-    text = _SECRET_SHAPE.sub(MASK, text)
+    return _SECRET_SHAPE.sub(MASK, text)
+
+
+def redact_text(text: str) -> str:
+    """Return ``text`` without secrets and at most 4,000 characters long."""
+    text = without_secrets(text)
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
 
 

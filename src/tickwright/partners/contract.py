@@ -21,6 +21,7 @@ import structlog
 
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
+from tickwright.observe.logs import without_secrets
 from tickwright.partners import model, store
 from tickwright.partners.breaker import Report
 from tickwright.partners.lane import Lane, Permit
@@ -91,7 +92,7 @@ class PartnerContract:
             permit.close(call.outcome)
             raise
         except BaseException as error:
-            permit.close(call.outcome or Failed(repr(error)))
+            permit.close(call.outcome or Failed(without_secrets(repr(error))))
             raise
         permit.close(call.outcome or Failed("nothing was reported"))
 

@@ -26,6 +26,7 @@ from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.observe.logs import know_secret
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract
 from tickwright.partners.metrics import contract_source
@@ -151,6 +152,8 @@ async def open_node(
     """
     wanted = check_roles(roles)
     brought = brought or Brought()
+    for declared in settings.secrets.values():
+        know_secret(declared)
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(open_link(settings, brought.handlers, database=database))
         asked = Couriers(settings, brought.couriers)

@@ -14,6 +14,7 @@ Trusts nobody who writes a document: nothing else of the environment and no othe
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -85,6 +86,16 @@ class DeclaredSecrets:
         if self._folder is None or short.endswith(HOSTS_SUFFIX):
             return None, None, remedy
         return _read(self._folder, short), _read(self._folder, short + HOSTS_SUFFIX), remedy
+
+    def values(self) -> list[str]:
+        """Return every secret that is declared, to be masked wherever it appears."""
+        named = [name for name in self._environment if name.startswith(SECRET) and not name.startswith(HOSTS)]
+        found = [self._environment[name] for name in named]
+        with suppress(OSError, Rejected):
+            files = [] if self._folder is None else sorted(one.name for one in self._folder.iterdir() if one.is_file())
+            read = (_read(self._folder, name) for name in files if self._folder and not name.endswith(HOSTS_SUFFIX))
+            found += [text for text in read if text]
+        return found
 
     def problems(self) -> list[str]:
         """Return what is wrong with what is declared, without a value: for the doctor."""

@@ -35,6 +35,7 @@ from tickwright.capabilities.jobs.model import (
 )
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
+from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
@@ -380,5 +381,5 @@ def _ending_of(error: Exception) -> Ending:
 
 
 def _shorten(text: str) -> str:
-    clean = text.replace("\x00", "\\x00")
+    clean = without_secrets(text).replace("\x00", "\\x00")
     return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"

@@ -18,6 +18,7 @@ import structlog
 from tickwright.capabilities.polling.consumer_effects import BACKLOG_MAX, Effector, Work
 from tickwright.capabilities.polling.courier import Answer, Courier, Poll, Result
 from tickwright.observe import traces
+from tickwright.observe.logs import without_secrets
 from tickwright.partners import ANSWERED, Failed, PartnerContract, Permit, Throttled
 from tickwright.ports.ids import monotonic
 
@@ -261,7 +262,7 @@ class Desk:
             return Failed("timeout")
         except Exception as error:  # noqa: BLE001  the user's function: whatever it raises is a failed call
             _log.warning("polls.courier_raised", partner=self.name, tracker_id=item.tracker_id, error=repr(error))
-            return Failed(repr(error))
+            return Failed(without_secrets(repr(error)))
         if not isinstance(result, Answer | Throttled | Failed):
             return Failed(f"the function of {self.name} returned {type(result).__name__} instead of an Answer")
         return result

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tickwright.capabilities.reports.plan import Listener, Plan
+from tickwright.observe.logs import without_secrets
 from tickwright.ports.caller import Caller
 from tickwright.ports.reports import Column, PartFacts, PartKey
 from tickwright.store.audit import write_audit
@@ -137,7 +138,7 @@ class PartsStore:
             if not await self._lock(connection, claim.key):
                 return False
             state = await connection.fetchval(
-                SQL["fail_part"], *_key(claim.key), claim.fence, owner, error[:1000], again_s
+                SQL["fail_part"], *_key(claim.key), claim.fence, owner, without_secrets(error)[:1000], again_s
             )
             if state == "failed":
                 await self._settle(connection, claim.key, claim.stage, None)

@@ -1,0 +1,206 @@
+"""S2: secrets of an installation at work, in which everything fails, appear nowhere but where they are kept."""
+
+import base64
+import json
+import secrets
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from kit.cli import environment, tickwright
+from kit.consumers import http_of_url, seed
+from kit.ports import free_port
+from kit.processes import kill_group, spawn
+from kit.servers import RabbitServer, RedisServer
+from kit.waiting import eventually_async
+from tickwright.store.pool import Pool, open_pool
+
+ROLES = (
+    "worker", "scheduler", "relay", "api", "poll-consumer", "fanout-consumer", "report-listener", "campaign-consumer"
+)  # fmt: skip
+PROGRAM = Path(__file__).parents[1] / "kit" / "secrets_program.py"
+KEPT = {
+    "api_keys.hash": "a hash that opens nothing",
+    "task_type_secrets.secret": "signing secrets are kept here, for the owner of the schema",
+    "message_keys.key": "the key of fan-out's signatures, for the owner of the schema",
+}
+COMMANDS = (
+    "jobs list", "dead-letters list", "audit", "doctor", "partners list", "entities show A", "task-types list",
+    "workers list",
+)  # fmt: skip
+ENDED = """SELECT count(*) FROM tickwright.scheduled_tasks
+            WHERE task_type = ANY ($1::text[]) AND status IN ('failed', 'completed')"""
+DUE = """INSERT INTO tickwright.scheduled_tasks (task_type, payload, execute_at, max_attempts)
+         VALUES ($1, '{}', now(), 1)"""
+COLUMNS = """SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+              WHERE c.relnamespace = 'tickwright'::regnamespace AND c.relkind IN ('r', 'p')
+                AND a.attnum > 0 AND NOT a.attisdropped"""
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[str]:
+    """A server of others that refuses, and repeats what it was sent: headers and body."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        told = {"headers": dict(request.headers), "body": await request.text(), "path": str(request.rel_url)}
+        return web.Response(
+            status=500, text=json.dumps(told), headers={"x-echo": request.headers.get("authorization", "")}
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.timeout(200)
+async def test_no_secret_appears_where_it_is_not_kept(
+    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Logs, metrics, tables, brokers, dead letters, audit, every route, the page and the commands are swept."""
+    token, binds = f"canary-{secrets.token_urlsafe(24)}", [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    log = tmp_path / "log"
+    shutil.copy(PROGRAM, tmp_path)  # beside the kit it would find the kit's modules instead of libraries
+    async with echoing() as elsewhere:
+        env = environment(
+            DATABASE_URL=database_url,
+            AMQP_URL=rabbit_server.url,
+            REDIS_URL=redis_server.url,
+            APP="secrets_program:app",
+            ALLOW_TARGETS="127.0.0.1",
+            API_BIND=binds[0],
+            METRICS_BIND=binds[1],
+            PREFIX=f"t{secrets.token_hex(4)}",
+            SECRET_TOKEN=token,
+            SECRET_HOSTS_TOKEN="http://127.0.0.1",
+        )
+        child = spawn([sys.executable, "-m", "tickwright", "run", *ROLES], log, env | {"PYTHONPATH": str(tmp_path)})
+        pool = await open_pool(database_url, max_size=2)
+        try:
+            await eventually_async(lambda: _is_known(pool), 60, what=f"the program registers its types ({log})")
+            canaries = {
+                "the declared secret": token,
+                "the database's password": database_url.split(":")[2].split("@", maxsplit=1)[0],
+            }
+            canaries |= await _set_up(pool, env, elsewhere)
+            await eventually_async(lambda: _have_failed(pool), 60, what=f"everything has failed ({log})")
+            places = await _everything(pool, binds, canaries["an admin's key"], env)
+        finally:
+            kill_group(child)
+            pool.terminate()
+    places["log"] = log.read_text(errors="replace")
+    assert "fanout.function_raised" in places["log"], "the log has nothing of all this"
+    leaks = found(places, canaries)
+    assert not leaks, "\n".join(leaks)
+
+
+def found(places: dict[str, str], canaries: dict[str, str]) -> list[str]:
+    """Return where a secret is, as it is or in a usual spelling."""
+    return [
+        f"{name} as {spelling!r} in {place}"
+        for name, secret in canaries.items()
+        for spelling in {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
+        for place, text in places.items()
+        if spelling in text
+    ]
+
+
+def test_the_sweep_finds_what_is_there() -> None:
+    """A secret as it is, in base64 and in a URL."""
+    canaries = {"x": "se cret"}
+    texts = ("a se cret b", "?q=se%20cret", base64.b64encode(b"se cret").decode())
+    assert [len(found({"log": text}, canaries)) for text in (*texts, "nothing")] == [1, 1, 1, 0]
+
+
+async def _is_known(pool: Pool) -> bool:
+    return bool(await pool.fetchval("SELECT count(*) FROM tickwright.task_types WHERE name = 'tells'"))
+
+
+async def _set_up(pool: Pool, env: dict[str, str], elsewhere: str) -> dict[str, str]:
+    """Let every capability that holds secrets do something that fails; return the secrets that were made."""
+    key = tickwright("keys", "create", "sweep", "--role", "admin", env=env).out.strip()
+    made = tickwright(
+        "task-types", "put", "hook", "--target", f"{elsewhere}/hook", "--max-attempts", "1", "--json", env=env
+    ).json
+    tickwright("task-types", "pause", "hook", env=env)
+    tickwright("task-types", "enable", "hook", env=env)
+    for task_type in ("keeps", "tells", "returns", "hook"):
+        await pool.execute(DUE, task_type)
+    http = {**http_of_url(f"{elsewhere}/{{external_id}}"), "headers": {"Authorization": "Bearer ${env:TOKEN}"}}
+    await seed(pool, 3, rate="100/s", http=http)
+    await seed(pool, 1, name="function", rate="100/s")
+    headers = {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession(f"http://{env['TICKWRIGHT_API_BIND']}", headers=headers) as client:
+        for path, body in (("/v1/reports", {"type": "numbers"}), ("/v1/batches/months.close/start", None)):
+            async with client.post(path, json=body) as answer:
+                assert answer.status < 300, await answer.text()
+    party = json.dumps({"url": f"{elsewhere}/ocpi", "token": "${env:TOKEN}"})
+    insert = "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', $1, 'LOCATIONS')"
+    await pool.execute(insert, party)
+    return {
+        "an admin's key": key,
+        "a signing secret": made["secret"],
+        "its bytes": made["secret"].removeprefix("whsec_"),
+    }
+
+
+async def _have_failed(pool: Pool) -> bool:
+    jobs = await pool.fetchval(ENDED, ["keeps", "tells", "returns", "hook"])
+    runs = await pool.fetchval("SELECT count(*) FROM tickwright.fanout_cursors WHERE failures > 0")
+    partners = await pool.fetchval("SELECT count(*) FROM tickwright.partner_states WHERE last_error IS NOT NULL")
+    parts = await pool.fetchval("SELECT count(*) FROM tickwright.report_parts WHERE error IS NOT NULL")
+    batches = await pool.fetchval("SELECT count(*) FROM tickwright.executions WHERE error_message IS NOT NULL")
+    return bool(jobs == 4 and runs and partners == 2 and parts and batches)
+
+
+async def _everything(pool: Pool, binds: list[str], key: str, env: dict[str, str]) -> dict[str, str]:
+    """Return the text of every place that somebody may look into."""
+    places = {f"the table {name}": text for name, text in (await _tables(pool)).items()}
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as client:
+        for bind, path in ((binds[1], "/metrics"), (binds[1], "/readyz"), (binds[0], "/")):
+            places[path] = await _text(client, f"http://{bind}{path}")
+        document = json.loads(await _text(client, f"http://{binds[0]}/v1/openapi.json"))
+        for path, item in document["paths"].items():
+            if "get" in item and path != "/v1/stream":
+                places[path] = await _text(client, f"http://{binds[0]}{_filled(path)}")
+    for command in COMMANDS:
+        said = tickwright(*command.split(), env=env)
+        places[command] = said.out + said.err
+    return places
+
+
+def _filled(path: str) -> str:
+    for name, value in (("{name}", "hook"), ("{code}", "A"), ("{account_id}", "shop")):
+        path = path.replace(name, value)
+    while "{" in path:
+        path = path[: path.index("{")] + "1" + path[path.index("}") + 1 :]
+    return path
+
+
+async def _text(client: aiohttp.ClientSession, url: str) -> str:
+    async with client.get(url) as answer:
+        return await answer.text(errors="replace")
+
+
+async def _tables(pool: Pool) -> dict[str, str]:
+    """Return every column of every table as text, but what is kept there on purpose."""
+    columns = await pool.fetch(COLUMNS)
+    texts: dict[str, str] = {}
+    for table, column in columns:
+        if f"{table}.{column}" not in KEPT:
+            query = f'SELECT string_agg("{column}"::text, chr(10)) FROM tickwright."{table}"'
+            texts[f"{table}.{column}"] = await pool.fetchval(query) or ""
+    return texts
