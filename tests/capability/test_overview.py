@@ -12,6 +12,8 @@ from kit.fanout import MODULE, Hub, registry_of
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
+from tickwright.runtime.overview_reads import SQL
+from tickwright.store.pool import Pool
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.node import open_node
 from tickwright.wiring.settings import Bind, Settings
@@ -180,3 +182,16 @@ async def test_runs_of_entities_are_in_the_throughput_and_in_the_figures_of_thei
             finally:
                 node.supervisor.request()
                 await running
+
+
+async def test_a_count_that_stopped_at_its_bound_says_so(pool: Pool) -> None:
+    """Running jobs among the oldest take nothing from the bound: 10 of 12 due ones are "10 or more", never 8."""
+    insert = "INSERT INTO tickwright.scheduled_tasks (task_type, payload, execute_at)"
+    await pool.execute(f"{insert} SELECT 'a', '{{}}', now() FROM generate_series(1, 14)")
+    await pool.execute(
+        "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1 "
+        "WHERE id IN (SELECT id FROM tickwright.scheduled_tasks ORDER BY id LIMIT 2)"
+    )
+    for bound, due in ((10, 10), (12, 12), (13, 12)):
+        (row,) = await pool.fetch(SQL["job_gauges"], bound)
+        assert (row["due"], row["processing"]) == (due, 2)

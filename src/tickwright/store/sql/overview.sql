@@ -43,20 +43,25 @@ SELECT clock_timestamp() AS at,
           FROM (SELECT * FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT $5::integer) AS j)::text AS latest;
 
 -- name: job_gauges
--- Per task type: due, running and upcoming jobs, each counted up to $1, and since when the oldest due one waits.
--- Index: scheduled_tasks_due, one bounded range a lane.
+-- Per task type: due, running and upcoming jobs, each counted up to $1 for itself, and since when the oldest due one waits. Running
+-- ones are those among the $1 oldest rows that are due. Index: scheduled_tasks_due, three bounded ranges a lane.
 WITH RECURSIVE {lane}
 SELECT lane.task_type,
-       sum(due.pending)::bigint AS due, sum(due.running)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
+       sum(due.jobs)::bigint AS due, sum(begun.jobs)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
        coalesce(max(due.oldest_s), 0) AS oldest_due_s
   FROM (SELECT * FROM lane LIMIT 1000) AS lane
  CROSS JOIN LATERAL (
-   SELECT count(*) FILTER (WHERE d.status = 'pending') AS pending, count(*) FILTER (WHERE d.status = 'processing') AS running,
-          date_part('epoch', clock_timestamp() - min(d.due) FILTER (WHERE d.status = 'pending')) AS oldest_s
-     FROM (SELECT t.status, coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
-            WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+   SELECT count(*) AS jobs, date_part('epoch', clock_timestamp() - min(d.due)) AS oldest_s
+     FROM (SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
               AND coalesce(t.retry_at, t.execute_at) <= now()
             ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $1) AS d) AS due
+ CROSS JOIN LATERAL (
+   SELECT count(*) FILTER (WHERE b.status = 'processing') AS jobs
+     FROM (SELECT t.status FROM ONLY tickwright.scheduled_tasks t
+            WHERE t.task_type = lane.task_type AND t.priority = lane.priority
+              AND coalesce(t.retry_at, t.execute_at) <= now()
+            ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT $1) AS b) AS begun
  CROSS JOIN LATERAL (
    SELECT count(*) AS jobs
      FROM (SELECT 1 FROM ONLY tickwright.scheduled_tasks t
