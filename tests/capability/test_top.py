@@ -126,7 +126,7 @@ def test_a_stale_overview_says_so_first() -> None:
     assert "1 critical, 2 warning" in shown
     assert "overdue: upkeep" in shown
     [line] = lines(VIEW)
-    assert line.startswith("STALE since 12:00:05 (gone) · waiting 0 · due ≥10000 · running 3 · started 12.2/s · ")
+    assert line.startswith("STALE since 12:00:05Z (gone) · waiting 0 · due ≥10000 · running 3 · started 12.2/s · ")
     assert "caught up: too many to tell" in line
 
 

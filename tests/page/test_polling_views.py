@@ -123,6 +123,8 @@ def test_a_tracker_is_found_explained_and_ended(visit: Visitors, site: Site) -> 
     screen.page.wait_for_url("**/trackers?external=AWB-lost2")
     screen.page.get_by_role("cell", name="AWB-lost2").click()
     screen.page.locator("li code").first.wait_for()
+    assert screen.page.locator("li time").count() > 0, "its instants are those of the reader's zone"
+    assert not re.search(r"\d\d:\d\dZ", screen.page.locator("ol:has(code)").inner_text())
     screen.page.get_by_role("button", name="End", exact=True).click()
     assert site.sql("SELECT ended_at FROM tickwright.trackers WHERE external_id = 'AWB-lost2'")[0]["ended_at"] is None
     screen.confirm("End 1 tracker")

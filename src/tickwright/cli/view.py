@@ -153,7 +153,7 @@ def _ends_line(jobs: JobsNow) -> str:
 
 
 def _stale(view: OverviewView) -> str:
-    return "" if view.stale_since is None else f"STALE since {view.stale_since:%H:%M:%S} ({view.stale_why}) · "
+    return "" if view.stale_since is None else f"STALE since {view.stale_since:%H:%M:%SZ} ({view.stale_why}) · "
 
 
 def _count(view: OverviewView, count: int) -> str:

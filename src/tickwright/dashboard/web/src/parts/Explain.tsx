@@ -3,6 +3,7 @@ import { Code, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
 import { Answer } from "./Answer";
+import { Instant } from "./Instant";
 import classes from "./parts.module.css";
 
 type Told = Pick<Schemas["Explanation"], "summary" | "reasons">;
@@ -22,18 +23,25 @@ export function Explain({ queryKey, load }: Props) {
   );
 }
 
+const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)/;
+
+/** A sentence of the API, whose instants are in UTC, with them as all others on the page: in the reader's zone. */
+function Sentence({ text }: { text: string }) {
+  return text.split(INSTANT).map((part, index) => (index % 2 === 1 ? <Instant key={index} at={part} /> : part));
+}
+
 function Reasons({ told: { summary, reasons } }: { told: Told }) {
   const first = reasons[0]?.text === summary ? reasons[0] : undefined;
   const rest = first === undefined ? reasons : reasons.slice(1);
   return (
     <div className={classes.explain}>
       <Text size="sm" fw={600}>
-        {summary} {first !== undefined && <Code>{first.code}</Code>}
+        <Sentence text={summary} /> {first !== undefined && <Code>{first.code}</Code>}
       </Text>
       <ol>
         {rest.map((reason) => (
           <li key={reason.code + reason.text}>
-            {reason.text} <Code>{reason.code}</Code>
+            <Sentence text={reason.text} /> <Code>{reason.code}</Code>
           </li>
         ))}
       </ol>

@@ -1,0 +1,30 @@
+"""Who looks for batches is woken by what changes, and not by who looks."""
+
+import asyncio
+
+from kit.claims import open_owners
+from tickwright.batch.chunks_store import ChunksStore
+from tickwright.batch.consumer import CHANNEL
+from tickwright.store.pool import Pool, connect
+
+BATCH = (
+    "INSERT INTO tickwright.batches (name, kind, type, definition) VALUES ('b', 'program', 'MANUAL', '{}') RETURNING id"
+)
+
+
+async def test_a_look_that_takes_nothing_wakes_nobody(pool: Pool, database_url: str) -> None:
+    """Else every idle consumer would wake all of them, itself included, which look again, without end."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    listening = await connect(database_url)
+    await listening.add_listener(CHANNEL, lambda *said: heard.put_nowait(said[-1]))
+    await open_owners(pool)
+    store = ChunksStore(pool)
+    for _ in range(3):
+        assert await store.claim_execution(1, ["program"]) is None
+        assert await store.claim_chunk(1, ["program"]) is None
+    await pool.execute("SELECT pg_notify($1, 'last')", CHANNEL)
+    assert await heard.get() == "last"
+    await pool.execute("UPDATE tickwright.batches SET status = status")
+    await pool.fetchval(BATCH)
+    assert await heard.get() == ""
+    await listening.close()
