@@ -1,4 +1,4 @@
-"""Run the tests of this folder that failed in the run before once more, alone, in one process.
+"""Run the tests of this folder that failed in the run before once more, alone, in one process, with more patience.
 
 What passes now is printed as ``flaky: NAME`` and does not fail the run: it is repaired or deleted in the next change.
 What fails twice fails the run. A run that broke off, left a process behind, or had more failures than
@@ -6,6 +6,7 @@ What fails twice fails the run. A run that broke off, left a process behind, or 
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 CACHE = Path(".pytest_cache/v")
 FAILURES_MAX = 25
 TESTS_FAILED = 1
+PATIENCE = "6"
+"""Times the bounds of waits in the tests (``tests/kit/waiting.py``): what a busy machine broke holds now."""
 
 
 def main() -> int:
@@ -24,7 +27,7 @@ def main() -> int:
         return 1
     print(f"test-again: {len(failed)} failed; once more, alone", flush=True)
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:randomly", *failed]
-    if subprocess.run(command, check=False).returncode:
+    if subprocess.run(command, check=False, env={**os.environ, "TICKWRIGHT_TEST_PATIENCE": PATIENCE}).returncode:
         return 1
     print("".join(f"flaky: {name}\n" for name in failed), end="", flush=True)
     return 0

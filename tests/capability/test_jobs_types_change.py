@@ -123,7 +123,7 @@ async def test_a_worker_that_comes_later_gets_its_share_of_a_limited_type(databa
                 await eventually_async(lambda: one.session._renewed_s > beat_s)  # noqa: B023  waited for right here
             for _ in range(4):
                 places.release()
-            await eventually_async(lambda: running["second"] == 2, 3)
+            await eventually_async(lambda: running["second"] == 2)
 
 
 @asynccontextmanager

@@ -124,7 +124,7 @@ async def test_a_gateway_that_returns_is_found_again_without_a_hot_loop(
         outcomes.append(await broker.publish(message(gateway.url, 1)))
         return outcomes[-1] == Accepted()
 
-    await eventually_async(accepted, 5)  # mypy cannot split the union
+    await eventually_async(accepted)  # mypy cannot split the union
     assert {outcome.code for outcome in outcomes[:-1] if isinstance(outcome, Refused)} <= {"gateway_unavailable"}
     assert gateway.connections == 2
 

@@ -54,12 +54,12 @@ async def test_a_start_takes_a_known_number_of_round_trips(database_url: str, pr
     settings = settings_of(proxy.rewrite(database_url), tmp_path, "")
     async with running(settings, _program([]), "worker"):
         built = (proxy.accepted_count, proxy.turn_count)
-    assert built <= (3, 30)
+    assert built <= (3, 33)
 
 
 async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_url: str, proxy: TcpProxy) -> None:
-    """Once a connection knows them; a further connection takes four beside TCP, and six for its first claim."""
-    pool = await open_pool(proxy.rewrite(database_url), max_size=2)
+    """Once a connection knows them; a further connection takes five beside TCP, and six for its first claim."""
+    pool = await open_pool(proxy.rewrite(database_url), max_size=3)
     session = WorkerSession(pool, name="far", roles=["worker"], version="0")
     store = ClaimStore(pool)
     turns: dict[str, int] = {}
@@ -84,7 +84,7 @@ async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_
             turns["connection"] = proxy.turn_count - before
             await count("its first claim", lambda: claim(further))
     pool.terminate()
-    assert turns == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 4, "its first claim": 6}
+    assert turns == {"renewal": 1, "empty claim": 1, "result": 1, "connection": 5, "its first claim": 6}
 
 
 async def _readiness(node: Node) -> dict[str, Any]:
@@ -94,7 +94,7 @@ async def _readiness(node: Node) -> dict[str, Any]:
         return found
 
 
-@pytest.mark.parametrize("each_way_s", [0.1, 0.5])
+@pytest.mark.parametrize("each_way_s", [0.1, 0.5, 1])
 async def test_a_worker_far_from_its_database_keeps_its_session_and_drains(
     database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path, each_way_s: float
 ) -> None:

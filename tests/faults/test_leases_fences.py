@@ -119,7 +119,7 @@ async def test_nobody_takes_over_while_a_transaction_of_the_old_token_can_still_
 async def run_out_beside(pool: asyncpg.Pool, lease: Lease) -> None:
     """Wait until the deadline is over; its row is locked, so nobody can move it."""
     over = "SELECT lease_until < clock_timestamp() FROM tickwright.job_config WHERE job_name = $1"
-    await eventually_async(lambda: pool.fetchval(over, lease.name), 5, what="the deadline passes")
+    await eventually_async(lambda: pool.fetchval(over, lease.name), what="the deadline passes")
 
 
 async def test_owners_that_pause_at_random_never_interleave(pool: asyncpg.Pool) -> None:
@@ -201,7 +201,7 @@ async def test_of_many_leased_services_one_works_and_another_follows(pool: async
     first = working[0]
     assert [service.leading for service in services].count(True) == 1
     await services[first].stop()
-    await eventually_async(lambda: len(working) == 2, 5, what="another one leads")
+    await eventually_async(lambda: len(working) == 2, what="another one leads")
     for service in services:
         await service.stop()
         await service.stop()

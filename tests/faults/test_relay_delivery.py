@@ -168,8 +168,8 @@ async def test_a_dead_and_a_silent_destination_do_not_hold_up_the_others(world: 
         async def marked() -> bool:
             return await world.left() == 1001
 
-        await eventually_async(arrived, 5, what="the good destination has everything")
-        await eventually_async(marked, 5, what="the relay has heard of it")
+        await eventually_async(arrived, what="the good destination has everything")
+        await eventually_async(marked, what="the relay has heard of it")
         world.receiver._talking.set()
 
 

@@ -184,7 +184,7 @@ def test_a_key_is_shown_once_works_and_is_revoked(visit: Visitors, site: Site) -
     screen.confirm("Revoke 1 key")
     screen.page.get_by_text("is refused from now on").wait_for()
     assert site.sql("SELECT revoked_at FROM tickwright.api_keys WHERE name = %s", CANARY)[0]["revoked_at"]
-    eventually(lambda: refused(site, "new"), 5, what="the key is refused")
+    eventually(lambda: refused(site, "new"), what="the key is refused")
     assert screen.page.evaluate("window.ran") is None
 
 

@@ -53,7 +53,7 @@ def test_marks_are_found_by_their_key(entities: Planner, name: str) -> None:
 
 def test_beginning_reads_the_cursors_of_its_entities(entities: Planner) -> None:
     """And the runs under way, by owner or by entity: never the whole list."""
-    plan = entities.explain("runs_store_begin", 1, CODES, TYPES, WINDOWS, [2] * len(CODES), 0)
+    plan = entities.explain("runs_store_begin", 1, CODES, TYPES, WINDOWS, [2] * len(CODES), 0, "timed out")
     assert plan.scans_of("fanout_cursors") <= HELD, plan.text
     assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
     assert plan.blocks < 60 * len(CODES), plan.text

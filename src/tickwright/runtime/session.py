@@ -10,8 +10,9 @@ found the lease expired may write that, in the transaction that gives the sessio
 holder stops earlier by its own monotonic clock when it cannot renew. After a lost lease it takes a
 new token, so that whatever a zombie still writes under the old one finds no row.
 
-A renewal is one statement and so one round trip, because a far database leaves time for no more. What takes several
-runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle.
+A renewal is one statement and so one round trip, because a far database leaves time for no more, on a connection that
+the session keeps for itself: it waits neither for the work of others nor for the six round trips of a new connection.
+What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle.
 """
 
 import asyncio
@@ -52,6 +53,8 @@ class WorkerSession:
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool = pool
+        self._own: Connection | None = None
+        self._runs = False
         self._name, self._roles, self._version = name, list(roles), version
         self.terms = terms or LeaseTerms()
         self._probe = probe
@@ -107,12 +110,31 @@ class WorkerSession:
     async def open(self) -> None:
         """Register under a new token."""
         asked = monotonic()
-        row = await self._pool.fetchrow(
+        row = await self._ask(
             _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
         )
         hear_database(row["now_s"])
         self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
         _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
+
+    async def _ask(self, sql: str, *args: Any) -> Any:
+        """Ask on the session's own connection while it runs; a broken one is given back, and the next one taken."""
+        if not self._runs:
+            return await self._pool.fetchrow(sql, *args)
+        if self._own is not None and self._own.is_closed():
+            await self._let_go()
+        if self._own is None:
+            self._own = await self._pool.acquire()
+        try:
+            return await self._own.fetchrow(sql, *args)
+        except BaseException:
+            await self._let_go()
+            raise
+
+    async def _let_go(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            await self._pool.release(own)
 
     def _said(self) -> str:
         """Return the facts as they are now: what changes is a function, asked anew with each renewal."""
@@ -120,6 +142,14 @@ class WorkerSession:
 
     async def run(self) -> None:
         """Renew until stopped; re-register after a loss."""
+        self._runs = True
+        try:
+            await self._run()
+        finally:
+            self._runs = False
+            await self._let_go()
+
+    async def _run(self) -> None:
         if not self._token:
             await self.open()
         while not self._stopping.is_set():
@@ -188,7 +218,7 @@ class WorkerSession:
         """Extend the lease."""
         await self._probe.reached("session.before_renewal", token=self._token)
         token, asked = self._token, monotonic()
-        row = await self._pool.fetchrow(_SQL["renew_session"], token, self.terms.ttl, self._said())
+        row = await self._ask(_SQL["renew_session"], token, self.terms.ttl, self._said())
         if row is None:
             self._lose("declared lost by another worker")
             return

@@ -30,10 +30,11 @@ SETTINGS = {
 }
 CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
-"""Of a single server: a connection takes five round trips, and there is no other server to try."""
+"""Of a single server: a connection takes six round trips, and there is no other server to try."""
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
 FULL_S = 10.0
+NO_ROWS = "SELECT 0"
 NO_ROOM = (
     "the database has no room left on its disk (53100): free some, or enlarge it; what was acknowledged is there, "
     "reads work, and everything goes on by itself"
@@ -218,10 +219,11 @@ async def enter_timeline(database: Pool | Connection) -> None:
     """Let every number jump where the database's history is not the one of before; heartbeats do so behind a pooler."""
     with suppress(asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError):
         # no schema, an older one, or a role without it
-        change = await database.fetchval(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S)
-        if change is not None:
-            advice = "see the alert possible_data_loss; no id and no fence is given out twice"
-            _log.error("database.timeline_changed", **json.loads(change), advice=advice)
+        if await database.execute(_TIMELINES["enter"], timeout=CONNECT_TIMEOUT_S) == NO_ROWS:
+            return
+        advice = "see the alert possible_data_loss; no id and no fence is given out twice"
+        change = await database.fetchval(_TIMELINES["last_change"], timeout=CONNECT_TIMEOUT_S)
+        _log.error("database.timeline_changed", **json.loads(change or "{}"), advice=advice)
 
 
 async def _keep_session(_connection: Connection) -> None:

@@ -16,8 +16,9 @@ RETURNING w.drain_requested_at IS NOT NULL AS drain,
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
 
 -- name: hold_session
--- The first statement of a heartbeat's work: the session is not lost, and nobody declares it lost before the commit. Index: workers_pkey.
-SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR SHARE;
+-- The first statement of a heartbeat's work: the session is not lost, and nobody declares it lost before the commit, for which
+-- declare_lost locks FOR UPDATE; renewals go on beside it, however many round trips that work takes. Index: workers_pkey.
+SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE;
 
 -- name: refuse_claims
 -- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, which lock its row. The first statement
