@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+import structlog
+
 from tickwright import __version__
 from tickwright.api.app import create_app
 from tickwright.batch.chunks_store import ChunksStore
@@ -24,7 +26,7 @@ from tickwright.capabilities.polling.trackers_store import note_news
 from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.dashboard import Page
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.observe.logs import know_secret
 from tickwright.observe.metrics import Source
@@ -46,6 +48,7 @@ from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool, open_pool
 from tickwright.wiring.api import api_context
 from tickwright.wiring.batches import Executing, batch_loops, open_executing, register_batches
+from tickwright.wiring.belonging import Belonging
 from tickwright.wiring.brokers import build_brokers, close_brokers, poll_events
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.configfile import load_config
@@ -64,6 +67,7 @@ from tickwright.wiring.settings import Settings, secret
 from tickwright.wiring.watching import Watch
 
 LOOP_CONNECTIONS_MAX = 10
+_log = structlog.get_logger("tickwright.node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Program:
     Attributes:
         reports: Where the role that brings parts is among the roles.
         executing: Where the role that works on executions is.
+        belonging: Whose the prefixes are outside PostgreSQL.
     """
 
     brought: Brought
@@ -81,6 +86,7 @@ class Program:
     reports: Reports | None
     executing: Executing | None
     sources: Sources
+    belonging: Belonging
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +110,11 @@ class Node:
     overview: Snapshots | None
     health: HealthServer
     health_bind: str
+    belonging: Belonging
 
     async def run(self, *, signals: bool = True) -> None:
         """Run until asked to stop: by a signal, by an operator's drain, or by ``supervisor.request``."""
-        drained = asyncio.create_task(self._drain_when_asked())
+        beside = [asyncio.create_task(work()) for work in (self._drain_when_asked, self._end_where_not_ours)]
         try:
             if not signals:
                 await self.supervisor.run()
@@ -115,11 +122,19 @@ class Node:
             with stop_on_signals(self.supervisor.request):
                 await self.supervisor.run()
         finally:
-            drained.cancel()
+            for task in beside:
+                task.cancel()
 
     async def _drain_when_asked(self) -> None:
         await self.session.drain_requested.wait()
         self.supervisor.request()
+
+    async def _end_where_not_ours(self) -> None:
+        try:
+            await self.belonging.claim_in_the_end()
+        except Rejected as error:
+            _log.error("node.prefix_in_use", code=error.code, reason=error.message)
+            self.supervisor.request()
 
 
 def roles_of(brought: Brought) -> tuple[str, ...]:
@@ -170,10 +185,12 @@ async def open_node(
         await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)
+        fanout = await stack.enter_async_context(open_fanout(settings, pool))
+        belonging = Belonging(settings, wanted, pool, fanout.redis)
+        await belonging.claim()
         if "fanout-consumer" in wanted:
             with suppress(Unavailable):  # it is asked again while it is needed
                 await prepare_queue(settings)
-        fanout = await stack.enter_async_context(open_fanout(settings, pool))
         sources = Sources(config.sources, secret)
         stack.push_async_callback(sources.aclose)
         reports = None
@@ -183,7 +200,7 @@ async def open_node(
         if "campaign-consumer" in wanted:
             opened = open_executing(settings, pool, sources, brought.batches)
             executing = await stack.enter_async_context(opened)
-        program = Program(brought, asked, fanout, reports, executing, sources)
+        program = Program(brought, asked, fanout, reports, executing, sources, belonging)
         yield _build(settings, wanted, link, pool, brokers, program=program, any_port=any_port)
 
 
@@ -266,7 +283,7 @@ def _build(
     services[-1:-1] = [Supervised(one, _tick_within_s(one)) for one in leased]
     supervisor = Supervisor(services, quiesce_within=max(settings.drain, timedelta(milliseconds=1)))
     watch.follow(supervisor)
-    return Node(supervisor, link, session, worker, api, overview, health, at)
+    return Node(supervisor, link, session, worker, api, overview, health, at, program.belonging)
 
 
 def _consumers(

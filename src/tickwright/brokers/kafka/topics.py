@@ -3,7 +3,7 @@
 Everything here blocks and belongs into a thread; every wait is bounded.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from threading import Event
 from typing import Any
@@ -22,7 +22,8 @@ EVENTS = "poll-events"
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 """A record carries its broker's clock: ours may be wrong by hours, and such records a broker would refuse."""
 
-_POSITION_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1", "segment.ms": "3600000"}
+NEVER_GONE = {"retention.ms": "-1", "retention.bytes": "-1"}
+_POSITION_CONFIG = {**NEVER_GONE, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def prepare_topics(terms: KafkaTerms, topic: str) -> int:
@@ -42,17 +43,12 @@ def prepare_topics(terms: KafkaTerms, topic: str) -> int:
     admin = AdminClient(terms.client(), logger=log)
     try:
         positions = terms.topic(POSITIONS)
-        known = admin.list_topics(timeout=terms.wait_s)
-        replicas = min(terms.replication, len(known.brokers)) if terms.allow_single_broker else terms.replication
         wanted = {
             topic: (terms.partitions, {}),
             terms.topic(EVENTS): (terms.partitions, {}),
             positions: (SHARDS_MAX, _POSITION_CONFIG),
         }
-        missing = {name: shape for name, shape in wanted.items() if name not in known.topics}
-        if missing:
-            _make(admin, terms, missing, replicas)
-            known = _await(admin, terms, missing)
+        known = make_missing(admin, terms, wanted)
         if not terms.allow_single_broker:
             for name in wanted:
                 _check_replicas(name, known.topics[name])
@@ -62,6 +58,22 @@ def prepare_topics(terms: KafkaTerms, topic: str) -> int:
         return len(known.topics[topic].partitions)
     except KafkaException as error:
         raise translate(error) from error
+
+
+def make_missing(admin: AdminClient, terms: KafkaTerms, wanted: Mapping[str, tuple[int, Mapping[str, str]]]) -> Any:
+    """Make the topics that are missing, of so many partitions and with this configuration; return the cluster.
+
+    Raises:
+        KafkaException: As the brokers say. See :func:`translate`.
+        Unavailable: Kafka does not answer in time. Retry.
+    """
+    known = admin.list_topics(timeout=terms.wait_s)
+    missing = {name: shape for name, shape in wanted.items() if name not in known.topics}
+    if not missing:
+        return known
+    replicas = min(terms.replication, len(known.brokers)) if terms.allow_single_broker else terms.replication
+    _make(admin, terms, missing, replicas)
+    return _await(admin, terms, missing)
 
 
 def translate(error: KafkaException) -> Exception:
@@ -89,7 +101,9 @@ _FORBIDDEN = frozenset(
 )
 
 
-def _make(admin: AdminClient, terms: KafkaTerms, missing: dict[str, tuple[int, dict[str, str]]], replicas: int) -> None:
+def _make(
+    admin: AdminClient, terms: KafkaTerms, missing: Mapping[str, tuple[int, Mapping[str, str]]], replicas: int
+) -> None:
     in_sync = {"min.insync.replicas": str(IN_SYNC_SAFE)} if replicas >= REPLICATION_SAFE else {}
     topics = [
         NewTopic(

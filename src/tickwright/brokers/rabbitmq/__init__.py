@@ -2,6 +2,7 @@
 
 from tickwright.brokers.rabbitmq.broker import RabbitBroker
 from tickwright.brokers.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.brokers.rabbitmq.owner import owner
 from tickwright.brokers.rabbitmq.report_topology import ReportExchanges, ReportNames
 from tickwright.brokers.rabbitmq.tasks import RabbitTasks
 from tickwright.brokers.rabbitmq.topology import TASK_KEY, FanoutNames, declare, examine, prepare
@@ -16,5 +17,6 @@ __all__ = [
     "ReportNames",
     "declare",
     "examine",
+    "owner",
     "prepare",
 ]

@@ -1,0 +1,137 @@
+"""Whose the prefixes are that this process is to use in RabbitMQ, in Kafka, in Redis and in the object store.
+
+Two installations under one prefix take each other's messages, believe each other's marks and remove each other's files.
+So each place says which installation it belongs to, whoever comes first has it, and another one does not start there.
+A place that does not answer now is asked again until it does; nothing can be taken from it meanwhile.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tickwright.domain.digests import digest_of
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+from tickwright.wiring.brokers import kafka_terms
+from tickwright.wiring.objects import objects_url, open_objects
+from tickwright.wiring.settings import Settings
+
+if TYPE_CHECKING:
+    from tickwright.adapters.redis import RedisLink
+
+_SQL = load("tickwright.wiring.sql", "wiring.sql")
+OWNER_KEY = "installation"
+ASK_AGAIN_S = 2.0
+NAME_CHARS = 16
+KAFKA_WAIT_S = 3.0
+"""A start waits no longer for a Kafka that is away."""
+_ROLES = {
+    "Kafka": {"relay", "poll-consumer"},
+    "RabbitMQ": {"scheduler", "fanout-consumer", "report-listener"},
+    "Redis": {"scheduler", "fanout-consumer", "report-listener"},
+    "the object store": {"scheduler", "report-listener"},
+}
+_log = structlog.get_logger("tickwright.belonging")
+
+
+class Belonging:
+    """The places of one process that have not yet said whose they are.
+
+    Args:
+        roles: Of the process; only those that use a place ask it.
+        redis: The connection of the process; ``None`` without one.
+    """
+
+    def __init__(self, settings: Settings, roles: Collection[str], pool: Pool, redis: "RedisLink | None") -> None:
+        self._settings, self._pool = settings, pool
+        self._installation = ""
+        asks: dict[str, Callable[[str], Awaitable[str]]] = {"the object store": self._of_objects}
+        if settings.amqp_url is not None:
+            asks["RabbitMQ"] = partial(self._of_rabbitmq, settings.amqp_url.get_secret_value())
+        if settings.kafka_bootstrap is not None:
+            asks["Kafka"] = self._of_kafka
+        if redis is not None:
+            asks["Redis"] = partial(self._of_redis, redis)
+        self._open = {place: ask for place, ask in asks.items() if _ROLES[place] & {*roles}}
+
+    async def claim(self) -> bool:
+        """Ask every place that has not answered yet; return whether all have.
+
+        Raises:
+            Rejected: ``prefix_in_use``: a place is another installation's. Permanent until an operator acts.
+        """
+        if not self._open:
+            return True
+        installation = self._installation = (
+            self._installation
+            or digest_of("belonging", await self._pool.fetchval(_SQL["installation"])).hex()[:NAME_CHARS]
+        )
+        for place, ask in list(self._open.items()):
+            try:
+                owner = await ask(installation)
+            except Unavailable as error:
+                _log.warning("belonging.not_asked", place=place, reason=error.message)
+                continue
+            except Rejected as error:  # such as a user without the right to say it; the place may be used all the same
+                _log.warning("belonging.not_asked", place=place, code=error.code, reason=error.message)
+                owner = installation
+            if owner != installation:
+                raise self._in_use(place, owner)
+            del self._open[place]
+        return not self._open
+
+    async def claim_in_the_end(self) -> None:
+        """Ask until all have answered. Raises as :meth:`claim`."""
+        while True:
+            if await self.claim():
+                return
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _in_use(self, place: str, owner: str) -> Rejected:
+        of = self._settings
+        where, setting, mark = {
+            "RabbitMQ": (of.amqp_prefix, "TICKWRIGHT_AMQP_PREFIX", f"the exchange {of.amqp_prefix}.{OWNER_KEY}"),
+            "Kafka": (of.kafka_prefix, "TICKWRIGHT_KAFKA_PREFIX", f"the topic {of.kafka_prefix}.{OWNER_KEY}"),
+            "Redis": (of.redis_prefix, "TICKWRIGHT_REDIS_PREFIX", f"the key {of.redis_prefix}:{OWNER_KEY}"),
+            "the object store": (objects_url(of), "TICKWRIGHT_OBJECT_STORE", f"the object {OWNER_KEY}"),
+        }[place]
+        text = (
+            f"{where!r} in {place} belongs to another installation ({owner}): both would take each other's work. "
+            f"Set {setting} to a place of its own; if that installation is gone, delete {mark}."
+        )
+        return Rejected("prefix_in_use", text, place=place, setting=setting, owner=owner)
+
+    async def _of_rabbitmq(self, url: str, installation: str) -> str:
+        from tickwright.brokers.rabbitmq import owner
+
+        return await owner(url, self._settings.amqp_prefix, installation)
+
+    async def _of_kafka(self, installation: str) -> str:
+        from tickwright.brokers.kafka import owner
+
+        terms = kafka_terms(self._settings)
+        if terms is None:
+            return installation
+        return await asyncio.to_thread(owner, replace(terms, wait_s=KAFKA_WAIT_S), installation)
+
+    async def _of_redis(self, redis: "RedisLink", installation: str) -> str:
+        from tickwright.adapters.redis import owner
+
+        return await owner(redis, self._settings.redis_prefix, installation)
+
+    async def _of_objects(self, installation: str) -> str:
+        """Write the mark where there is none, and read back what counts; of two at once the last has it."""
+        async with open_objects(self._settings) as objects:
+            if await objects.size(OWNER_KEY) is None:
+                with tempfile.NamedTemporaryFile() as file:
+                    file.write(installation.encode())
+                    file.flush()
+                    await objects.put_file(OWNER_KEY, Path(file.name))
+            return b"".join([piece async for piece in objects.read(OWNER_KEY)]).decode(errors="replace").strip()[:100]

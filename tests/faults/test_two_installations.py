@@ -1,0 +1,115 @@
+"""Two installations under one prefix: the second one does not start, whichever of the places they share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from kit.kafka import KafkaServer
+from kit.mutants import mutate
+from kit.nodes import running, settings_of
+from kit.servers import PostgresServer, RabbitServer, RedisServer
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually_async
+from tickwright.app.declarations import Declarations
+from tickwright.domain.errors import Rejected
+from tickwright.wiring.belonging import Belonging
+from tickwright.wiring.settings import Settings
+
+PLACES = {
+    "Kafka": "TICKWRIGHT_KAFKA_PREFIX",
+    "RabbitMQ": "TICKWRIGHT_AMQP_PREFIX",
+    "Redis": "TICKWRIGHT_REDIS_PREFIX",
+    "the object store": "TICKWRIGHT_OBJECT_STORE",
+}
+
+
+@pytest.fixture
+async def urls(pg_server: PostgresServer, template_database: str) -> AsyncIterator[list[str]]:
+    """Two databases that are two installations; a copy of a database is the installation that it was copied from."""
+    names = [f"i{uuid4().hex[:8]}" for _ in range(2)]
+    urls = [pg_server.create_database(name, template=template_database) for name in names]
+    for url in urls:
+        connection = await asyncpg.connect(url)
+        await connection.execute("UPDATE tickwright.installation SET id = gen_random_uuid()")
+        await connection.close()
+    yield urls
+    for name in names:
+        pg_server.drop_database(name)
+
+
+@pytest.fixture
+def shared(
+    rabbit_server: RabbitServer, redis_server: RedisServer, kafka_server: KafkaServer, tmp_path: Path
+) -> dict[str, dict[str, Any]]:
+    """For each place the settings that name it."""
+    prefix = f"t{uuid4().hex[:8]}"
+    kafka = {"kafka_bootstrap": kafka_server.url, "kafka_prefix": prefix, "kafka_allow_single_broker": True}
+    return {
+        "Kafka": {**kafka, "kafka_replication": 1},
+        "RabbitMQ": {"amqp_url": SecretStr(rabbit_server.url), "amqp_prefix": prefix},
+        "Redis": {"redis_url": SecretStr(redis_server.url), "redis_prefix": prefix},
+        "the object store": {"object_store": (tmp_path / "shared").as_uri()},
+    }
+
+
+def _settings(url: str, folder: Path, number: int, **more: Any) -> Settings:
+    home = folder / f"home-{number}"
+    home.mkdir(exist_ok=True)
+    return settings_of(url, home, "", **more)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_place_of_another_installation_is_refused(
+    urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, place: str
+) -> None:
+    """With the place, the setting and how to free it; the first one starts again, and the mark hides its id."""
+    own, role = _settings(urls[0], tmp_path, 1, **shared[place]), "relay" if place == "Kafka" else "scheduler"
+    for _ in range(2):
+        async with running(own, Declarations(), role):
+            pass
+    with pytest.raises(Rejected) as refused:
+        async with running(_settings(urls[1], tmp_path, 2, **shared[place]), Declarations(), role):
+            pass
+    assert (refused.value.code, refused.value.details["place"]) == ("prefix_in_use", place)
+    assert PLACES[place] in refused.value.message
+    assert "delete the" in refused.value.message
+    connection = await asyncpg.connect(urls[0])
+    secret = await connection.fetchval("SELECT id::text FROM tickwright.installation")
+    await connection.close()
+    assert refused.value.details["owner"] not in ("", "another", secret)
+    async with running(_settings(urls[1], tmp_path, 2, **shared[place]), Declarations(), "worker"):
+        pass  # it uses none of them
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_mark_that_is_not_compared_is_found(
+    urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The mutant that starts all the same."""
+    mutate(monkeypatch, Belonging.claim, "if owner != installation:", "if False:")
+    with pytest.raises(pytest.fail.Exception):
+        await test_a_place_of_another_installation_is_refused(urls, shared, tmp_path, place)
+
+
+async def test_a_broker_that_was_away_at_the_start_says_it_later(
+    urls: list[str], rabbit_server: RabbitServer, shared: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The second one starts while it cannot ask, and ends once the answer is that the prefix is another's."""
+    async with running(_settings(urls[0], tmp_path, 1, **shared["RabbitMQ"]), Declarations(), "scheduler"):
+        pass
+    async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
+        proxy.refuse()
+        url = SecretStr(proxy.rewrite(rabbit_server.url))
+        settings = _settings(urls[1], tmp_path, 2, **{**shared["RabbitMQ"], "amqp_url": url})
+        with capture_logs() as logs:
+            async with running(settings, Declarations(), "scheduler") as node:
+                assert any(entry["event"] == "belonging.not_asked" for entry in logs)
+                proxy.heal()
+                await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
+    assert any(entry["event"] == "node.prefix_in_use" and entry["code"] == "prefix_in_use" for entry in logs)
