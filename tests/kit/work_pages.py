@@ -1,5 +1,6 @@
 """An installation for the page that fans out, makes reports and executes campaigns, over a source of its own."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -9,8 +10,10 @@ from typing import Any
 
 from kit.pages import ROLES, Site
 from kit.servers import PostgresServer
+from tickwright.dashboard.files import STATIC
 
 _numbers = count(1)
+VIEWS = STATIC.parent / "web/src/views"
 CLIENTS = 2_000
 AUDIENCE: dict[str, Any] = {
     "source": "crm",
@@ -78,3 +81,11 @@ def work_site(pg_server: PostgresServer, template: str, folder: Path, **settings
     finally:
         made.destroy()
         pg_server.drop_database(name)
+
+
+def every_view(*, admins: bool = False) -> list[str]:
+    """Every address that a view of ours has; those that are for admins alone only if they are asked for."""
+    files = sorted(VIEWS.glob("*/view.ts"))
+    infos = [info for file in files for info in re.split(r"(?=path: )", file.read_text(encoding="utf-8"))[1:]]
+    found = [re.match(r'path: "([^"]+)"', info) for info in infos if admins or 'role: "admin"' not in info]
+    return [one[1] for one in found if one is not None]

@@ -12,13 +12,11 @@ from kit.desks import fill
 from kit.pages import Screen, Visitors
 from kit.servers import PostgresServer
 from kit.waiting import eventually
-from kit.work_pages import WorkSite, work_site
-from tickwright.dashboard.files import STATIC
+from kit.work_pages import WorkSite, every_view, work_site
 
 CANARY = "canary-5e2d"
 DATA = {"who": CANARY}
 ROLES = ("viewer", "operator")
-VIEWS = STATIC.parent / "web/src/views"
 CLIENTS_TYPE = {
     "parameters": {"country": "text"},
     "listeners": {"clients": {"source": "crm", "sql": "SELECT id FROM clients WHERE country = :country"}},
@@ -80,14 +78,6 @@ def places(site: WorkSite) -> dict[str, str]:
         "execution": f"/executions?execution={execution}",
         "audit line": f"/audit?line={line}",
     }
-
-
-def every_view() -> list[str]:
-    """Every address that a view of ours has and that is not for admins alone."""
-    files = sorted(VIEWS.glob("*/view.ts"))
-    infos = [info for file in files for info in re.split(r"(?=path: )", file.read_text(encoding="utf-8"))[1:]]
-    found = [re.match(r'path: "([^"]+)"', info) for info in infos if 'role: "admin"' not in info]
-    return [one[1] for one in found if one is not None]
 
 
 def settled(screen: Screen) -> None:

@@ -36,6 +36,7 @@ function Entry({ view }: { view: View }) {
   const [place] = useLocation();
   const may = useMay(view.role ?? "viewer");
   const figure = useOverview((overview) => FIGURES[view.path]?.(overview) ?? 0) ?? 0;
+  const cap = useOverview((overview) => overview.jobs.capped_at) ?? undefined;
   if (!may) return null;
   const isHere = place === view.path || place.startsWith(`${view.path}/`);
   return (
@@ -44,7 +45,7 @@ function Entry({ view }: { view: View }) {
         {view.title}
         {figure > 0 && (
           <span className={classes.navCount} data-tone={view.path === "/alerts" ? "bad" : undefined}>
-            {count(figure)}
+            {count(figure, cap)}
           </span>
         )}
       </Link>

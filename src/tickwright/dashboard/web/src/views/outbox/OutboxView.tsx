@@ -36,14 +36,14 @@ export default function OutboxView() {
 
 function Lag() {
   const outbox = useOverview((overview) => overview.outbox);
-  const dead = useOverview((overview) => overview.dead_letters.outbox) ?? 0;
+  const dead = useOverview((overview) => overview.dead_letters.outbox);
   return (
     <Tiles>
       <Tile title="Waiting messages" value={outbox === null ? "–" : count(outbox.waiting, 10_000)} below={outbox === null ? "" : `for ${count(outbox.destinations)} destination${outbox.destinations === 1 ? "" : "s"}`} />
       <Tile title="Oldest waits" value={outbox === null || outbox.waiting === 0 ? "–" : spoken(outbox.oldest_s)} />
       <Tile title="Published a second" value={outbox?.published_per_s == null ? "–" : rate(outbox.published_per_s)} />
       <Tile title="Failing destinations" value={outbox === null ? "–" : count(outbox.failing)} tone={outbox !== null && outbox.failing > 0 ? "bad" : undefined} />
-      <Tile title="Given up" value={count(dead, 10_000)} tone={dead > 0 ? "warn" : undefined} below={<Link href="/dead-letters?kind=outbox">dead letters</Link>} />
+      <Tile title="Given up" value={dead === null ? "–" : count(dead, 10_000)} tone={dead !== null && dead > 0 ? "warn" : undefined} below={<Link href="/dead-letters?kind=outbox">dead letters</Link>} />
     </Tiles>
   );
 }

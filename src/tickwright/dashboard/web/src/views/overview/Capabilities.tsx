@@ -44,12 +44,13 @@ export function Capabilities({ overview }: { overview: Overview }) {
   );
 }
 
-const some = (number: number, what: string) => (number > 0 ? `${count(number)} ${what}` : "");
 const all = (...texts: string[]) => texts.filter((text) => text !== "").join(", ");
-const aged = (waiting: number, oldest: number) => (waiting > 0 ? `${count(waiting)}, the oldest for ${spoken(oldest)}` : "0");
 const speed = (value: number | null) => (value === null ? "–" : `${rate(value)}/s`);
 
-function lines({ polls, fanout, reports, executions, outbox, dead_letters: dead }: Overview): Line[] {
+function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters: dead }: Overview): Line[] {
+  const bounded = (number: number) => count(number, jobs.capped_at);
+  const some = (number: number, what: string) => (number > 0 ? `${bounded(number)} ${what}` : "");
+  const aged = (waiting: number, oldest: number) => (waiting > 0 ? `${bounded(waiting)}, the oldest for ${spoken(oldest)}` : "0");
   const fresh = polls.fresh_ratio === null ? "" : `, ${percent(polls.fresh_ratio)} fresh`;
   return [
     {
@@ -69,15 +70,15 @@ function lines({ polls, fanout, reports, executions, outbox, dead_letters: dead 
     {
       name: "Reports",
       to: "/reports",
-      waits: count(reports.waiting),
-      moves: `${count(reports.running)} run, ${count(reports.finished)} finished in the last hour`,
+      waits: bounded(reports.waiting),
+      moves: `${bounded(reports.running)} run, ${bounded(reports.finished)} finished in the last hour`,
       bad: some(reports.failed, "failed in the last hour"),
     },
     {
       name: "Campaigns",
       to: "/executions",
       waits: aged(executions.waiting, executions.oldest_s),
-      moves: `${count(executions.working)} executions at work`,
+      moves: `${bounded(executions.working)} executions at work`,
       bad: some(executions.unreleased, "actions not released"),
     },
     {
@@ -92,7 +93,7 @@ function lines({ polls, fanout, reports, executions, outbox, dead_letters: dead 
       to: "/dead-letters",
       waits: "",
       moves: "",
-      bad: all(some(dead.jobs, "jobs"), some(dead.outbox, "messages"), some(dead.fanout ?? 0, "entity tasks")),
+      bad: all(some(dead.jobs, "jobs"), some(dead.outbox, "messages"), dead.fanout !== null ? some(dead.fanout, "entity tasks") : fanout.entities > 0 ? "entity tasks unknown" : ""),
     },
   ];
 }

@@ -6,10 +6,11 @@ import classes from "./partners.module.css";
 
 export function QuotaBar({ name, quota }: { name: string; quota: Schemas["Quota"] }) {
   if (quota.rate_per_s === null) return <span className={classes.none}>no limit</span>;
-  const used = quota.used ?? 0;
+  const { used } = quota;
+  if (used === null) return <span className={classes.none}>– of {rate(quota.rate_per_s)}/s</span>;
   return (
     <span className={classes.quota}>
-      <span>{quota.used === null ? "–" : percent(used)}</span>
+      <span>{percent(used)}</span>
       <Meter label={`Quota of ${name}`} ratio={used} tone={used >= 0.95 ? "bad" : used > 0.8 ? "warn" : "good"} />
       <span className={classes.none}>of {rate(quota.rate_per_s)}/s</span>
     </span>

@@ -39,6 +39,7 @@ export function TypeDrawer({ name, row, known, onSecret, onClose }: Props) {
 function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void }) {
   const isAdmin = useMay("admin");
   const { type, now, cap } = row;
+  const jobs = (known: number | undefined) => (cap === Infinity ? "–" : count(known ?? 0, cap));
   return (
     <Stack gap="lg">
       {isAdmin && type !== null && <Actions type={type} onSecret={onSecret} />}
@@ -56,10 +57,10 @@ function Shown({ row, onSecret }: { row: Row; onSecret: (secret: string) => void
         <Facts
           of={[
             ["State", <StateBadge key="state" {...stateOf(row)} />],
-            ["Due", <Link key="due" href={`/jobs?state=pending&type=${encodeURIComponent(row.name)}`}>{count(now?.due ?? 0, cap)}</Link>],
+            ["Due", <Link key="due" href={`/jobs?state=pending&type=${encodeURIComponent(row.name)}`}>{jobs(now?.due)}</Link>],
             ["Oldest due", <Duration key="oldest" seconds={now?.due ? now.oldest_due_s : null} />],
-            ["Running", count(now?.processing ?? 0, cap)],
-            ["Upcoming", count(now?.upcoming ?? 0, cap)],
+            ["Running", jobs(now?.processing)],
+            ["Upcoming", jobs(now?.upcoming)],
             ["Started per s", <Figure key="started" value={now?.started_per_s} as="rate" />],
             ["Completed per s", <Figure key="completed" value={now?.finished_per_s?.completed} as="rate" />],
             ["Failure share", <Figure key="failed" value={now?.failure_share} as="percent" />],
