@@ -2,9 +2,6 @@
 
 import asyncio
 import random
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +10,10 @@ import aiohttp
 import pytest
 
 from kit.api import ADMIN, allow_all
-from kit.cli import environment
+from kit.api_process import api_process
 from kit.clocks import WorkerClock
 from kit.engine import WorkerProcess, read_events, running_engine
-from kit.ports import free_port
-from kit.processes import kill_group, spawn
+from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.enqueue import Enqueuer
@@ -121,27 +117,6 @@ async def test_a_workers_own_clock_starts_no_job_early_and_leaves_none(
 # ---------------------------------------------------------------------- J1: what the API acknowledged
 
 
-@asynccontextmanager
-async def _api(url: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
-    """Give the address of an API in a process of its own, and that process."""
-    address = f"127.0.0.1:{free_port()}"
-    env = environment(DATABASE_URL=url, API_BIND=address, METRICS_BIND=f"127.0.0.1:{free_port()}")
-    child = spawn([sys.executable, "-m", "tickwright", "run", "api"], folder / "api.log", env)
-    try:
-        await eventually_async(lambda: _answers(address), 40, what="the API answers")
-        yield f"http://{address}", child
-    finally:
-        kill_group(child)
-
-
-async def _answers(address: str) -> bool:
-    try:
-        async with aiohttp.ClientSession() as client, client.get(f"http://{address}/readyz") as answer:
-            return answer.status == 200
-    except aiohttp.ClientError:
-        return False
-
-
 async def _post(at: str, key: str, count: int, acknowledged: dict[str, int], asked: set[str]) -> None:
     """Ask for jobs until the API is gone; remember which were asked for, and which were acknowledged."""
     headers = {"Authorization": f"Bearer {key}"}
@@ -180,7 +155,7 @@ async def test_an_api_killed_under_load_has_every_job_that_it_acknowledged(
     acknowledged: dict[str, int] = {}
     asked: set[str] = set()
     key = await _prepare(pool)
-    async with _api(database_url, tmp_path) as (at, child):
+    async with api_process(database_url, tmp_path) as (at, child):
         clients = [asyncio.create_task(_post(at, key, 1_000_000, acknowledged, asked)) for _ in range(CLIENTS)]
         await eventually_async(lambda: len(acknowledged) > 500, 40)
         kill_group(child)
@@ -196,7 +171,10 @@ async def test_an_api_whose_connections_are_cut_at_commit_has_every_job_that_it_
     asked: set[str] = set()
     key = await _prepare(pool)
     server = await pool.fetchrow("SELECT inet_server_addr() AS host, inet_server_port() AS port")
-    async with TcpProxy("127.0.0.1", server["port"]) as proxy, _api(proxy.rewrite(database_url), tmp_path) as (at, _):
+    async with (
+        TcpProxy("127.0.0.1", server["port"]) as proxy,
+        api_process(proxy.rewrite(database_url), tmp_path) as (at, _),
+    ):
         clients = [asyncio.create_task(_post(at, key, 400, acknowledged, asked)) for _ in range(CLIENTS)]
         for cut in range(20):
             await eventually_async(partial(_have_asked, asked, 40 * (cut + 1), clients), 60)

@@ -1,0 +1,38 @@
+"""One loop of the role ``scheduler`` as a process of its own, to be killed or paused.
+
+Run as ``python loop_process.py DATABASE_URL LOOP LEASE_SECONDS``.
+"""
+
+import asyncio
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kit.wheels import NEWS
+from tickwright.capabilities.polling.freshness import Judge
+from tickwright.capabilities.polling.loops import Corrector, Registrar
+from tickwright.domain.leases import LeaseTerms
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.rounds import LeasedRounds
+from tickwright.runtime.upkeep import Upkeep, UpkeepTerms
+from tickwright.store.pool import open_pool
+
+UPKEEP = UpkeepTerms(every=timedelta(seconds=0.2))
+
+
+async def main(url: str, loop: str, lease_s: float) -> None:
+    """Run it until killed."""
+    terms = LeaseTerms(ttl=timedelta(seconds=lease_s), margin=timedelta(seconds=lease_s / 5))
+    leases = Leases(await open_pool(url, max_size=4), owner=f"child:{os.getpid()}", terms=terms)
+    if loop == "upkeep":
+        await Upkeep(leases, UPKEEP, lease_terms=terms).run()
+        return
+    round_ = {"registrar": Registrar().round, "corrector": Corrector(NEWS).round, "freshness": Judge().round}[loop]
+    await LeasedRounds(loop, leases, round_, terms=terms, rest_max_s=0.2).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
