@@ -2,15 +2,17 @@
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
 
+from kit.cli import environment
 from kit.clocks import WorkerClock
 from kit.consumers import ConsumerProcess, all_done, done_times, http_of, seed, slice_of
 from kit.kafka_polls import PollWorld, poll_world
@@ -20,11 +22,20 @@ from kit.receivers import HttpReceiver
 from kit.servers import KafkaServer
 from kit.waiting import eventually_async
 from kit.wheels import Wheels, check_each_once, open_wheels
+from tickwright import Tickwright
 from tickwright.store.pool import open_pool
 
 JUMPS_H = (2.0, -2.0, 0.0, -2.0, 2.0)
-SELECTOR = Path(__file__).parents[1] / "kit" / "selector_process.py"
+KIT = Path(__file__).parents[1] / "kit"
+SELECTOR = KIT / "selector_process.py"
 AHEAD_MINUTES = 20  # of the selector's process
+ROLES = ("scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer")
+NEAR_S = 0.2
+"""What reading two clocks one after the other may take."""
+PIECES = 20  # of the program's batch
+_KNOWN = "SELECT (SELECT count(*) FROM tickwright.modules) * (SELECT count(*) FROM tickwright.report_types)"
+_ENTITY = "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', '{}', 'NEWS')"
+_EXECUTED = "SELECT EXISTS (SELECT FROM tickwright.executions WHERE status = 'FINISHED')"
 
 
 @pytest.fixture
@@ -209,3 +220,64 @@ async def test_what_a_message_says_of_the_time_is_the_databases(
     now_s = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())")
     await pool.close()
     assert abs(says_s - now_s) < 300
+
+
+# ---------------------------------------------------------------------- entities, reports and batches
+
+
+def _noted(log: Path, kind: str) -> list[list[float]]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [[float(word) for word in line.split()[1:]] for line in lines if line.startswith(kind)]
+
+
+@asynccontextmanager
+async def _programs(url: str, folder: Path, clock: WorkerClock, batch_at: datetime) -> AsyncIterator[Path]:
+    """Run two processes of every role but the API; the file that they write into."""
+    log = folder / "called"
+    names = {
+        **environment(DATABASE_URL=url, HOME=str(folder), APP="clock_program:app", METRICS_BIND="127.0.0.1:0"),
+        **clock.environment,
+        "CLOCK_LOG": str(log),
+        "CLOCK_BATCH_AT": batch_at.isoformat(),
+        "PYTHONPATH": str(KIT),
+    }
+    words = [sys.executable, "-m", "tickwright", "run", *ROLES]
+    with ExitStack() as processes:
+        for number in range(2):
+            child = spawn(words, folder / f"{number}.log", names)
+            processes.callback(kill_group, child)
+        yield log
+
+
+async def test_jumping_clocks_run_each_window_report_and_batch_once_and_none_early(
+    database_url: str, tmp_path: Path, clock: WorkerClock
+) -> None:
+    """Schedulers, consumers, listeners: they begin two hours ahead of the database and jump back and forth."""
+    clock.jump(JUMPS_H[0])
+    async with Tickwright(database_url) as app:
+        batch_at = await app.pool.fetchval("SELECT date_trunc('second', clock_timestamp()) + interval '20 seconds'")
+        async with _programs(database_url, tmp_path, clock, batch_at) as log:
+            await eventually_async(lambda: app.pool.fetchval(_KNOWN), 60, what="the program is registered")
+            await app.pool.execute(_ENTITY)
+            for hours in JUMPS_H:
+                clock.jump(hours)
+                report = await app.request_report("numbers")
+                await eventually_async(lambda report=report: _is_made(app, report.id), 60, what="the report is made")  # type: ignore[misc]
+                runs = len(_noted(log, "entity"))
+                await eventually_async(lambda runs=runs: len(_noted(log, "entity")) >= runs + 3, 60)  # type: ignore[misc]
+            await eventually_async(lambda: app.pool.fetchval(_EXECUTED), 60, what="the batch is over")
+            execution = await app.pool.fetchrow("SELECT * FROM tickwright.executions")
+            offset_s = await app.pool.fetchval("SELECT date_part('epoch', clock_timestamp())") - time.monotonic()
+        windows = Counter(window for window, _, _ in _noted(log, "entity"))
+        assert set(windows.values()) == {1}, "a window ran twice"
+        for begins_s, ends_s, called_s in _noted(log, "entity"):
+            assert begins_s - NEAR_S <= called_s + offset_s <= ends_s + NEAR_S
+        chunks = _noted(log, "chunk")
+        assert sorted(number for number, _ in chunks) == list(range(PIECES))
+        assert min(called_s for _, called_s in chunks) + offset_s >= batch_at.timestamp() - NEAR_S
+        assert execution["started_at"] >= batch_at
+        assert await app.pool.fetchval("SELECT count(*) FROM tickwright.executions") == 1
+
+
+async def _is_made(app: Tickwright, report_id: int) -> bool:
+    return bool((await app.reports.records.get(report_id)).status == "finished")

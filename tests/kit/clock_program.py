@@ -1,0 +1,46 @@
+"""A program that says when it was called, by the machine's monotonic clock, which no jump reaches."""
+
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tickwright import BatchChunk, BatchRun, EntityTask, ReportRequest, Tickwright
+
+PIECES = 20
+app = Tickwright()
+_LOG = os.open(os.environ["CLOCK_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
+def _note(*words: object) -> None:
+    os.write(_LOG, f"{' '.join(map(str, words))} {time.monotonic()}\n".encode())
+
+
+@app.module("NEWS", every="1s")
+async def news(task: EntityTask) -> None:
+    """Say which window it is."""
+    _note("entity", task.window_at.timestamp(), task.drop_dead_at.timestamp())
+
+
+@app.listener("numbers")
+async def numbers(_request: ReportRequest) -> AsyncIterator[dict[str, object]]:
+    """Give one row."""
+    yield {"n": 1}
+
+
+@app.report("numbers", listeners=["numbers"])
+def numbers_report() -> str:
+    """Return the merge."""
+    return "SELECT n FROM numbers"
+
+
+async def pieces(_run: BatchRun) -> AsyncIterator[Any]:
+    """Give what each chunk is about."""
+    for number in range(PIECES):
+        yield number
+
+
+@app.batch("pieces", plan=pieces, date_time_execution=os.environ["CLOCK_BATCH_AT"])
+async def piece(chunk: BatchChunk) -> None:
+    """Say which one it is."""
+    _note("chunk", chunk.value)
