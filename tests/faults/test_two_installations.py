@@ -113,3 +113,15 @@ async def test_a_broker_that_was_away_at_the_start_says_it_later(
                 proxy.heal()
                 await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
     assert any(entry["event"] == "node.prefix_in_use" and entry["code"] == "prefix_in_use" for entry in logs)
+
+
+async def test_the_default_folder_of_two_programs_is_said_and_not_refused(urls: list[str], tmp_path: Path) -> None:
+    """They share the home of their user; a warning names the setting that parts them."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with capture_logs() as logs:
+        for url in urls:
+            async with running(settings_of(url, home, ""), Declarations(), "scheduler"):
+                pass
+    [said] = [entry for entry in logs if entry["event"] == "belonging.folder_shared"]
+    assert "TICKWRIGHT_OBJECT_STORE" in said["reason"]

@@ -1,7 +1,8 @@
 """Whose the prefixes are that this process is to use in RabbitMQ, in Kafka, in Redis and in the object store.
 
-Two installations under one prefix take each other's messages, believe each other's marks and remove each other's files.
+Two installations under one prefix take each other's messages, believe each other's marks, replace each other's files.
 So each place says which installation it belongs to, whoever comes first has it, and another one does not start there.
+Only of the default folder for files it is said and not refused: two programs of one user on one machine both have it.
 A place that does not answer now is asked again until it does; nothing can be taken from it meanwhile.
 """
 
@@ -32,11 +33,12 @@ ASK_AGAIN_S = 2.0
 NAME_CHARS = 16
 KAFKA_WAIT_S = 3.0
 """A start waits no longer for a Kafka that is away."""
+OBJECTS = "the object store"
 _ROLES = {
     "Kafka": {"relay", "poll-consumer"},
     "RabbitMQ": {"scheduler", "fanout-consumer", "report-listener"},
     "Redis": {"scheduler", "fanout-consumer", "report-listener"},
-    "the object store": {"scheduler", "report-listener"},
+    OBJECTS: {"scheduler", "report-listener"},
 }
 _log = structlog.get_logger("tickwright.belonging")
 
@@ -52,7 +54,7 @@ class Belonging:
     def __init__(self, settings: Settings, roles: Collection[str], pool: Pool, redis: "RedisLink | None") -> None:
         self._settings, self._pool = settings, pool
         self._installation = ""
-        asks: dict[str, Callable[[str], Awaitable[str]]] = {"the object store": self._of_objects}
+        asks: dict[str, Callable[[str], Awaitable[str]]] = {OBJECTS: self._of_objects}
         if settings.amqp_url is not None:
             asks["RabbitMQ"] = partial(self._of_rabbitmq, settings.amqp_url.get_secret_value())
         if settings.kafka_bootstrap is not None:
@@ -83,7 +85,7 @@ class Belonging:
                 _log.warning("belonging.not_asked", place=place, code=error.code, reason=error.message)
                 owner = installation
             if owner != installation:
-                raise self._in_use(place, owner)
+                self._refuse(self._in_use(place, owner), place)
             del self._open[place]
         return not self._open
 
@@ -94,13 +96,19 @@ class Belonging:
                 return
             await asyncio.sleep(ASK_AGAIN_S)
 
+    def _refuse(self, error: Rejected, place: str) -> None:
+        """Raise it; of the default folder, which two programs of one user share, say it only."""
+        if place != OBJECTS or self._settings.object_store is not None:
+            raise error
+        _log.warning("belonging.folder_shared", code=error.code, reason=error.message)
+
     def _in_use(self, place: str, owner: str) -> Rejected:
         of = self._settings
         where, setting, mark = {
             "RabbitMQ": (of.amqp_prefix, "TICKWRIGHT_AMQP_PREFIX", f"the exchange {of.amqp_prefix}.{OWNER_KEY}"),
             "Kafka": (of.kafka_prefix, "TICKWRIGHT_KAFKA_PREFIX", f"the topic {of.kafka_prefix}.{OWNER_KEY}"),
             "Redis": (of.redis_prefix, "TICKWRIGHT_REDIS_PREFIX", f"the key {of.redis_prefix}:{OWNER_KEY}"),
-            "the object store": (objects_url(of), "TICKWRIGHT_OBJECT_STORE", f"the object {OWNER_KEY}"),
+            OBJECTS: (objects_url(of), "TICKWRIGHT_OBJECT_STORE", f"the object {OWNER_KEY}"),
         }[place]
         text = (
             f"{where!r} in {place} belongs to another installation ({owner}): both would take each other's work. "
