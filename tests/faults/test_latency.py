@@ -1,5 +1,6 @@
 """A database that is far: how many round trips things take, and what a worker does when each takes long."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -18,11 +19,13 @@ from tickwright.app.declarations import Declarations
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.handlers import make_handler
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.domain.leases import LeaseTerms
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import RoundTrips, open_pool
 from tickwright.wiring.node import Node
 
 RATE_PER_S = 20
+BRIEF = LeaseTerms(timedelta(seconds=6), timedelta(seconds=1))
 PATIENCE_S = 120.0
 """For conditions at seconds of latency; no test waits for all of it."""
 
@@ -162,3 +165,20 @@ async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(database_url: 
     starts_s.sort()
     busiest = max(sum(1 for at in starts_s if begin <= at < begin + 1) for begin in starts_s)
     assert busiest <= RATE_PER_S * 1.05 + 1
+
+
+async def test_a_session_whose_connection_breaks_renews_on_another_one(database_url: str, proxy: TcpProxy) -> None:
+    """Between two renewals or under one: the pool has taken back what broke, and the session takes the next."""
+    pool = await open_pool(proxy.rewrite(database_url), max_size=2)
+    session = WorkerSession(pool, name="cut", roles=["worker"], version="0", terms=BRIEF)
+    running = asyncio.create_task(session.run())
+    await eventually_async(lambda: session._own is not None)
+    for _ in range(3):
+        renewed_s = session._renewed_s
+        proxy.reset()
+        await eventually_async(lambda: session._renewed_s > renewed_s, what="it renews again")  # noqa: B023
+    assert session.token == 1
+    await session.stop()
+    await running
+    assert session._own is None
+    await pool.close()

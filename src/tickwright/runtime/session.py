@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import asyncpg
 import structlog
 
 from tickwright.domain.errors import Unavailable
@@ -121,7 +122,7 @@ class WorkerSession:
         """Ask on the session's own connection while it runs; a broken one is given back, and the next one taken."""
         if not self._runs:
             return await self._pool.fetchrow(sql, *args)
-        if self._own is not None and self._own.is_closed():
+        if self._own is not None and _is_gone(self._own):
             await self._let_go()
         if self._own is None:
             self._own = await self._pool.acquire()
@@ -307,3 +308,10 @@ class WorkerSession:
     def last_tick_age_s(self) -> float | None:
         """Seconds since the last round."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+
+def _is_gone(connection: Connection) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool has taken back what broke while it was lent
+        return True
