@@ -68,11 +68,19 @@ async def test_a_full_disk_is_said_loses_nothing_and_ends_by_itself(
         assert (said.code, "free some" in said.message) == ("disk_full", True)
         body = await _readyz(at)
         assert (body["status"], "no room left" in body["database"]) == ("not_ready", True)
+        assert await _metric(node, "tickwright_database_full") == 1
         server[1].unlink()
         await app.pool.execute("UPDATE tickwright.scheduled_tasks SET execute_at = now()")
         await eventually_async(lambda: _all(ran, acknowledged), 60, what="every job runs")
         await eventually_async(lambda: _is_ready(at), 30, what="the process is ready again")
     assert len(ran) == len(acknowledged)
+
+
+async def _metric(node: Node, name: str) -> float:
+    """What Prometheus would hear."""
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{node.health.port}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
 
 async def _readyz(at: str) -> dict[str, str]:

@@ -227,6 +227,25 @@ async def test_a_full_redis_is_one_that_does_not_answer(two: Two, mortal_redis: 
     assert [line["event"] for line in lines].count("fanout.marks_redis_away") == 2  # one for each scheduler
 
 
+@pytest.mark.parametrize("each_way_s", [0.1, 2.0])
+async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, each_way_s: float) -> None:
+    """Below its bound of a second it decides; beyond, the ledger does, and what arrives late changes nothing."""
+    (first, second), consumers = two.marks(), two.runs()
+    two.redis.delay(each_way_s)
+    with capture_logs() as lines:
+        assert {one.mark for one in await first.claim(PLACES, "a", LONG)} == {Mark.MINE}
+        assert {one.mark for one in await second.claim(PLACES, "b", LONG)} == {Mark.TAKEN}
+        assert await first.seal(PLACES, "a", keep=HOUR) == 0
+    assert any(line["event"] == "fanout.marks_redis_away" for line in lines) == (each_way_s > 1)
+    begun = await begin_one(consumers[0], RUN, two.owners[0])
+    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.BUSY
+    assert await end_one(consumers[0], RUN, begun, two.owners[0])
+    two.redis.heal()
+    assert {one.mark for one in await two.marks()[1].claim(PLACES, "c", LONG)} <= {Mark.SEALED, Mark.TAKEN}
+    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.DONE
+    assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
+
+
 async def test_with_both_stores_away_nobody_says_who_publishes(two: Two) -> None:
     """Then nothing is published: an answer would be a guess."""
     away(two.redis)

@@ -166,6 +166,24 @@ async def test_a_commit_that_arrives_while_the_log_is_opened_again_is_found(
     assert relay.counters.doubts == 1
 
 
+@pytest.mark.parametrize("each_way_s", [0.1, 2.0])
+async def test_a_kafka_that_is_far_gets_each_poll_once(
+    world: PollWorld, kafka_server: KafkaServer, proxy: KafkaProxy, each_way_s: float
+) -> None:
+    """Batches go out slowly, or stand in doubt until the way is shorter; none is torn, lost or doubled."""
+    relay = world.relay(log_terms={"bootstrap": kafka_server.proxied_url, **SHORT})
+    await world.fill(1, 7)
+    async with world.running(relay):
+        await world.emptied(60)
+        proxy.delay(each_way_s)
+        await world.fill(20, 7, first=1000)
+        if each_way_s > 1:
+            await eventually_async(lambda: relay.counters.doubts + (relay.refusal is not None), 60, what="it stands")
+            proxy.heal()
+        await world.emptied(60)
+    await world.check()
+
+
 async def test_a_database_that_cuts_connections_delays_the_marks_and_doubles_nothing(world: PollWorld) -> None:
     """Connections lost between commit and mark: the position is read again, and the mark is made from it."""
     stops = Stops()

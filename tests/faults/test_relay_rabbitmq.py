@@ -10,6 +10,7 @@ import pytest
 
 from kit.relays import RelayWorld, relay_world
 from kit.servers import RabbitServer
+from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.brokers.rabbitmq import RabbitBroker
 
@@ -68,6 +69,30 @@ async def test_a_broker_killed_under_the_relay_loses_nothing_and_keeps_each_keys
     for key in range(KEYS):
         first_seen = list(dict.fromkeys(number for number in numbers if number % KEYS == key))
         assert first_seen == sorted(first_seen)
+
+
+@pytest.mark.parametrize("each_way_s", [0.1, 2.0])
+async def test_a_rabbitmq_that_is_far_gets_every_message(
+    world: RelayWorld, rabbit_server: RabbitServer, each_way_s: float
+) -> None:
+    """Slowly, or once the way is shorter: a connection may take five seconds; until then the messages wait."""
+    name = f"q-{uuid4().hex}"
+    async with await aio_pika.connect(rabbit_server.url) as connection, connection.channel() as channel:
+        await channel.declare_queue(name, durable=True)
+    ids = await world.put_many(200, f"amqp:/{name}")
+    async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
+        proxy.delay(each_way_s)
+        broker = RabbitBroker(proxy.rewrite(rabbit_server.url))
+        relay = world.relay(brokers={"amqp": broker})
+        async with world.running(relay):
+            if each_way_s > 1:
+                await eventually_async(lambda: relay.lanes_failing > 0, 60, what="the relay says that it waits")
+                assert await world.left() == len(ids)
+                proxy.heal()
+            await world.emptied(60)
+        await broker.aclose()
+    assert {one for one, _ in await queued(rabbit_server.url, name)} == ids
+    assert await world.dead() == []
 
 
 async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(

@@ -17,8 +17,8 @@ def kafka_server() -> Iterator[KafkaServer]:
 
 @pytest.fixture
 def kafka_of_my_own() -> Iterator[KafkaServer]:
-    """One node that the test may kill."""
-    with started(KafkaServer()) as server:
+    """One node that the test may kill; what it acknowledged is on its disk, as with more nodes it is on theirs."""
+    with started(KafkaServer(configuration={"log.flush.interval.messages": "1"})) as server:
         yield server
 
 

@@ -144,6 +144,7 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("tickwright_alerts_firing", "gauge", ("rule", "severity"), "Alerts that fire now."),
     MetricSpec("tickwright_readings_ok", "gauge", (), "1 when the database's gauges of this page are fresh."),
+    MetricSpec("tickwright_database_full", "gauge", (), "1 while the database says that its disk is full."),
 )
 _SPECS: Mapping[str, MetricSpec] = {spec.name: spec for spec in METRICS}
 

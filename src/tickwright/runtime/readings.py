@@ -28,7 +28,7 @@ from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.relay_rules import scheme_of
 from tickwright.runtime.supervisor import ServiceState
 from tickwright.store.outbox import lane_heads
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import AWAY, Connection, DiskFull, Pool
 
 REMEMBER_S = 2.0
 SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
@@ -48,7 +48,8 @@ class DatabaseReadings:
 
     def __call__(self) -> Sequence[Sample]:
         """Return what was read last."""
-        return [*self._samples, Sample("tickwright_readings_ok", float(self._fresh))]
+        full = Sample("tickwright_database_full", float(DiskFull.is_recent()))
+        return [*self._samples, Sample("tickwright_readings_ok", float(self._fresh)), full]
 
     async def refresh(self) -> None:
         """Ask, unless that was done a moment ago or is being done; returns within about a second."""
