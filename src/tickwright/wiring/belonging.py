@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tickwright.domain.digests import digest_of
-from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 from tickwright.wiring.brokers import kafka_terms
@@ -54,6 +54,7 @@ class Belonging:
     def __init__(self, settings: Settings, roles: Collection[str], pool: Pool, redis: "RedisLink | None") -> None:
         self._settings, self._pool = settings, pool
         self._installation = ""
+        self._said: set[str] = set()
         asks: dict[str, Callable[[str], Awaitable[str]]] = {OBJECTS: self._of_objects}
         if settings.amqp_url is not None:
             asks["RabbitMQ"] = partial(self._of_rabbitmq, settings.amqp_url.get_secret_value())
@@ -79,10 +80,10 @@ class Belonging:
             try:
                 owner = await ask(installation)
             except Unavailable as error:
-                _log.warning("belonging.not_asked", place=place, reason=error.message)
+                self._say_not_asked(place, error)
                 continue
             except Rejected as error:  # such as a user without the right to say it; the place may be used all the same
-                _log.warning("belonging.not_asked", place=place, code=error.code, reason=error.message)
+                self._say_not_asked(place, error)
                 owner = installation
             if owner != installation:
                 self._refuse(self._in_use(place, owner), place)
@@ -95,6 +96,11 @@ class Belonging:
             if await self.claim():
                 return
             await asyncio.sleep(ASK_AGAIN_S)
+
+    def _say_not_asked(self, place: str, error: TickwrightError) -> None:
+        if place not in self._said:
+            self._said.add(place)
+            _log.warning("belonging.not_asked", place=place, code=error.code, reason=error.message)
 
     def _refuse(self, error: Rejected, place: str) -> None:
         """Raise it; of the default folder, which two programs of one user share, say it only."""
