@@ -241,9 +241,12 @@ def test_a_database_that_does_not_answer_is_one_line_without_a_password() -> Non
 
 @pytest.mark.parametrize("role", ["api", "worker", "up"])
 @pytest.mark.parametrize("bind", ["10.255.255.1:8420", "no such host:8420", f"{'x' * 70}:8420"])
-def test_an_address_that_cannot_be_listened_at_is_one_line(env: dict[str, str], role: str, bind: str) -> None:
+def test_an_address_that_cannot_be_listened_at_is_one_line(
+    env: dict[str, str], tmp_path: Path, role: str, bind: str
+) -> None:
     """Two and a code of its own, since waiting would not help; ``up`` does not look for another port either."""
     env |= {"TICKWRIGHT_API_BIND": "127.0.0.1:0", "TICKWRIGHT_METRICS_BIND": bind}
+    env |= {"TICKWRIGHT_OBJECT_STORE": tmp_path.as_uri()}  # the default folder may be another installation's
     said = tickwright(role, *(["--no-example"] if role == "up" else []), env=env)
     assert said.code == 2
     assert "cannot listen at" in said.err

@@ -1,6 +1,10 @@
 """Sign-in, roles and the session, in a real browser."""
 
+import pytest
+
 from kit.pages import COOKIE, Screen, Visitors
+
+SEEN_AGAIN = "document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))"
 
 
 def sign_in(screen: Screen, key: str) -> None:
@@ -69,15 +73,20 @@ def test_a_tab_whose_cookie_became_that_of_another_key_asks_who_it_is(visit: Vis
     site.ask("POST", "/v1/task-types/page.greet/enable")
 
 
-def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors) -> None:
+@pytest.mark.parametrize("asked_before", [False, True], ids=["at rest", "while an answer is on its way"])
+def test_a_tab_that_is_seen_again_says_who_is_signed_in_now(visit: Visitors, asked_before: bool) -> None:
     """Another tab may have signed in another key: the name and the actions are those of the cookie."""
     screen = visit(None, "/jobs")
     screen.may_complain = True
     sign_in(screen, screen.site.keys["operator"])
     screen.page.get_by_role("button", name="Signed in as Olaf, operator").wait_for()
+    if asked_before:
+        screen.page.route("**/v1/session", lambda route: None, times=1)  # never answered
+        with screen.page.expect_request("**/v1/session"):
+            screen.page.evaluate(SEEN_AGAIN)
     signed = {"key": screen.site.keys["viewer"]}
     assert screen.page.context.request.post(f"{screen.site.url}/v1/session", data=signed).ok
-    screen.page.evaluate("document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))")
+    screen.page.evaluate(SEEN_AGAIN)
     screen.page.get_by_role("button", name="Signed in as Vera, viewer").wait_for()
     assert screen.page.get_by_role("button", name="Act on all that match").count() == 0
 

@@ -1,5 +1,5 @@
 /** Who is signed in. A 401 anywhere shows the sign-in view in place; its end shows the same URL again. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { focusManager, useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, use, useEffect, type ReactNode } from "react";
 import { connect, get, Problem, type Schemas } from "../api/client";
 import { ErrorBox } from "../parts/ErrorBox";
@@ -37,11 +37,13 @@ export function SessionGate({ children }: { children: ReactNode }) {
       return session;
     },
     staleTime: Infinity,
-    refetchOnWindowFocus: "always", // the cookie is every tab's: another one may have signed in somebody else
+    refetchOnWindowFocus: false, // below, and anew: an answer on its way may be about whom another tab signed out since
     retry: (count, error) => !(error instanceof Problem && error.status === 401) && count < 2,
   });
   useEffect(() => {
     connect({ onSignedOut: () => queries.getQueryData(SESSION_KEY) !== undefined && void end(queries) });
+    // the cookie is every tab's: another one may have signed in somebody else
+    return focusManager.subscribe((isFocused) => isFocused && void queries.refetchQueries({ queryKey: SESSION_KEY }));
   }, [queries]);
   if (found.data !== undefined) return <Current value={found.data}>{children}</Current>;
   if (found.error instanceof Problem && found.error.status === 401) return <SignIn />;
