@@ -16,6 +16,8 @@ from kit.reports import ReportWorld, plan_of, report_world
 from tickwright.batch.audience import Audience
 from tickwright.batch.audience_terms import read_audience
 from tickwright.capabilities.reports.plan import Listener
+from tickwright.capabilities.reports.report_terms import check_definition
+from tickwright.capabilities.reports.sql_checks import sql_checks
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceTerms, postgres_connections
@@ -55,6 +57,10 @@ NO_QUERIES = [
     "SELECT 1 AS id) UNION (SELECT 2",
 ]
 """What PostgreSQL's grammar does not take as one query."""
+ONLY_THE_GRAMMAR_TELLS = [
+    "SELECT 1 AS id INTO mine",
+    "WITH gone AS (DELETE FROM secrets RETURNING id) SELECT * FROM gone",
+]
 NO_RIGHTS = [
     "SELECT pg_read_file('/etc/passwd') AS id",
     "SELECT pg_read_binary_file('/etc/passwd') AS id",
@@ -147,6 +153,22 @@ async def test_a_dry_run_or_a_saved_campaign_asks_one_query_only(campaigns: Camp
         assert (answer.status, answer.json["code"]) in {(422, "invalid_audience"), (422, "source_refused")}, text
         problem = await campaigns.refused({**LOAN, "audience": audience})
         assert problem["code"] in {"invalid_campaign", "invalid_audience"}, text
+
+
+def test_a_listeners_statement_that_is_no_query_is_refused_when_it_is_saved() -> None:
+    """Without asking a database; what only its grammar tells is refused when the part is fetched."""
+    problems = {sql: _problems_of_listener(sql) for sql in NO_QUERIES}
+    assert [sql for sql, said in problems.items() if not said] == ONLY_THE_GRAMMAR_TELLS
+    assert all("listeners.a" in problem for said in problems.values() for problem in said)
+
+
+def _problems_of_listener(sql: str) -> list[str]:
+    words = {"listeners": {"a": {"source": "src", "sql": sql}}, "merge": "SELECT * FROM a"}
+    try:
+        check_definition("t", words, checks=sql_checks())
+    except Rejected as error:
+        return list(error.details["problems"])
+    return []
 
 
 async def test_a_listener_of_a_report_asks_one_query_only(world: ReportWorld, mark: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.placeholders import bare, placeholders
+from tickwright.domain.placeholders import one_query, placeholders
 from tickwright.domain.wording import Reader, bad, one_of, read_fields
 from tickwright.ports.batches import FieldType
 
@@ -33,7 +33,6 @@ FILE_KINDS = (".csv", ".parquet")
 PLACE = "tickwright place"
 """A column that a file gets when it is read: no file has one of this name."""
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}", re.ASCII)
-_BEGINS = frozenset({"select", "with", "values", "table", "from"})
 
 
 class Field(NamedTuple):
@@ -131,28 +130,14 @@ def _query(value: Any) -> str:
     asked = placeholders(value)
     if asked:
         raise bad(f"nobody gives :{min(asked)} a value; write it into the query")
-    query = value.rstrip().removesuffix(";")
-    text = bare(query)
-    if not _BEGINS.intersection(text.replace("(", " ").casefold().split(maxsplit=1)[:1]):
-        raise bad("write one query, which begins with select or with")
-    if ";" in text:
-        raise bad("write one query; there is something behind a semicolon")
-    if not _is_balanced(text):
-        raise bad("its parentheses do not match")
-    return query
+    try:
+        return one_query(value)
+    except Rejected as error:
+        raise bad(error.message) from None
 
 
 def _encodes(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _is_balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 def _file(value: Any) -> str:

@@ -29,6 +29,7 @@ _TOKEN = re.compile(
 )
 _TESTED = re.compile(r"\s+(?:IS\s+(?:NOT\s+)?NULL|ISNULL|NOTNULL)\b", re.IGNORECASE)
 _COMMENT = re.compile(r"/\*|\*/")
+_BEGINS = frozenset({"select", "with", "values", "table", "from"})
 
 
 class Place(NamedTuple):
@@ -100,6 +101,33 @@ def bare(sql: str) -> str:
         pieces += [sql[at : token.start()], " " * (end - token.start()) if quoted else text]
         at = end
     return "".join([*pieces, sql[at:]])
+
+
+def one_query(sql: str) -> str:
+    """Return ``sql`` without its last semicolon, if its text may be one query; what it does, its database says.
+
+    Raises:
+        Rejected: ``invalid_sql``: it begins as another statement, goes on behind a semicolon, or its parentheses,
+            quotes or comments do not match. Permanent.
+    """
+    query = sql.rstrip().removesuffix(";")
+    text = bare(query)
+    if not _BEGINS.intersection(text.replace("(", " ").casefold().split(maxsplit=1)[:1]):
+        raise Rejected("invalid_sql", "write one query, which begins with select or with")
+    if ";" in text:
+        raise Rejected("invalid_sql", "write one query; there is something behind a semicolon")
+    if not _is_balanced(text):
+        raise Rejected("invalid_sql", "its parentheses do not match")
+    return query
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _is_closed(token: str) -> bool:

@@ -18,7 +18,7 @@ class SqlChecks(NamedTuple):
 
     Attributes:
         select: Raises ``Rejected`` unless a text is one SELECT; it is told the names of the tables that there are.
-        placeholders: Returns the names of a query's values.
+        placeholders: Returns the names of a query's values; raises ``Rejected`` unless its text is one query.
         columns: Returns the names of a SELECT's columns; ``None`` where only running it would tell.
     """
 

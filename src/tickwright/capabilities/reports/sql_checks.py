@@ -6,12 +6,21 @@ from typing import Any
 from tickwright.capabilities.reports.definition_checks import SqlChecks
 from tickwright.capabilities.reports.duck import STATEMENTS
 from tickwright.capabilities.reports.select_check import check_select
-from tickwright.domain.placeholders import placeholders
+from tickwright.domain.placeholders import one_query, placeholders
 
 
 def sql_checks() -> SqlChecks:
     """Return the checks of this release; each takes some milliseconds."""
-    return SqlChecks(check_select, placeholders, columns_of)
+    return SqlChecks(check_select, values_of, columns_of)
+
+
+def values_of(sql: str) -> frozenset[str]:
+    """Return the names of the values that a listener's query asks for.
+
+    Raises:
+        Rejected: ``invalid_sql``: the text is not one query. What it may do its source decides. Permanent.
+    """
+    return placeholders(one_query(sql))
 
 
 def columns_of(sql: str) -> frozenset[str] | None:
