@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -181,4 +181,33 @@ async def test_a_session_whose_connection_breaks_renews_on_another_one(database_
     await session.stop()
     await running
     assert session._own is None
+    await pool.close()
+
+
+_SAME = "SELECT xmin::text = pg_current_xact_id()::text FROM tickwright.workers WHERE id = $1"
+
+
+async def test_near_the_heartbeats_work_shares_the_renewals_transaction_until_it_is_held_up(database_url: str) -> None:
+    """An idle process costs half of the transactions, and work that does not come to an end costs no session."""
+    pool = await open_pool(database_url, max_size=3)
+    session = WorkerSession(pool, name="near", roles=["worker"], version="0", terms=BRIEF)
+    shared = list[bool]()
+    is_held_up = asyncio.Event()
+
+    async def beat(connection: asyncpg.Connection) -> Callable[[], None]:
+        same = await connection.fetchval(_SAME, session.token)
+        if is_held_up.is_set():
+            await asyncio.sleep(3600 if same else 0)
+        return lambda: shared.append(same)
+
+    session.on_beat(beat)
+    running = asyncio.create_task(session.run())
+    await eventually_async(lambda: len(shared) >= 2, PATIENCE_S, what="two heartbeats")
+    assert set(shared) == {True}
+    is_held_up.set()
+    shared.clear()
+    await eventually_async(lambda: len(shared) >= 2, PATIENCE_S, what="two more")
+    assert (set(shared), session.token) == ({False}, 1)
+    await session.stop()
+    await running
     await pool.close()

@@ -13,11 +13,13 @@ new token, so that whatever a zombie still writes under the old one finds no row
 A renewal is one statement and so one round trip, because a far database leaves time for no more, on a connection that
 the session keeps for itself: it waits neither for the work of others nor for the six round trips of a new connection.
 What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle.
+Where the database is near, the heartbeat's work shares the renewal's transaction, unless something holds it up.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -35,6 +37,8 @@ _SQL = load("tickwright.store.sql", "workers.sql")
 _LOOK_S = 0.1
 _LOOK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
+_NEAR_MS = 10
+_TOGETHER_S = 0.5
 _log = structlog.get_logger("tickwright.session")
 
 
@@ -122,12 +126,18 @@ class WorkerSession:
         """Ask on the session's own connection while it runs; a broken one is given back, and the next one taken."""
         if not self._runs:
             return await self._pool.fetchrow(sql, *args)
+        async with self._keeping() as own:
+            return await own.fetchrow(sql, *args)
+
+    @asynccontextmanager
+    async def _keeping(self) -> AsyncIterator[Connection]:
+        """The session's own connection, which is not kept when something goes wrong."""
         if self._own is not None and _is_gone(self._own):
             await self._let_go()
         if self._own is None:
             self._own = await self._pool.acquire()
         try:
-            return await self._own.fetchrow(sql, *args)
+            yield self._own
         except BaseException:
             await self._let_go()
             raise
@@ -183,8 +193,9 @@ class WorkerSession:
             await self.open()
             return
         if monotonic() >= self._next_renewal_s() - _LOOK_S:
-            await self.renew()
-            self._run_beside("heartbeat", self._beat)
+            if not await self._renew_and_beat():
+                await self.renew()
+                self._run_beside("heartbeat", self._beat)
             if any(gate.unsure for gate in self._gates):  # such as where there is no room for a claim that settles
                 self._run_beside("settling", self._settle)
         if self._expiry_s is not None and monotonic() >= self._expiry_s:
@@ -201,11 +212,15 @@ class WorkerSession:
 
     def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start ``work`` unless it is under way; no renewal waits for it. A bug in it is raised the next time."""
-        before = self._beside.get(name)
-        if before is None or before.done():
-            if before is not None:
-                before.result()
+        if self._is_over(name):
             self._beside[name] = asyncio.create_task(self._attempt(name, work))
+
+    def _is_over(self, name: str) -> bool:
+        """Whether such work is not under way; raise the bug that ended it."""
+        before = self._beside.get(name)
+        if before is not None and before.done():
+            before.result()
+        return before is None or before.done()
 
     async def _attempt(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -218,8 +233,35 @@ class WorkerSession:
     async def renew(self) -> None:
         """Extend the lease."""
         await self._probe.reached("session.before_renewal", token=self._token)
-        token, asked = self._token, monotonic()
-        row = await self._ask(_SQL["renew_session"], token, self.terms.ttl, self._said())
+        asked = monotonic()
+        await self._hear(await self._ask(*self._renewal()), asked)
+
+    async def _renew_and_beat(self) -> bool:
+        """Extend the lease and do the heartbeat's work in one transaction: an idle process has half of them.
+
+        Returns:
+            False, and nothing was done or heard of: the database is not near, or something held this up.
+        """
+        if not self._beats or RoundTrips.shortest_ms() > _NEAR_MS or not self._is_over("heartbeat"):
+            return False
+        await self._probe.reached("session.before_renewal", token=self._token)
+        asked = monotonic()
+        try:
+            async with asyncio.timeout(_TOGETHER_S), self._keeping() as own, own.transaction():
+                row = await own.fetchrow(*self._renewal())
+                committed = [await beat(own) for beat in self._beats] if row is not None else []
+        except AWAY:
+            return False
+        for settle in committed:
+            settle()
+        await self._hear(row, asked)
+        return True
+
+    def _renewal(self) -> tuple[Any, ...]:
+        return _SQL["renew_session"], self._token, self.terms.ttl, self._said()
+
+    async def _hear(self, row: Any, asked: float) -> None:
+        """Take in what a renewal that was sent at ``asked`` has said."""
         if row is None:
             self._lose("declared lost by another worker")
             return
