@@ -4,6 +4,9 @@ from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
+
+from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
 from kit.wheels import Wheels, check_a_turn_is_selected_once, check_each_once
 from tickwright.capabilities.polling import wheels_store as store
 
@@ -121,3 +124,14 @@ async def test_an_id_that_is_taken_does_not_stop_the_registrar(wheels: Wheels) -
     )
     await wheels.registrar.round(await wheels.lease("registrar"))
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == 6
+
+
+async def test_nothing_is_selected_behind_the_end_of_its_tracker(wheels: Wheels) -> None:
+    """P3: whoever is delivered, or past his time, is in no turn that begins afterwards."""
+    await check_nothing_is_selected_after_its_end(wheels)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_outages_changes_and_crashes_nobody_is_left_behind(wheels: Wheels, seed: int) -> None:
+    """P5, P6: everybody has a place, and waits for an interval at most."""
+    await check_nobody_is_left_behind(wheels, seed)

@@ -1,9 +1,11 @@
 """Mutants of the wheels' SQL: with a guard taken out, the check of its invariant has to fail."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
+from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
 from kit.wheels import (
     Wheels,
     check_a_turn_is_selected_once,
@@ -14,6 +16,7 @@ from kit.wheels import (
     check_move_waits_for_a_turn,
     check_selector_waits_for_a_move,
 )
+from tickwright.capabilities.polling import trackers_store
 from tickwright.capabilities.polling import wheels_store as store
 
 Check = Callable[[Wheels], Awaitable[None]]
@@ -53,6 +56,15 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
         check_following_waits_for_nobody,
     ),
     ("a cap is not kept", "select_turn", "line.nth > share.polls", "false", check_caps_take_turns),
+    ("who has ended keeps his place", "end_placed", " place = NULL,", "", check_nothing_is_selected_after_its_end),
+    ("times do not end", "select_turn", "t.tracking_until >", "'infinity' >", check_nothing_is_selected_after_its_end),
+    (
+        "every other turn is left out",
+        "select_turn",
+        "make_interval(mins => s.interval_minutes)",
+        "make_interval(mins => 2 * s.interval_minutes)",
+        partial(check_nobody_is_left_behind, seed=1),
+    ),
 ]
 
 
@@ -62,7 +74,9 @@ async def test_a_missing_guard_is_found(
 ) -> None:
     """The check passes with the guard (see test_polling_wheels.py, test_polling_moves.py) and fails without it."""
     _, query, guard, instead, check = mutant
-    assert guard in store.SQL[query]
-    monkeypatch.setitem(store.SQL, query, store.SQL[query].replace(guard, instead))
+    module, name = (store, "SQL") if query in store.SQL else (trackers_store, "_SQL")
+    statements = getattr(module, name)
+    assert guard in statements[query]
+    monkeypatch.setattr(module, name, {**statements, query: statements[query].replace(guard, instead)})
     with pytest.raises(AssertionError, match="broken"):
         await check(wheels)

@@ -1,22 +1,25 @@
-"""PostgreSQL restarted under each service while it writes: the same service goes on, and each effect is there once."""
+"""PostgreSQL crashes, has no room or is cut at COMMIT under each service: it goes on, each effect is there once."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
+from kit.answer_cuts import AnswerCuts
 from kit.api import running_api
 from kit.batch_faults import AGAIN_S, MEMBERS, is_right, redone, sent_once
 from kit.batches import BatchWorld, Numbers, batch_world
+from kit.database_faults import Crash, CutCommits, Fault, NoRoom
 from kit.kafka_polls import poll_world
+from kit.preloads import full_disk
 from kit.relays import relay_world
 from kit.roles import RoleProcess
-from kit.servers import KafkaServer, PostgresServer
+from kit.servers import KafkaServer, PostgresServer, started
 from kit.waiting import eventually_async
 from kit.wheels import NEWS, REGISTER, Wheels, check_each_once, open_wheels
 from tickwright.batch.checker import Checker
@@ -30,7 +33,6 @@ from tickwright.store.migrate import migrate
 from tickwright.store.pool import AWAY, Pool
 
 TRACKERS = 600
-_WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass)"
 _SOON = "UPDATE tickwright.poll_slots SET next_due_at = date_trunc('minute', now()) + interval '10 minutes'"
 _ON_WHEEL = """
 SELECT count(*) FROM tickwright.trackers t JOIN tickwright.poll_slots s ON s.slot_id = t.place / 60
@@ -59,72 +61,68 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def empty(mortal_postgres: PostgresServer) -> str:
-    """The name of a database with the newest schema, to be copied."""
-    migrate(mortal_postgres.create_database("empty"))
-    return "empty"
+def server() -> Iterator[tuple[PostgresServer, Path]]:
+    """A server of the module's own, whose disk is full while the file exists."""
+    made = PostgresServer()
+    made.environment, mark = full_disk(made.folder)
+    with started(made):
+        migrate(made.create_database("empty"))
+        yield made, mark
+
+
+@pytest.fixture(params=["crash", "no room", "cut commits"])
+async def fault(request: pytest.FixtureRequest, server: tuple[PostgresServer, Path]) -> AsyncIterator[Fault]:
+    """A database of the test's own, and what strikes it."""
+    postgres, mark = server
+    url = postgres.create_database(f"struck{next(_numbers)}", template="empty")
+    async with AnswerCuts(url) as cuts:
+        faults: dict[str, Fault] = {
+            "crash": Crash(postgres, url),
+            "no room": NoRoom(postgres, mark, url),
+            "cut commits": CutCommits(cuts),
+        }
+        yield faults[request.param]
 
 
 @pytest.fixture
-def url(mortal_postgres: PostgresServer, empty: str) -> str:
-    """A database of the test's own, on the server that is restarted."""
-    return mortal_postgres.create_database(f"restarted{next(_numbers)}", template=empty)
-
-
-@pytest.fixture
-async def wheels(url: str) -> AsyncIterator[Wheels]:
+async def wheels(fault: Fault) -> AsyncIterator[Wheels]:
     """An account that polls every six minutes."""
-    async with open_wheels(url) as wheels:
+    async with open_wheels(fault.url) as wheels:
         await wheels.account("a", 6)
         yield wheels
 
 
 @pytest.fixture
-async def world(url: str) -> AsyncIterator[BatchWorld]:
+async def world(fault: Fault) -> AsyncIterator[BatchWorld]:
     """Batches."""
-    async with batch_world(url) as world:
+    async with batch_world(fault.url) as world:
         yield world
 
 
-@pytest.fixture
-def restarting(mortal_postgres: PostgresServer, url: str) -> "Restarting":
-    """Restart the server under whoever writes into a table."""
-    return Restarting(mortal_postgres, url)
-
-
-class Restarting:
-    """Holds whoever writes into a table, and lets PostgreSQL crash and recover under the open statement."""
-
-    def __init__(self, server: PostgresServer, url: str) -> None:
-        self._server, self._url = server, url
-
-    @asynccontextmanager
-    async def under_writes(self, table: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Let nobody write into ``table``; what is given waits for somebody who wants to, and crashes the server."""
-        name = f"tickwright.{table}"
-        holder = await asyncpg.connect(self._url)
-        await holder.execute(f"BEGIN; LOCK TABLE {name} IN SHARE MODE")
-
-        async def crash() -> None:
-            await eventually_async(lambda: holder.fetchval(_WAITS, name), 30, what=f"somebody writes into {name}")
-            await asyncio.to_thread(self._server.restart, "immediate")
-
-        try:
-            yield crash
-        finally:
-            holder.terminate()
-
-
 @asynccontextmanager
-async def rounds(pool: Pool, name: str, round_: Callable[[HeldLease], Awaitable[float]]) -> AsyncIterator[None]:
-    """Run one loop as the role ``scheduler`` does; it must still run at the end."""
-    loop = LeasedRounds(name, Leases(pool, owner="test", terms=TERMS), round_, terms=TERMS)
+async def rounds(
+    pool: Pool, name: str, round_: Callable[[HeldLease], Awaitable[float]]
+) -> AsyncIterator[Callable[[], None]]:
+    """Run one loop as the role ``scheduler`` does; it must still run at the end.
+
+    It has its lease, and works as soon as what is given is called.
+    """
+    has_lease, may_work = asyncio.Event(), asyncio.Event()
+
+    async def waiting(lease: HeldLease) -> float:
+        has_lease.set()
+        await may_work.wait()
+        return await round_(lease)
+
+    loop = LeasedRounds(name, Leases(pool, owner="test", terms=TERMS), waiting, terms=TERMS)
     process = RoleProcess(services=[loop])
     process.begin()
     try:
-        yield
+        await has_lease.wait()
+        yield may_work.set
         assert not process.tasks[0].done(), "the loop ended with the database"
     finally:
+        may_work.set()
         await process.stop()
 
 
@@ -143,59 +141,66 @@ async def until(pool: Pool, query: str, *arguments: Any, is_: Any = True) -> Non
 # ---------------------------------------------------------------------- polling
 
 
-async def test_a_restart_under_the_registrar_places_each_tracker_once(wheels: Wheels, restarting: Restarting) -> None:
+async def test_a_fault_under_the_registrar_places_each_tracker_once(wheels: Wheels, fault: Fault) -> None:
     """What was taken from the intake and not committed is there again, and is placed."""
     await wheels.pool.execute(REGISTER, "a", "dhl", "AWB", TRACKERS)
-    async with restarting.under_writes("trackers") as crash, rounds(wheels.pool, "registrar", Registrar().round):
-        await crash()
+    async with rounds(wheels.pool, "registrar", Registrar().round) as work, fault.under_writes("trackers") as strike:
+        work()
+        await strike()
         await until(wheels.pool, "SELECT count(*) FROM tickwright.tracker_intake", is_=0)
     assert await wheels.pool.fetchval(_ON_WHEEL, 6) == TRACKERS
 
 
-async def test_a_restart_under_the_selector_selects_each_turn_once(wheels: Wheels, restarting: Restarting) -> None:
+async def test_a_fault_under_the_selector_selects_each_turn_once(wheels: Wheels, fault: Fault) -> None:
     """A turn is advanced and its polls are written in one transaction: after the crash both are, or neither."""
     await wheels.register(TRACKERS)
     await wheels.pool.execute(_SOON)
     round_ = Selector(ahead=timedelta(minutes=20)).round
-    async with restarting.under_writes("scheduler_outbox") as crash, rounds(wheels.pool, "selector", round_):
-        await crash()
+    async with rounds(wheels.pool, "selector", round_) as work, fault.under_writes("scheduler_outbox") as strike:
+        work()
+        await strike()
         await until(wheels.pool, "SELECT sum(selected) >= $1::integer FROM tickwright.poll_slices", TRACKERS)
     polls = await wheels.polls()
     check_each_once(polls)
     assert len({row["id"] for row in polls}) == TRACKERS
 
 
-async def test_a_restart_under_the_corrector_moves_each_tracker_once(wheels: Wheels, restarting: Restarting) -> None:
+async def test_a_fault_under_the_corrector_moves_each_tracker_once(wheels: Wheels, fault: Fault) -> None:
     """An account with another interval: all of its trackers stand on the new wheel, and none is lost between two."""
     await wheels.register(TRACKERS)
     await wheels.account("a", 10)
-    async with restarting.under_writes("trackers") as crash, rounds(wheels.pool, "corrector", Corrector(NEWS).round):
-        await crash()
+    async with (
+        rounds(wheels.pool, "corrector", Corrector(NEWS).round) as work,
+        fault.under_writes("trackers") as strike,
+    ):
+        work()
+        await strike()
         await until(wheels.pool, _ON_WHEEL, 10, is_=TRACKERS)
     assert await wheels.pool.fetchval("SELECT count(*) FROM tickwright.trackers") == TRACKERS
 
 
-async def test_a_restart_under_the_judge_judges_each_turn_once(wheels: Wheels, restarting: Restarting) -> None:
+async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fault: Fault) -> None:
     """A turn that was being judged is judged afterwards: whoever stood in its slot counts once."""
     await wheels.register(TRACKERS)
     for statement in (_PLACED_YESTERDAY, _PROMISED_YESTERDAY, _PROMISED_TO_PARTNERS):
         await wheels.pool.execute(statement)
     since = await wheels.pool.fetchval(_TO_JUDGE)
-    async with restarting.under_writes("account_lags") as crash, rounds(wheels.pool, "freshness", Judge().round):
-        await crash()
+    async with rounds(wheels.pool, "freshness", Judge().round) as work, fault.under_writes("account_lags") as strike:
+        work()
+        await strike()
         await until(wheels.pool, _JUDGED)
     counted, stood = await wheels.pool.fetchrow(_COUNTED, since)
     assert counted == stood > 0
 
 
-async def test_a_restart_under_the_relay_of_polls_publishes_each_poll_once(
-    url: str, restarting: Restarting, kafka_server: KafkaServer, kafka_prefix: str
+async def test_a_fault_under_the_relay_of_polls_publishes_each_poll_once(
+    fault: Fault, kafka_server: KafkaServer, kafka_prefix: str
 ) -> None:
     """A batch is in Kafka and its mark is not in PostgreSQL: the position in Kafka says so, and it is marked only."""
-    async with poll_world(url, kafka_server.url, kafka_prefix) as world:
+    async with poll_world(fault.url, kafka_server.url, kafka_prefix) as world:
         await world.fill(60, 7)
-        async with restarting.under_writes("poll_batches") as crash, world.running(world.relay()):
-            await crash()
+        async with fault.under_writes("poll_batches") as strike, world.running(world.relay()):
+            await strike()
             await until(world.pool, "SELECT count(*) FROM tickwright.scheduler_outbox", is_=0)
         await world.check()
 
@@ -203,12 +208,12 @@ async def test_a_restart_under_the_relay_of_polls_publishes_each_poll_once(
 # ---------------------------------------------------------------------- the outbox
 
 
-async def test_a_restart_under_the_relay_sends_every_message(url: str, restarting: Restarting) -> None:
+async def test_a_fault_under_the_relay_sends_every_message(fault: Fault) -> None:
     """Messages were sent and their rows could not be deleted: none is lost, and what comes again has the same id."""
-    async with relay_world(url) as world:
+    async with relay_world(fault.url) as world:
         ids = await world.put_many(50, world.receiver.url)
-        async with restarting.under_writes("outbox") as crash, world.running(world.relay()):
-            await crash()
+        async with fault.under_writes("outbox") as strike, world.running(world.relay()):
+            await strike()
             await until(world.pool, "SELECT count(*) FROM tickwright.outbox", is_=0)
         assert set(world.ids()) == ids
         assert await world.dead() == []
@@ -217,9 +222,7 @@ async def test_a_restart_under_the_relay_sends_every_message(url: str, restartin
 # ---------------------------------------------------------------------- campaigns
 
 
-async def test_a_restart_under_the_producer_makes_each_execution_once(
-    world: BatchWorld, restarting: Restarting
-) -> None:
+async def test_a_fault_under_the_producer_makes_each_execution_once(world: BatchWorld, fault: Fault) -> None:
     """Ten slots of five batches: fifty executions, whatever was open in the crash."""
     first = await world.pool.fetchval("SELECT date_trunc('hour', clock_timestamp()) - interval '9 hours'")
     for number in range(5):
@@ -228,37 +231,37 @@ async def test_a_restart_under_the_producer_makes_each_execution_once(
         )
     due = "SELECT count(*) FROM tickwright.batches WHERE next_slot_at <= now()"
     round_ = Producer().round
-    async with restarting.under_writes("executions") as crash, rounds(world.pool, "campaign-producer", round_):
-        await crash()
+    async with rounds(world.pool, "campaign-producer", round_) as work, fault.under_writes("executions") as strike:
+        work()
+        await strike()
         await until(world.pool, due, is_=0)
     counts = [(row["n"], row["slots"]) for row in await world.pool.fetch(_SLOTS)]
     assert len(counts) == 5
     assert all(executions == slots >= 10 for executions, slots in counts)
 
 
-async def test_a_restart_under_the_consumer_gives_each_client_one_action(
-    world: BatchWorld, restarting: Restarting
-) -> None:
+async def test_a_fault_under_the_consumer_gives_each_client_one_action(world: BatchWorld, fault: Fault) -> None:
     """The chunks whose transactions were cut are done again, and no other."""
     execution_id = await world.start(await world.put())
-    async with restarting.under_writes("execution_actions") as crash:
+    async with fault.under_writes("execution_actions") as strike:
         process = await world.process(Numbers(members=MEMBERS))
-        await crash()
+        await strike()
     await until(world.pool, "SELECT status FROM tickwright.executions WHERE id = $1", execution_id, is_="FINISHED")
     await is_right(world, execution_id)
     assert await redone(world) <= 2, "two chunks were open"
     await process.stop()
 
 
-async def test_a_restart_under_the_checker_releases_each_action_once(world: BatchWorld, restarting: Restarting) -> None:
+async def test_a_fault_under_the_checker_releases_each_action_once(world: BatchWorld, fault: Fault) -> None:
     """The messages and the mark of their chunk are one transaction."""
     process = await world.process(Numbers(members=MEMBERS))
     execution_id = await world.start(await world.put())
     await world.over(execution_id)
     await process.stop()
     left = "SELECT chunks - chunks_released FROM tickwright.executions WHERE id = $1"
-    async with restarting.under_writes("outbox") as crash, rounds(world.pool, "campaign-checker", Checker().round):
-        await crash()
+    async with rounds(world.pool, "campaign-checker", Checker().round) as work, fault.under_writes("outbox") as strike:
+        work()
+        await strike()
         await until(world.pool, left, execution_id, is_=0)
     await sent_once(world, execution_id)
 
@@ -266,27 +269,31 @@ async def test_a_restart_under_the_checker_releases_each_action_once(world: Batc
 # ---------------------------------------------------------------------- the API
 
 
-async def test_a_restart_under_the_api_is_said_and_the_request_sent_again_counts_once(
-    url: str, restarting: Restarting
-) -> None:
-    """A request that was cut is answered 503; sent again under its ``Idempotency-Key`` it makes one job."""
-    words = {"headers": {"Idempotency-Key": "once"}}
-    async with running_api(url) as api:
+@pytest.mark.parametrize(
+    ("fault", "code"), [("crash", "database_unavailable"), ("no room", "disk_full")], indirect=["fault"]
+)
+async def test_a_fault_under_the_api_is_said_and_the_request_sent_again_counts_once(fault: Fault, code: str) -> None:
+    """A request that was cut is answered 503; sent again under its ``Idempotency-Key`` it makes one job.
+
+    Commits that are cut: ``test_jobs_invariants.py``.
+    """
+    said: list[str] = []
+    async with running_api(fault.url) as api:
 
         async def taken() -> Any:
-            answer = await api.admin.post("/v1/jobs", {"task_type": "noop"}, **words)
-            if answer.status == 503:
-                answer.says(503, "database_unavailable")
-                return None
-            assert answer.status in {200, 201, 202}, answer.body
-            return answer.json
+            answer = await api.admin.post("/v1/jobs", {"task_type": "noop"}, headers={"Idempotency-Key": "once"})
+            if answer.status != 503:
+                assert answer.status in {200, 201, 202}, answer.body
+                return answer.json
+            answer.says(503, answer.json["code"])
+            said.append(answer.json["code"])
+            assert ("may have done" in answer.json["detail"]) == (said[-1] == "database_unavailable")
+            return None
 
-        async with restarting.under_writes("scheduled_tasks") as crash:
-            cut = asyncio.create_task(api.admin.post("/v1/jobs", {"task_type": "noop"}, **words))
-            await crash()
-            answer = await cut
-        answer.says(503, "database_unavailable")
-        assert "may have done" in answer.json["detail"]
-        job = await eventually_async(taken, AGAIN_S, what="jobs are taken again")
+        async with fault.under_writes("scheduled_tasks") as strike:
+            sending = asyncio.create_task(eventually_async(taken, 2 * AGAIN_S, what="the job is taken"))
+            await strike()
+            job = await sending
+        assert said[0] == code
         assert (await api.viewer.get(f"/v1/jobs/{job['id']}")).status == 200
         assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 1
