@@ -18,7 +18,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.belonging import Belonging
+from tickwright.wiring.belonging import OWNER_KEY, Belonging
 from tickwright.wiring.settings import Settings
 
 PLACES = {
@@ -113,6 +113,19 @@ async def test_a_broker_that_was_away_at_the_start_says_it_later(
                 proxy.heal()
                 await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
     assert any(entry["event"] == "node.prefix_in_use" and entry["code"] == "prefix_in_use" for entry in logs)
+
+
+async def test_of_two_that_mark_an_object_store_at_once_one_ends(
+    urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Both found no mark and read their own; the one whose mark was replaced ends by itself."""
+    settings = _settings(urls[0], tmp_path, 1, **shared["the object store"])
+    with capture_logs() as logs:
+        async with running(settings, Declarations(), "scheduler") as node:
+            (tmp_path / "shared" / OWNER_KEY).write_text("another")
+            await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
+    [said] = [entry for entry in logs if entry["event"] == "node.prefix_in_use"]
+    assert "(another)" in said["reason"]
 
 
 async def test_the_default_folder_of_two_programs_is_said_and_not_refused(urls: list[str], tmp_path: Path) -> None:

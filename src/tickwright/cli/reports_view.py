@@ -7,11 +7,12 @@ from tickwright.runtime.overview_views import ReportsNow
 def reports_line(picture: ReportsNow) -> str:
     """Return a picture in one line."""
     open_now = picture.waiting + picture.running
-    at_least = "≥" if open_now >= COUNT_MAX else ""
-    where = f"pending {picture.pending}, querying {picture.querying}, merging {picture.merging}"
+    still = "≥" if open_now >= COUNT_MAX else ""  # counted together, as those of the last hour are
+    over = "≥" if picture.finished + picture.failed >= COUNT_MAX else ""
+    where = f"pending {still}{picture.pending}, querying {still}{picture.querying}, merging {still}{picture.merging}"
     parts = [
-        f"reports {at_least}{open_now}: {where}",
-        f"last hour: finished {picture.finished}, failed {picture.failed}",
+        f"reports {still}{open_now}: {where}",
+        f"last hour: finished {over}{picture.finished}, failed {over}{picture.failed}",
     ]
     if picture.last is not None:
         last = picture.last

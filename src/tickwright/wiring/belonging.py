@@ -55,6 +55,7 @@ class Belonging:
         self._settings, self._pool = settings, pool
         self._installation = ""
         self._said: set[str] = set()
+        self._just_marked: set[str] = set()
         asks: dict[str, Callable[[str], Awaitable[str]]] = {OBJECTS: self._of_objects}
         if settings.amqp_url is not None:
             asks["RabbitMQ"] = partial(self._of_rabbitmq, settings.amqp_url.get_secret_value())
@@ -87,7 +88,10 @@ class Belonging:
                 owner = installation
             if owner != installation:
                 self._refuse(self._in_use(place, owner), place)
-            del self._open[place]
+            if place in self._just_marked:  # by whom else too? The next question tells
+                self._just_marked.remove(place)
+            else:
+                del self._open[place]
         return not self._open
 
     async def claim_in_the_end(self) -> None:
@@ -141,11 +145,16 @@ class Belonging:
         return await owner(redis, self._settings.redis_prefix, installation)
 
     async def _of_objects(self, installation: str) -> str:
-        """Write the mark where there is none, and read back what counts; of two at once the last has it."""
+        """Write the mark where there is none, and read back what counts.
+
+        Not every store can write only where nothing is: two that write at once may both read their own mark. The last
+        one has it; the other one is told by the next question.
+        """
         async with open_objects(self._settings) as objects:
             if await objects.size(OWNER_KEY) is None:
                 with tempfile.NamedTemporaryFile() as file:
                     file.write(installation.encode())
                     file.flush()
                     await objects.put_file(OWNER_KEY, Path(file.name))
+                self._just_marked.add(OBJECTS)
             return b"".join([piece async for piece in objects.read(OWNER_KEY)]).decode(errors="replace").strip()[:100]

@@ -10,6 +10,12 @@ export function count(value: number, cap?: number): string {
   return cap !== undefined && value >= cap ? `${grouped.format(cap)}+` : grouped.format(value);
 }
 
+/** Return a count of a group that stopped counting when `stopped`: then it is a lower bound, and nothing is known where it is none. */
+export function atLeast(value: number, stopped: boolean): string {
+  if (!stopped) return count(value);
+  return value === 0 ? "unknown" : `${count(value)}+`;
+}
+
 /** Return a rate per second. */
 export function rate(value: number): string {
   return value !== 0 && Math.abs(value) < 10 ? fine.format(value) : grouped.format(value);

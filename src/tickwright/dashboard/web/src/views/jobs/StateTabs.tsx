@@ -1,8 +1,8 @@
-/** The states, each with how many jobs of the other filters are in it; a count that stopped ends with a plus, and is unknown where it stopped at none. */
+/** The states, each with how many jobs of the other filters are in it. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { get, type Schemas } from "../../api/client";
 import { updating } from "../../app/prefs";
-import { count } from "../../parts/Figure";
+import { atLeast } from "../../parts/Figure";
 import { useUnderstood } from "../../parts/Understood";
 import { useUrl } from "../../parts/useUrl";
 import type { JobFilter } from "./filter";
@@ -37,6 +37,5 @@ export function StateTabs({ filter }: { filter: JobFilter & { worker?: string } 
 function shown(counts: Counts | undefined, state: string): string {
   const value = counts?.counts[state];
   if (counts === undefined || value === undefined) return "";
-  if (!counts.at_least.includes(state)) return count(value);
-  return value === 0 ? "unknown" : `${count(value)}+`;
+  return atLeast(value, counts.at_least.includes(state));
 }

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { Link } from "wouter";
 import type { Overview } from "../../app/live";
 import { spoken } from "../../parts/Duration";
-import { count, percent, rate } from "../../parts/Figure";
+import { atLeast, count, percent, rate } from "../../parts/Figure";
 import { Panel } from "../../parts/Panel";
 import classes from "./overview.module.css";
 
@@ -51,6 +51,8 @@ function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters:
   const bounded = (number: number) => count(number, jobs.capped_at);
   const some = (number: number, what: string) => (number > 0 ? `${bounded(number)} ${what}` : "");
   const aged = (waiting: number, oldest: number) => (waiting > 0 ? `${bounded(waiting)}, the oldest for ${spoken(oldest)}` : "0");
+  const openStopped = reports.waiting + reports.running >= jobs.capped_at; // counted together
+  const endedStopped = reports.finished + reports.failed >= jobs.capped_at;
   const fresh = polls.fresh_ratio === null ? "" : `, ${percent(polls.fresh_ratio)} fresh`;
   return [
     {
@@ -70,9 +72,9 @@ function lines({ jobs, polls, fanout, reports, executions, outbox, dead_letters:
     {
       name: "Reports",
       to: "/reports",
-      waits: bounded(reports.waiting),
-      moves: `${bounded(reports.running)} run, ${bounded(reports.finished)} finished in the last hour`,
-      bad: some(reports.failed, "failed in the last hour"),
+      waits: atLeast(reports.waiting, openStopped),
+      moves: `${atLeast(reports.running, openStopped)} run, ${atLeast(reports.finished, endedStopped)} finished in the last hour`,
+      bad: reports.failed > 0 || endedStopped ? `${atLeast(reports.failed, endedStopped)} failed in the last hour` : "",
     },
     {
       name: "Campaigns",

@@ -1,0 +1,104 @@
+"""What the page makes of figures that are bounds, or that did not come: never a number that looks exact."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Route
+
+from kit.desks import fill, quiet_site
+from kit.pages import Screen, Site, Visitors
+from kit.servers import PostgresServer
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def site(pg_server: PostgresServer, template_database: str) -> Iterator[Site]:
+    """An account with trackers at one partner; nothing moves by itself."""
+    with quiet_site(pg_server, template_database) as made:
+        fill(made)
+        yield made
+
+
+def changed(screen: Screen, address: str, change: Change) -> None:
+    """Let the API's real answers come with a change."""
+
+    def passed_on(route: Route) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        change(said)
+        route.fulfill(response=answer, json=said)
+
+    screen.page.route(re.compile(address), passed_on)
+
+
+def without_stream(screen: Screen) -> None:
+    """Have the page ask for the overview instead."""
+    screen.may_complain = True
+    screen.page.route("**/v1/stream", lambda route: route.fulfill(status=502, body="bad gateway"))
+
+
+def test_a_count_that_stopped_is_a_bound_and_of_none_nothing_is_known(visit: Visitors) -> None:
+    """Never ``0+``, and no plus behind a count that is exact."""
+
+    def busy(said: dict[str, Any]) -> None:
+        said["counts"].update(pending=0, failed=1949, cancelled=7)
+        said["at_least"] = ["pending", "failed"]
+
+    screen = visit("viewer", "/keys")
+    changed(screen, r"/v1/jobs:counts", busy)
+    tabs = screen.open("/jobs").page.get_by_role("group", name="State")
+    tabs.get_by_text("1,949+").wait_for()
+    shown = {tab.split()[0]: tab.split()[1:] for tab in tabs.get_by_role("button").all_inner_texts()}
+    assert (shown["pending"], shown["failed"], shown["cancelled"]) == (["unknown"], ["1,949+"], ["7"])
+
+
+def test_reports_that_were_counted_together_are_bounds_together(visit: Visitors) -> None:
+    """Where they stopped none of them is exact, also one that is below the bound."""
+
+    def crowded(said: dict[str, Any]) -> None:
+        said["reports"].update(waiting=9_000, running=1_000, finished=0, failed=10_000)
+
+    screen = visit("viewer", "/keys")
+    without_stream(screen)
+    changed(screen, r"/v1/overview", crowded)
+    row = screen.open("/overview").page.locator("tr").filter(has=screen.page.get_by_role("link", name="Reports"))
+    row.get_by_text("9,000+").wait_for()
+    assert "1,000+ run, unknown finished in the last hour" in row.inner_text()
+    assert "10,000+ failed in the last hour" in row.inner_text()
+
+
+def test_what_did_not_come_is_no_number(visit: Visitors) -> None:
+    """Before any overview a tile says that it does not know."""
+    screen = visit("viewer", "/keys")
+    without_stream(screen)
+    screen.page.route("**/v1/overview", lambda route: None)
+    page = screen.open("/outbox").page
+    for tile in ("Waiting messages", "Given up"):
+        region = page.get_by_role("region", name=tile)
+        region.wait_for()
+        assert "–" in region.inner_text()
+        assert "0" not in region.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "warned"), [(30.0, 20.0, "Still more than dhl allows"), (20.0, 30.0, "More than dhl allows")]
+)
+def test_only_a_change_that_raises_the_load_is_warned_about(
+    visit: Visitors, now: float, then: float, warned: str
+) -> None:
+    """A longer interval may leave too much, and is not what makes it so."""
+
+    def too_much(said: dict[str, Any]) -> None:
+        [partner] = said["partners"]
+        partner.update(all_now=now, all_then=then, used_then=then / 10, rate_per_s=10.0, over=True)
+
+    screen = visit("admin", "/keys")
+    changed(screen, r"/v1/accounts/acme/preview", too_much)
+    page = screen.open("/accounts?account=acme").page
+    page.get_by_role("button", name="Edit with a preview").click()
+    page.get_by_label("Interval, minutes").fill("180")
+    page.get_by_text(warned, exact=True).wait_for()
+    assert page.get_by_text(re.compile("ore than dhl allows")).count() == 1
