@@ -33,9 +33,7 @@ check: dev ## format, lint, types and layers: everything that needs no server
 	$(PYTHON_IN_VENV) scripts/page.py check
 
 audit: dev ## look up known vulnerabilities of what requirements.lock and the page's lock name; needs the public indexes
-	@sed -n 's/ *\\$$//; /^[A-Za-z0-9]/p' requirements.lock > .venv/locked.txt
-	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r .venv/locked.txt
-	npm audit --prefix src/tickwright/dashboard/web --package-lock-only
+	$(PYTHON_IN_VENV) scripts/audit.py
 
 fmt: dev ## format the code and fix what can be fixed safely
 	.venv/bin/ruff format .
