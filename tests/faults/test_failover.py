@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import asyncpg
 import pytest
@@ -19,7 +20,8 @@ from kit.servers import started
 from kit.waiting import eventually_async
 from tickwright import Rejected, Tickwright, TickwrightError
 from tickwright.runtime.leases import Leases
-from tickwright.store.pool import AWAY, Pool, connect, open_pool
+from tickwright.store.migrate import migrate
+from tickwright.store.pool import AWAY, CONNECT_TIMEOUT_S, Pool, connect, open_pool
 
 ROLES = ("worker", "scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer", "poll-consumer")
 PROGRAM = Path(__file__).parents[1] / "kit" / "failover_program.py"
@@ -72,13 +74,56 @@ async def test_of_several_servers_the_one_that_takes_writes_is_asked(pair: Pair)
         await connect(f"{user}127.0.0.1:{pair.standby.port},127.0.0.1:{pair.standby.port}/shop")
 
 
-async def test_a_server_that_is_silent_leaves_time_for_the_next_one(pair: Pair) -> None:
+async def test_a_server_that_is_silent_leaves_time_for_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A dead machine answers no connection at all: it costs its share of the timeout, once."""
     pair.standby.promote()
+    shares: list[float] = []
+    dial = asyncpg.connect
+
+    async def noted(*args: Any, timeout: float, **more: Any) -> Any:
+        shares.append(timeout)
+        return await dial(*args, timeout=timeout, **more)
+
+    monkeypatch.setattr(asyncpg, "connect", noted)
     with stopped(pair.primary.pid):
         connection = await connect(pair.url)
         assert await connection.fetchval("SELECT inet_server_port()") == pair.standby.port
         await connection.close()
+    assert len(shares) == 2
+    assert sum(shares) <= CONNECT_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "postgresql://{user}@/shop?host=127.0.0.1,127.0.0.1&port={standby},{primary}",
+        "postgresql://{user}@127.0.0.1,127.0.0.1/shop?port={standby},{primary}&connect_timeout=3&keepalives_idle=5",
+        "postgresql://{user}@127.0.0.1:{standby},localhost:{primary}/?dbname=shop&gssencmode=disable",
+        "postgresql://{user}@/shop?host={folders}&port={standby},{primary}",
+    ],
+)
+async def test_hosts_ports_and_settings_of_libpq_are_read_as_libpq_reads_them(pair: Pair, form: str) -> None:
+    """By the engine's driver as by that of migrations; a standby that is named first is passed by."""
+    folders = f"{pair.standby.folder},{pair.primary.folder}"
+    ports = {"standby": pair.standby.port, "primary": pair.primary.port}
+    url = form.format(user=f"postgres:{pair.primary.password}", folders=folders, **ports)
+    migrate(url)
+    connection = await connect(url)
+    assert int(await connection.fetchval("SHOW port")) == pair.primary.port
+    await connection.close()
+
+
+def test_a_standby_as_the_only_server_is_named_with_what_to_do(pair: Pair) -> None:
+    """What a name or a virtual address leads to after a failover: one line for each command, and no traceback."""
+    url = f"postgresql://postgres:{pair.primary.password}@127.0.0.1:{pair.standby.port}/shop"
+    ports = {"API_BIND": f"127.0.0.1:{free_port()}", "METRICS_BIND": f"127.0.0.1:{free_port()}"}
+    for words in (["migrate"], ["jobs", "list"], ["run", "worker", "api"]):
+        said = tickwright(*words, env=environment(DATABASE_URL=url, **ports))
+        assert said.code == 1
+        assert "it is a standby, or read-only, and takes no writes" in " ".join(said.err.split())
+        assert "Traceback" not in said.err
 
 
 def test_every_command_takes_a_url_of_several_servers(pair: Pair) -> None:

@@ -17,8 +17,12 @@ from kit.engine import SHORT, Engine, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs import claims_store
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.model import Fail, Job, Snooze, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Snooze, TaskType
 from tickwright.runtime import session as session_module
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.pool import open_pool
+
+WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 ENDINGS: dict[str, Callable[[], Any]] = {
     "returns nothing": lambda: None,
@@ -115,6 +119,40 @@ async def test_the_mutant_without_the_fence_is_caught(
     monkeypatch.setattr(claims_store, "_RESULTS", MappingProxyType({**claims_store._RESULTS, query: mutated}))
     row = await _zombie_reports_during_a_second_attempt(database_url, ENDINGS[ending], KINDS[kind])
     assert _of(row) != UNTOUCHED
+
+
+async def _claim_beside_the_loss_of_its_session(url: str) -> Claimed:
+    """Return what a session claims that is declared lost in a transaction which began before, and commits behind it."""
+    pool = await open_pool(url)
+    session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+    await session.open()
+    await pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h')")
+    plan, lanes = ClaimPlan(("h",), (10,), 10), [Lane("h", 0)]
+    request = ClaimRequest(session.token, plan, lanes, timedelta(seconds=1), number=session.claim_number)
+    async with pool.acquire() as declaring, pool.acquire() as watching:
+        async with declaring.transaction():
+            await declaring.execute("UPDATE tickwright.workers SET lost_at = now() WHERE id = $1", session.token)
+            claiming = asyncio.create_task(ClaimStore(pool).claim(request))
+            await eventually_async(lambda: True if claiming.done() else watching.fetchval(WAITS), what="the claim")
+        claimed = await claiming
+    await pool.close()
+    return claimed
+
+
+async def test_a_claim_waits_for_who_declares_its_session_lost(database_url: str) -> None:
+    """What a claim takes was reclaimed by nobody: the loss of its session is before it, or behind it."""
+    assert (await _claim_beside_the_loss_of_its_session(database_url)).rows == []
+
+
+async def test_the_mutant_that_does_not_lock_its_session_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the lock a claim commits jobs for a session whose jobs were reclaimed already."""
+    original = claims_store._CLAIMS["claim"]
+    mutated = original.replace(" AND w.claims_from <= $12 FOR SHARE", " AND w.claims_from <= $12")
+    assert mutated != original
+    monkeypatch.setattr(claims_store, "_CLAIMS", MappingProxyType({**claims_store._CLAIMS, "claim": mutated}))
+    assert len((await _claim_beside_the_loss_of_its_session(database_url)).rows) == 1
 
 
 async def _a_second_worker_looks_while_the_first_works(url: str) -> Mapping[str, Any]:

@@ -29,6 +29,15 @@ CANCEL_FIRST = (
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
 
+REFUSE_RESULTS = """
+CREATE SEQUENCE refusals;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM nextval('public.refusals'); RAISE EXCEPTION 'later' USING ERRCODE = '{state}'; END $$;
+CREATE TRIGGER refuse BEFORE DELETE ON tickwright.scheduled_tasks FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+REFUSED = "SELECT last_value >= 3 FROM refusals"
+
+
 async def _states(connection: asyncpg.Connection) -> list[tuple[str, int, int]]:
     return [tuple(row) for row in await connection.fetch(STATES)]
 
@@ -167,6 +176,26 @@ async def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(dat
     error = "SELECT error_message FROM tickwright.scheduled_tasks WHERE status = 'failed'"
     assert await _states(other) == [("completed", 1, 39), ("failed", 1, 1)]
     assert (await other.fetchval(error)).startswith("result_refused")
+    await other.close()
+
+
+@pytest.mark.parametrize("state", ["25006", "40P01", "57014", "58030"])
+async def test_a_result_that_is_refused_for_a_while_is_written_later(database_url: str, state: str) -> None:
+    """A server that is read-only, a deadlock, an error of its disk: they say nothing of the result."""
+    runs: list[int] = []
+
+    async def work(job: Job) -> None:
+        runs.append(job.id)
+
+    other = await connect(database_url)
+    await other.execute(REFUSE_RESULTS.format(state=state))
+    async with running_engine(database_url, {"work": work}):
+        await other.execute(FILL, 40, "work")
+        await eventually_async(lambda: other.fetchval(REFUSED), 60, what="three refusals")
+        await other.execute("DROP TRIGGER refuse ON tickwright.scheduled_tasks")
+        await eventually_async(lambda: _none_left(other), 60, what="all jobs over")
+    assert await _states(other) == [("completed", 1, 40)]
+    assert len(runs) == 40
     await other.close()
 
 

@@ -1,22 +1,48 @@
 """Database URLs: what is one, which servers it names, and what of it may be shown.
 
-A URL may name several servers, as libpq has it (``postgresql://u@h1:5432,h2/db?target_session_attrs=read-write``): the
-one that takes writes is asked. Python's own URL functions read one host only, and refuse some of these.
+A URL may name several servers, as libpq has it (``postgresql://u@h1:5432,h2/db?target_session_attrs=read-write``, or
+``postgresql://u@/db?host=h1,h2&port=5432``): the one that takes writes is used. Python's own URL functions read one
+host only, and refuse some of these.
 """
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from tickwright.domain.errors import Rejected
 
 _URL = re.compile(
     r"(?P<scheme>[\w+]+)://(?:(?P<who>[^/?#]*)@)?(?P<hosts>[^/?#@]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?"
 )
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::(?P<port>\d{1,5}))?")
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:]*)(?::(?P<port>\d{1,5}))?")
 _QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
 _WANTED = re.compile(r"(?:^|&)target_session_attrs=([^&]*)")
 _STANDBY = frozenset({"standby", "read-only", "prefer-standby"})
+_NO_SETTING = re.compile(
+    "hostaddr|connect_timeout|client_encoding|fallback_application_name|keepalives.*|tcp_user_timeout|load_balance_hosts"
+    "|(?:channel_binding|gssencmode|gssdelegation|sslcertmode|sslcompression|sslsni)|(?:min|max)_protocol_version"
+)
+"""Parameters that only libpq reads. asyncpg would send them to the server as settings, which it refuses."""
+
+_NOT_KEPT = re.compile(
+    "(?:channel_binding|gssencmode|sslcertmode)=require|(?:require_auth|requirepeer|requiressl|scram_.*|oauth_.*)=.*"
+)
+"""Demands that asyncpg cannot keep: without them a connection would be less safe than the URL says."""
+
 MASK = "***"
+
+
+class Server(NamedTuple):
+    """One server of a URL, spelled so that every driver reads it.
+
+    Attributes:
+        url: With one host, and without what only libpq reads.
+        connect_timeout_s: As the URL says; None where it says nothing, or 0 (no limit).
+    """
+
+    url: str
+    connect_timeout_s: int | None
 
 
 def check_url(url: str) -> None:
@@ -25,7 +51,7 @@ def check_url(url: str) -> None:
     Raises:
         Rejected: ``invalid_database_url``. Permanent.
     """
-    _parts(url)
+    servers(url)
 
 
 def check_primary_url(url: str) -> None:
@@ -34,6 +60,7 @@ def check_primary_url(url: str) -> None:
     Raises:
         Rejected: ``invalid_database_url``. Permanent.
     """
+    check_url(url)
     wanted = _WANTED.search(_parts(url)["query"])
     if wanted and wanted[1] in _STANDBY:
         text = f"target_session_attrs={wanted[1]} asks for a standby; leave it out, or write read-write"
@@ -45,11 +72,39 @@ def driver_url(url: str) -> str:
     return f"postgresql://{url.partition('://')[2]}"
 
 
-def server_urls(url: str) -> list[str]:
-    """Return a URL for each server that ``url`` names, in its order."""
+def servers(url: str) -> list[Server]:
+    """Return each server that ``url`` names, in its order; ``host`` and ``port`` as parameters count as for libpq.
+
+    Raises:
+        Rejected: ``invalid_database_url``; also where there are neither as many ports as hosts nor one. Permanent.
+    """
     parts = _parts(url)
-    who, query = (parts["who"] and f"{parts['who']}@"), (parts["query"] and f"?{parts['query']}")
-    return [f"postgresql://{who}{host}{parts['path']}{query}" for host in parts["hosts"].split(",")]
+    query = dict(word.partition("=")[::2] for word in parts["query"].split("&") if word)
+    hosts = [_HOST_PORT.fullmatch(host) for host in parts["hosts"].split(",")]
+    places = [(found["host"], found["port"] or "") for found in hosts if found]
+    if "host" in query:
+        places = [(host, "") for host in unquote(query.pop("host")).split(",")]
+    if "port" in query:
+        ports = unquote(query.pop("port")).split(",")
+        if len(ports) not in {1, len(places)} or not all(not port or _is_port(port) for port in ports):
+            raise Rejected("invalid_database_url", f"port={','.join(ports)} is not one port, or one for each host")
+        each = ports * len(places) if len(ports) == 1 else ports
+        places = [(host, port) for (host, _), port in zip(places, each, strict=True)]
+    timeout = query.get("connect_timeout", "")
+    timeout_s = int(timeout) or None if timeout.isdecimal() else None
+    kept = [f"{name}={value}" for name, value in query.items() if not _NO_SETTING.fullmatch(name)]
+    who = parts["who"] and f"{parts['who']}@"
+    path = parts["path"].removesuffix("/")
+    return [Server(_spelled(who, host, port, path, kept), timeout_s) for host, port in places]
+
+
+def _spelled(who: str, host: str, port: str, path: str, query: list[str]) -> str:
+    """Spell the URL of one server; the folder of a socket is a parameter, because no authority holds a slash."""
+    if unquote(host).startswith(("/", "@")):
+        query = [*query, f"host={quote(unquote(host))}", *([f"port={port}"] if port else [])]
+        host = port = ""
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"postgresql://{who}{host}{port and f':{port}'}{path}" + (f"?{'&'.join(query)}" if query else "")
 
 
 def shown_url(url: str) -> str:
@@ -67,9 +122,17 @@ def _parts(url: str) -> Mapping[str, str]:
         raise Rejected("invalid_database_url", "TICKWRIGHT_DATABASE_URL is not a postgresql:// URL")
     if not found["scheme"].startswith("postgres"):
         raise Rejected("invalid_database_url", f"{found['scheme']}:// is not PostgreSQL; use postgresql://…")
+    for word in (found["query"] or "").split("&"):
+        if _NOT_KEPT.fullmatch(word):
+            text = f"{word.partition('=')[0]} of a database URL is not supported; use sslmode=verify-full"
+            raise Rejected("invalid_database_url", text)
     return {name: value or "" for name, value in found.groupdict().items()}
 
 
 def _is_host(text: str) -> bool:
-    found = _HOST.fullmatch(text)
-    return found is not None and (found["port"] is None or 0 < int(found["port"]) <= 65_535)
+    found = _HOST_PORT.fullmatch(text)
+    return found is not None and (found["port"] is None or _is_port(found["port"]))
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and 0 < int(text) <= 65_535

@@ -18,8 +18,9 @@ from alembic.migration import MigrationContext
 from psycopg.errors import LockNotAvailable
 from sqlalchemy.exc import OperationalError
 
-from tickwright.domain.errors import Contended, Rejected, Unavailable
-from tickwright.store.dsn import driver_url, server_urls, shown_url
+from tickwright.domain.errors import Contended, Rejected
+from tickwright.store.dsn import driver_url, servers
+from tickwright.store.pool import unavailable
 from tickwright.store.queries import load
 
 _GRANT_AGAIN = load("tickwright.store.sql", "app_roles.sql")["grant_again"]
@@ -63,9 +64,9 @@ class _LockNotAvailable(Exception):
 
 
 def _connect(url: str) -> psycopg.Connection:
-    """Connect; libpq goes through several servers by itself, and each has the timeout."""
-    wanted = "read-write" if len(server_urls(url)) > 1 else "any"
-    return psycopg.connect(driver_url(url), connect_timeout=CONNECT_TIMEOUT_S, target_session_attrs=wanted)
+    """Connect to the server that takes writes; libpq goes through several by itself, and each has the timeout."""
+    timeout_s = servers(url)[0].connect_timeout_s or CONNECT_TIMEOUT_S
+    return psycopg.connect(driver_url(url), connect_timeout=timeout_s, target_session_attrs="read-write")
 
 
 def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
@@ -85,7 +86,7 @@ def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == "55P03":
             raise _LockNotAvailable from error
-        raise Unavailable("database_unavailable", f"PostgreSQL at {shown_url(url)} does not answer") from error
+        raise unavailable(url, error.orig or error) from error
 
 
 def _prepare(connection: sqlalchemy.Connection) -> None:

@@ -12,7 +12,7 @@ import structlog
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import bounded, left_s
-from tickwright.store.dsn import server_urls, shown_url
+from tickwright.store.dsn import Server, servers, shown_url
 from tickwright.store.queries import load
 
 Pool: TypeAlias = asyncpg.Pool
@@ -80,7 +80,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             reset=_keep_session,
         )
     except AWAY as error:
-        raise Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {error}") from error
+        raise unavailable(url, error) from error
 
 
 class DiskFull:
@@ -179,26 +179,38 @@ _writable: dict[str, str] = {}
 async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options: Any) -> Connection:
     """Connect to the server that ``url`` names; of several to the one that takes writes, wherever it is now.
 
-    Each of several has its share of ``timeout``: one that is silent leaves time for the next.
+    Each of several has its share of ``timeout``: one that is silent leaves time for the next. A ``connect_timeout`` of
+    the URL is that of each server, as for libpq.
 
     Raises:
         One of AWAY: No server answers, or none takes writes. Retry.
     """
-    servers = server_urls(url)
-    if len(servers) == 1:
+    found = servers(url)
+    if len(found) == 1:
         timeout = max(timeout, FAR_CONNECT_TIMEOUT_S)
-        return await _entered(await asyncpg.connect(servers[0], timeout=timeout, **options))
-    servers.sort(key=lambda server: server != _writable.get(url))
-    for server in servers[:-1]:
+    found.sort(key=lambda server: server.url != _writable.get(url))
+    for server in found[:-1]:
         with suppress(*AWAY):
-            return await _connect_writable(url, server, timeout / len(servers), options)
-    return await _connect_writable(url, servers[-1], timeout / len(servers), options)
+            return await _connect_writable(url, server, timeout / len(found), options)
+    return await _connect_writable(url, found[-1], timeout / len(found), options)
 
 
-async def _connect_writable(url: str, server: str, timeout_s: float, options: dict[str, Any]) -> Connection:
-    connection = await asyncpg.connect(server, timeout=timeout_s, target_session_attrs="read-write", **options)
-    _writable[url] = server
+async def _connect_writable(url: str, server: Server, timeout_s: float, options: dict[str, Any]) -> Connection:
+    timeout_s = server.connect_timeout_s or timeout_s
+    connection = await asyncpg.connect(server.url, timeout=timeout_s, target_session_attrs="read-write", **options)
+    _writable[url] = server.url
     return await _entered(connection)
+
+
+def unavailable(url: str, error: BaseException) -> Unavailable:
+    """Return the one line that says why the database at ``url`` cannot be used."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, (asyncpg.TargetServerAttributeNotMatched, asyncpg.ReadOnlySQLTransactionError)):
+        reason = (
+            "it is a standby, or read-only, and takes no writes; name its primary, or every server: "
+            "postgresql://user@host1,host2/database"
+        )
+    return Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {reason}")
 
 
 async def _entered(connection: Connection) -> Connection:

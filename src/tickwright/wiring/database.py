@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from tickwright.domain.errors import TickwrightError, Unavailable
+from tickwright.domain.errors import TickwrightError
 from tickwright.store.dsn import shown_url
-from tickwright.store.pool import AWAY, connect_to
+from tickwright.store.pool import AWAY, connect_to, unavailable
 from tickwright.wiring.settings import Settings
 
 if TYPE_CHECKING:
@@ -142,9 +142,3 @@ async def goes_through_pooler(url: str) -> bool:
         return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))
     finally:
         await connection.close(timeout=5)
-
-
-def unavailable(url: str, error: BaseException) -> Unavailable:
-    """Return the one line that says that the database at ``url`` does not answer."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return Unavailable("database_unavailable", f"cannot connect to {shown_url(url)}: {reason}")

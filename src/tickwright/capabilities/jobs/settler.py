@@ -27,19 +27,19 @@ RETRY_S = 0.2
 PASSING = (
     OSError,
     TimeoutError,
-    asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.QueryCanceledError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.OutOfMemoryError,
-    asyncpg.DiskFullError,
-    asyncpg.LockNotAvailableError,
+    asyncpg.PostgresConnectionError,  # 08
+    asyncpg.InvalidAuthorizationSpecificationError,  # 28
+    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or a disk that its operator keeps from filling up
+    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
+    asyncpg.TransactionRollbackError,  # 40
+    asyncpg.InsufficientResourcesError,  # 53
+    asyncpg.ObjectNotInPrerequisiteStateError,  # 55
+    asyncpg.OperatorInterventionError,  # 57
+    asyncpg.PostgresSystemError,  # 58
 )
-"""What passes: the database is away, full or locked. Nothing was decided, so the same write is tried again."""
+"""What passes: the database is unavailable, full, read-only or locked. Nothing was decided: the write is repeated."""
 
 GIVEN_BACK = frozenset({"retry", "snooze"})
 """Results after which the job is pending again and may be due before anybody would look."""
