@@ -13,12 +13,15 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 from aiohttp import web
+from redis.asyncio import Redis
 
 from kit.cli import environment, tickwright
 from kit.consumers import http_of_url, seed
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
+from kit.rabbit_queues import Queues
 from kit.servers import RabbitServer, RedisServer
+from kit.traces import Collector
 from kit.waiting import eventually_async
 from tickwright.store.pool import Pool, open_pool
 
@@ -70,11 +73,12 @@ async def echoing() -> AsyncIterator[str]:
 async def test_no_secret_appears_where_it_is_not_kept(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Logs, metrics, tables, brokers, dead letters, audit, every route, the page and the commands are swept."""
+    """Logs, metrics, tables, RabbitMQ, Redis, spans, dead letters, audit, every route, page and commands are swept."""
     token, binds = f"canary-{secrets.token_urlsafe(24)}", [f"127.0.0.1:{free_port()}" for _ in range(2)]
     log = tmp_path / "log"
     shutil.copy(PROGRAM, tmp_path)  # beside the kit it would find the kit's modules instead of libraries
-    async with echoing() as elsewhere:
+    prefix = f"t{secrets.token_hex(4)}"
+    async with echoing() as elsewhere, Collector() as collector:
         env = environment(
             DATABASE_URL=database_url,
             AMQP_URL=rabbit_server.url,
@@ -83,11 +87,18 @@ async def test_no_secret_appears_where_it_is_not_kept(
             ALLOW_TARGETS="127.0.0.1",
             API_BIND=binds[0],
             METRICS_BIND=binds[1],
-            PREFIX=f"t{secrets.token_hex(4)}",
+            AMQP_PREFIX=prefix,
+            REDIS_PREFIX=prefix,
+            TRACES="on",
             SECRET_TOKEN=token,
             SECRET_HOSTS_TOKEN="http://127.0.0.1",
         )
-        child = spawn([sys.executable, "-m", "tickwright", "run", *ROLES], log, env | {"PYTHONPATH": str(tmp_path)})
+        more = {
+            "PYTHONPATH": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        child = spawn([sys.executable, "-m", "tickwright", "run", *ROLES], log, env | more)
         pool = await open_pool(database_url, max_size=2)
         try:
             await eventually_async(lambda: _is_known(pool), 60, what=f"the program registers its types ({log})")
@@ -98,9 +109,12 @@ async def test_no_secret_appears_where_it_is_not_kept(
             canaries |= await _set_up(pool, env, elsewhere)
             await eventually_async(lambda: _have_failed(pool), 60, what=f"everything has failed ({log})")
             places = await _everything(pool, binds, canaries["an admin's key"], env)
+            places |= await _brokers(rabbit_server, redis_server, prefix)
+            await eventually_async(lambda: [one for one in collector.spans if one.failed], 30, what="spans of failures")
         finally:
             kill_group(child)
             pool.terminate()
+    places["spans"] = collector.raw.decode("latin1")
     places["log"] = log.read_text(errors="replace")
     assert "fanout.function_raised" in places["log"], "the log has nothing of all this"
     leaks = found(places, canaries)
@@ -179,6 +193,20 @@ async def _everything(pool: Pool, binds: list[str], key: str, env: dict[str, str
     for command in COMMANDS:
         said = tickwright(*command.split(), env=env)
         places[command] = said.out + said.err
+    return places
+
+
+async def _brokers(rabbit: RabbitServer, redis: RedisServer, prefix: str) -> dict[str, str]:
+    """Return every message of our queues and every key of Redis that is ours."""
+    queues, places = Queues(rabbit.url), {}
+    for queue in rabbit.control("list_queues", "--quiet", "--no-table-headers", "name").split():
+        if queue.startswith(prefix):
+            places[f"the queue {queue}"] = str([(one.header, one.body) for one in await queues.all_in(queue)])
+    async with Redis.from_url(redis.url) as client:
+        async for key in client.scan_iter(f"{prefix}*"):
+            is_hash = await client.type(key) == b"hash"
+            places[f"Redis {key!r}"] = str(await (client.hgetall(key) if is_hash else client.get(key)))
+    assert {place.split()[0] for place in places} == {"the", "Redis"}, "neither has anything of ours"
     return places
 
 

@@ -95,10 +95,11 @@ def _kept(span: ReadableSpan) -> Kept:
 
 
 class Collector:
-    """Takes spans at ``url`` + ``/v1/traces``; ``spans`` are those that came."""
+    """Takes spans at ``url`` + ``/v1/traces``; ``spans`` are those that came, ``raw`` all that came."""
 
     def __init__(self) -> None:
         self.spans: list[Kept] = []
+        self.raw = b""
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -123,6 +124,7 @@ class Collector:
         return sorted((span for span in self.spans if span.trace == trace_id), key=lambda span: span.begun_ns)
 
     async def _take(self, request: web.Request) -> web.Response:
+        self.raw += await request.read()
         said = ExportTraceServiceRequest.FromString(await request.read())
         for resource in said.resource_spans:
             service = {fact.key: fact.value.string_value for fact in resource.resource.attributes}["service.name"]
