@@ -12,7 +12,7 @@ from kit.answer_cuts import AnswerCuts
 from kit.cli import environment, tickwright
 from kit.nodes import settings_of
 from kit.servers import PostgresServer
-from tickwright import BatchChunk, EntityTask, Job, ReportRequest, Tickwright, Unavailable
+from tickwright import Answer, BatchChunk, EntityTask, Job, Poll, ReportRequest, Tickwright, Unavailable
 from tickwright.store.migrate import migrate
 from tickwright.wiring.database import Database
 from tickwright.wiring.link import ensure_schema
@@ -47,8 +47,8 @@ def program() -> Tickwright:
         """Do nothing."""
 
     @app.partner("ups", rate="5/s")
-    async def ups(_: Any) -> None:
-        """Do nothing."""
+    async def ups(_: Poll) -> Answer:
+        return Answer("moving")
 
     @app.module("LOCATIONS", every="1h", timeout="5s")
     async def locations(_: EntityTask) -> None:

@@ -197,7 +197,7 @@ class JobWorker:
             entry.held += 1
             if row[6] > 1:
                 self._supersede(row[0])
-            job = Job(row, entry, self, fire_s.get(row[0], row[9]) if fire_s else row[9])
+            job = Job(row, entry, self, fire_s[row[0]] if fire_s else row[9])
             job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
             if row[10] is not None and row[10] <= claimed.now_s:
                 self.endings.expired(job)
