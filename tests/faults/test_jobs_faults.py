@@ -10,12 +10,16 @@ import asyncpg
 import pytest
 
 from kit.engine import SHORT, WorkerProcess, connect, insert, job_row, read_events, running_engine
+from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane
+from tickwright.capabilities.jobs.entries import SLACK_S
+from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.runner import TIMER_S, Runner
 from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.ids import monotonic
 from tickwright.store.migrate import migrate
 
 LOST_SESSION = (
@@ -23,6 +27,7 @@ LOST_SESSION = (
     "VALUES (nextval('tickwright.fence_seq'), 'lost', '{worker}', '0', clock_timestamp() + interval '1 second') "
     "RETURNING id"
 )
+CANCEL = "UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1"
 IS_LOST = "SELECT lost_at IS NOT NULL FROM tickwright.workers WHERE id = $1"
 LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
 
@@ -125,6 +130,106 @@ async def test_a_last_attempt_that_was_never_begun_is_not_the_last(database_url:
     async with running_engine(database_url, {"work": work}) as engine:
         row = await engine.until(job_id, "completed")
     assert (row["attempts"], runs) == (1, [1])
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The begin of last attempts waits until this is set, as it does for a database that does not answer."""
+    opened, begin_last = asyncio.Event(), ClaimStore.begin_last
+
+    async def waits(store: ClaimStore, token: int, ids: list[int], fences: list[int]) -> set[int]:
+        await opened.wait()
+        return await begin_last(store, token, ids, fences)
+
+    monkeypatch.setattr(ClaimStore, "begin_last", waits)
+    return opened
+
+
+async def check_last_attempts_keep_their_rate(database_url: str, gate: asyncio.Event) -> None:
+    """Twelve last attempts wait for their begin together, and start at the distance of their rate."""
+    starts_s: list[float] = []
+
+    async def work(_: Job) -> None:
+        starts_s.append(monotonic())
+
+    kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=20)}
+    async with running_engine(database_url, {"paced": work}, kinds=kinds) as engine:
+        await engine.pool.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
+            "SELECT now(), 'paced', 1 FROM generate_series(1, 12)"
+        )
+        await eventually_async(lambda: engine.worker.runner.busy == 12, 30, what="all wait for their begin")
+        opened_s = monotonic()
+        gate.set()
+        await eventually_async(lambda: len(starts_s) == 12, 30, what="all started")
+    for number, start_s in enumerate(starts_s):
+        assert start_s >= opened_s - SLACK_S - TIMER_S * (number + 1) + number / 20, "a rate is not kept"
+
+
+async def test_last_attempts_of_a_rate_limited_type_whose_begin_is_held_up_do_not_start_together(
+    database_url: str, gate: asyncio.Event
+) -> None:
+    """Their distance is kept behind the write of their begin, wherever that waits."""
+    await check_last_attempts_keep_their_rate(database_url, gate)
+
+
+async def test_the_suite_notices_last_attempts_without_a_distance(
+    database_url: str, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of the guard: what has begun starts at once."""
+    mutate(monkeypatch, Runner._begins, "await self._keep_distance(job.entry)", "pass")
+    with pytest.raises(AssertionError, match="a rate is not kept"):
+        await check_last_attempts_keep_their_rate(database_url, gate)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ("cancelled", ("cancelled", 0, None, "cancelled before it started", None)),
+        ("interrupted", ("pending", 0, None, None, None)),
+    ],
+)
+async def test_a_last_attempt_that_ends_while_its_begin_is_held_up_is_none(
+    database_url: str, gate: asyncio.Event, ended: str, expected: tuple[Any, ...]
+) -> None:
+    """Cancelled by its user or stopped with its worker: it never started, so it is neither counted nor noted."""
+    runs: list[int] = []
+
+    async def work(job: Job) -> None:
+        runs.append(job.id)
+
+    async with running_engine(database_url, {"work": work}) as engine:
+        job_id = await engine.insert("work", max_attempts=1)
+        await eventually_async(lambda: engine.worker.runner.busy == 1, 20, what="it waits for its begin")
+        if ended == "cancelled":
+            await engine.pool.execute(CANCEL, job_id)
+        else:
+            await engine.worker.stop()
+        row = await engine.until(job_id, expected[0])
+        gate.set()
+    told = (*(row[name] for name in ("status", "attempts", "started_at", "error_message", "attempt_errors")),)
+    assert (told, runs) == (expected, [])
+
+
+@pytest.mark.parametrize("way", ["released", "unknown to its process", "reclaimed"])
+async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_attempt(
+    database_url: str, way: str
+) -> None:
+    """It ends as one that was cancelled before its claim: no attempt is counted, and it was never started."""
+    async with running_engine(database_url) as engine:
+        token = await engine.pool.fetchval(LOST_SESSION)
+        job_id = await engine.insert("work", max_attempts=1 if way == "reclaimed" else 3)
+        request = ClaimRequest(token, ClaimPlan(("work",), (5,), 5), [Lane("work", 0)], timedelta(milliseconds=200))
+        store = ClaimStore(engine.pool)
+        [claimed] = (await store.claim(request)).rows
+        await engine.pool.execute(CANCEL, job_id)
+        if way == "released":
+            assert await store.write("release", token, [job_id], [claimed[6]]) == 1
+        elif way == "unknown to its process":
+            async with engine.pool.acquire() as connection, connection.transaction():
+                assert await store.strays(connection, token, []) == 1
+        row = await engine.until(job_id, "cancelled", within_s=20)
+    assert (row["attempts"], row["started_at"], row["attempt_errors"]) == (0, None, None)
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2])

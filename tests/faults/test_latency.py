@@ -144,7 +144,10 @@ async def _is_done(other: asyncpg.Connection, job_id: int) -> bool:
     return bool((await job_row(other, job_id))["status"] == "completed")
 
 
-async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(database_url: str, proxy: TcpProxy) -> None:
+@pytest.mark.parametrize("max_attempts", [3, 1])
+async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(
+    database_url: str, proxy: TcpProxy, max_attempts: int
+) -> None:
     """One worker exceeds the rate in no second by more than 5 % and one start, however its answers come."""
     starts_s: list[float] = []
 
@@ -154,8 +157,9 @@ async def test_late_starts_of_a_rate_limited_type_do_not_bunch_up(database_url: 
     kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=RATE_PER_S)}
     async with running_engine(proxy.rewrite(database_url), {"paced": work}, kinds=kinds) as engine:
         await engine.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
-            "SELECT now(), 'paced' FROM generate_series(1, 80)"
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
+            "SELECT now(), 'paced', $1 FROM generate_series(1, 80)",
+            max_attempts,
         )
         for latency_s in (0.3, 0.0, 0.25, 0.02, 0.3, 0.0):
             count = len(starts_s)

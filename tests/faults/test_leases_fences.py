@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from kit.answer_cuts import AnswerCuts
 from kit.leases import (
     EFFECT,
     EFFECTS,
@@ -167,6 +168,25 @@ async def test_a_kept_lease_outlives_its_length_and_a_cut_one_stops_in_time(
         assert not await pool.fetchval(free), "the holder stops before its deadline, not after it"
         await asyncio.wait_for(keeper, 20)
         mine.terminate()
+
+
+async def test_a_renewal_counts_once_its_transaction_is_committed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that fails leaves the old deadline in the database, so the holder keeps to that one."""
+    async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
+        lease = await Leases(pool, owner="brief", terms=LONG).take("brief")
+        assert lease is not None
+        late_s = LONG.renew_every.total_seconds()
+        monkeypatch.setattr("tickwright.runtime.leases.monotonic", lambda: monotonic() + late_s)
+        cuts.cut("COMMIT", "unsent")
+        with pytest.raises(AWAY):
+            async with lease.transaction(brief=True) as connection:
+                assert connection is not None
+        assert (cuts.made, lease.renewal_due_in_s() <= 0) == (1, True), "it holds longer than the database says"
+        async with lease.transaction(brief=True) as connection:
+            assert connection is not None
+        assert lease.renewal_due_in_s() > 0
 
 
 async def test_a_breaking_operator_raises_the_fence(pool: asyncpg.Pool) -> None:

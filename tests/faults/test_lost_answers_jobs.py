@@ -234,5 +234,5 @@ async def test_a_job_that_was_cancelled_under_a_lost_claim_ends_as_cancelled(dat
                 await store.claim(request)
         await pool.execute(CANCEL_FIRST)
         await gate.settle()
-        assert await _states(pool) == [("cancelled", 1, 1), ("pending", 0, 2)]
+        assert await _states(pool) == [("cancelled", 0, 1), ("pending", 0, 2)]
     await pool.close()

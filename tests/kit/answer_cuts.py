@@ -50,7 +50,7 @@ class AnswerCuts:
         self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
         self._late: list[tuple[_Link, bytes]] = []
-        self._word, self._left, self._rows_min = b"", 0, 0
+        self._word, self._left, self._rows_min, self._spared = b"", 0, 0, 0
         self._how: How = "unsent"
         self.made = 0
 
@@ -74,9 +74,10 @@ class AnswerCuts:
         port = self._server.sockets[0].getsockname()[1]
         return urlunsplit(self._url._replace(netloc=f"{credentials}{at}127.0.0.1:{port}"))
 
-    def cut(self, word: str, how: How, *, times: int = 1, rows_min: int = 0) -> None:
-        """Cut the next statements whose text has ``word``; unheard ones only if they bring so many rows."""
+    def cut(self, word: str, how: How, *, times: int = 1, rows_min: int = 0, spared: int = 0) -> None:
+        """Cut the next statements with ``word`` in them, after ``spared`` such; unheard ones only with so many rows."""
         self._word, self._how, self._left, self._rows_min = word.encode(), how, times, rows_min
+        self._spared = spared
 
     async def send_late(self) -> None:
         """Let the server do what was sent late, and commit it; a transaction that it has ended meanwhile is over."""
@@ -112,7 +113,9 @@ class AnswerCuts:
             group += frame
             is_hit = self._matches(link, frame) or is_hit
             if frame[:1] in _ENDS_A_GROUP:
-                if is_hit and self._left and not self._passes(link, group):
+                if is_hit and self._spared:
+                    self._spared -= 1
+                elif is_hit and self._left and not self._passes(link, group):
                     return
                 link.server[1].write(group)
                 await link.server[1].drain()

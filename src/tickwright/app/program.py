@@ -51,7 +51,7 @@ from tickwright.ports.views import Explanation
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 from tickwright.wiring.batches import register_batches
-from tickwright.wiring.database import Database
+from tickwright.wiring.database import Database, translated
 from tickwright.wiring.link import Link, open_link
 from tickwright.wiring.modules import register_modules
 from tickwright.wiring.node import run_node
@@ -408,10 +408,11 @@ class Tickwright(Declarations):
         stack = AsyncExitStack()
         try:
             link = await stack.enter_async_context(open_link(self.settings, self.brought.handlers))
-            await register_partners(link.pool, self.brought.couriers, {})
-            await register_modules(link.pool, self.brought.modules, {})
-            await register_reports(link.reports.types, self.brought.reports, self.brought.listeners, {})
-            await register_batches(self.brought.batches, link.campaigns.programs)
+            with translated():
+                await register_partners(link.pool, self.brought.couriers, {})
+                await register_modules(link.pool, self.brought.modules, {})
+                await register_reports(link.reports.types, self.brought.reports, self.brought.listeners, {})
+                await register_batches(self.brought.batches, link.campaigns.programs)
         except BaseException:
             await stack.aclose()
             raise

@@ -72,7 +72,7 @@ def check(as_json: Json = False) -> None:
 @asynccontextmanager
 async def _connection() -> "AsyncIterator[Connection]":
     from tickwright.store.pool import open_pool
-    from tickwright.wiring.database import open_database
+    from tickwright.wiring.database import open_database, translated
     from tickwright.wiring.link import close_pool, ensure_schema
     from tickwright.wiring.settings import load_settings
 
@@ -80,8 +80,9 @@ async def _connection() -> "AsyncIterator[Connection]":
         await ensure_schema(database)
         pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
         try:
-            async with pool.acquire() as connection:
-                yield connection
+            with translated():
+                async with pool.acquire() as connection:
+                    yield connection
         finally:
             await close_pool(pool)
 

@@ -42,6 +42,7 @@ from tickwright.cli.world.withdrawals import keep_asking
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.runtime.signals import stop_on_signals
+from tickwright.wiring.database import translated
 from tickwright.wiring.link import Link
 from tickwright.wiring.loading import load_app
 from tickwright.wiring.logging import start_logging
@@ -153,7 +154,8 @@ class _Up:
             opened = open_node(settings, roles, database=app.database, brought=brought, any_port=True)
             node = await stack.enter_async_context(opened)
             if receiver is not None:
-                await self._introduce(node.link, receiver)
+                with translated():
+                    await self._introduce(node.link, receiver)
                 await self._bring_hub(stack, node.link, receiver, shared)
             key = await admin_key(node.link, settings.home_folder / KEY_FILE)
             await self._run(node, app, key)
@@ -187,11 +189,13 @@ class _Up:
         self._hub, why = await find_hub(self._settings)
         self._say(f"  example   {why}")
         if not self._hub:
-            await pause_hub(link.pool)
+            with translated():
+                await pause_hub(link.pool)
             return
         log = stack.enter_context(self._children_log())
         await stack.enter_async_context(open_consumers(link.database.url, shared, log))
-        await register_hub(link.pool, receiver.port)
+        with translated():
+            await register_hub(link.pool, receiver.port)
 
     @contextmanager
     def _children_log(self) -> Iterator[int | None]:
@@ -274,9 +278,11 @@ async def admin_key(link: Link, file: Path) -> str:
     """Return the key that ``file`` keeps while it is good; make one and keep it there otherwise."""
     try:
         key = await asyncio.to_thread(_kept, file)
-        await Authenticator(link.pool, ApiLimits()).caller([(b"authorization", f"Bearer {key}".encode())])
+        with translated():
+            await Authenticator(link.pool, ApiLimits()).caller([(b"authorization", f"Bearer {key}".encode())])
     except (OSError, UnicodeDecodeError, Rejected):
-        made = await link.service.keys.create("up", Role.ADMIN, caller=_CALLER)
+        with translated():
+            made = await link.service.keys.create("up", Role.ADMIN, caller=_CALLER)
         key = made.key
         await asyncio.to_thread(_keep, file, key)
     return key

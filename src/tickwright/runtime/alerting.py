@@ -119,7 +119,7 @@ class Alerting(LeasedService):
     async def round(self, lease: Lease) -> None:
         """Evaluate every rule once; nothing is written when the lease is lost."""
         async with lease.transaction() as connection:
-            if connection is None or not await lease.renew(connection):
+            if connection is None:
                 return
             asked_s = monotonic()
             self.clock.sample(await connection.fetchval(SQL["clock"]), asked_s, monotonic())

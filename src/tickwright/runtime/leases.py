@@ -93,25 +93,27 @@ class Lease:
             due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
             if due and not brief:
                 await self.renew(connection)
+            asked = monotonic()
             async with connection.transaction():
-                ours = await (self.renew(connection) if due and brief else self.lock(connection))
+                ours = await (self._move_deadline(connection) if due and brief else self.lock(connection))
                 yield connection if ours else None
+            if due and brief and ours:
+                self._renewed_s = asked
 
     async def renew(self, connection: Connection | None = None) -> bool:
-        """Move the deadline; false, and ``lost`` set, when it is somebody else's by now.
-
-        Inside a transaction of the caller the renewal also locks the row, as ``lock`` does, and is not there before the
-        commit: only for short ones.
-        """
+        """Move the deadline; false, and ``lost`` set, when it is somebody else's by now. Not inside a transaction."""
         asked = monotonic()
-        row = await (connection or self._pool).fetchrow(
-            SQL["renew_lease"], self.name, self.owner, self.fence, self.terms.ttl
-        )
+        ours = await self._move_deadline(connection or self._pool)
+        if ours:
+            self._renewed_s = asked
+        return ours
+
+    async def _move_deadline(self, connection: Connection | Pool) -> bool:
+        """Do so in the database; it counts once it is committed. Locks the row, as ``lock`` does."""
+        row = await connection.fetchrow(SQL["renew_lease"], self.name, self.owner, self.fence, self.terms.ttl)
         if row is None:
             self.lose("taken by another")
-            return False
-        self._renewed_s = asked
-        return True
+        return row is not None
 
     async def release(self) -> bool:
         """Give it back; false when it was not ours any more. Twice is harmless."""

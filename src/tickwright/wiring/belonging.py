@@ -21,6 +21,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 from tickwright.wiring.brokers import kafka_terms
+from tickwright.wiring.database import translated
 from tickwright.wiring.objects import objects_url, open_objects
 from tickwright.wiring.settings import Settings
 
@@ -70,13 +71,15 @@ class Belonging:
 
         Raises:
             Rejected: ``prefix_in_use``: a place is another installation's. Permanent until an operator acts.
+            Unavailable: ``database_unavailable``. Retry.
         """
         if not self._open:
             return True
-        installation = self._installation = (
-            self._installation
-            or digest_of("belonging", await self._pool.fetchval(_SQL["installation"])).hex()[:NAME_CHARS]
-        )
+        if not self._installation:
+            with translated():
+                found = await self._pool.fetchval(_SQL["installation"])
+            self._installation = digest_of("belonging", found).hex()[:NAME_CHARS]
+        installation = self._installation
         for place, ask in list(self._open.items()):
             try:
                 owner = await ask(installation)

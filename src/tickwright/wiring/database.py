@@ -7,8 +7,8 @@ in session mode too, and only a little slower.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -140,5 +140,28 @@ async def goes_through_pooler(url: str) -> bool:
         raise unavailable(url, error) from error
     try:
         return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))
+    except AWAY as error:
+        raise unavailable(url, error) from error
     finally:
         await connection.close(timeout=5)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Let what the database's driver raises in the block be one of our errors; for statements, not for files.
+
+    A process makes its first statements before it has loops that try again: it ends with one sentence instead.
+
+    Raises:
+        Unavailable: ``database_unavailable``, ``database_read_only``, ``disk_full``, ``busy`` or ``query_too_slow``.
+            Retry.
+    """
+    try:
+        yield
+    except Exception as error:
+        from tickwright.api.problems import translate
+
+        known = translate(error, of_a_change=False)
+        if known is None or known is error:
+            raise
+        raise known from error

@@ -32,7 +32,7 @@ from tickwright.store.revisions import head_revision
 from tickwright.wiring.brokers import dead_tasks, poll_events, poll_log, target_check
 from tickwright.wiring.campaign_desk import CampaignDesk
 from tickwright.wiring.configfile import load_config
-from tickwright.wiring.database import Database, open_database
+from tickwright.wiring.database import Database, open_database, translated
 from tickwright.wiring.report_desk import ReportDesk
 from tickwright.wiring.settings import Settings
 from tickwright.wiring.tracing import open_traces
@@ -108,12 +108,14 @@ async def _linked(
     campaigns_at = CampaignDesk(settings, reports_at.keeping.objects, reports_at.keeping.folder)
     try:
         if not database.embedded:
-            check_revision(database, await _revision(pool))
+            with translated():
+                check_revision(database, await _revision(pool))
         enqueuer = Enqueuer(pool)
         allow_target = target_check(settings)
         service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
         if declare:
-            await register_types(pool, service, handlers, types, settings.config)
+            with translated():
+                await register_types(pool, service, handlers, types, settings.config)
         desk = PollDesk(pool, Leases(pool, owner="desk"), partial(poll_log, settings))
         polling = PollingService(pool, events_to=poll_events(settings), shards=settings.relay_shards)
         receivers = AlertReceivers(pool, allow_target)
@@ -175,7 +177,8 @@ async def revision(database: Database) -> str | None:
     """
     pool = await open_pool(database.url, max_size=1, pooled=database.pooled)
     try:
-        return await _revision(pool)
+        with translated():
+            return await _revision(pool)
     finally:
         await close_pool(pool)
 

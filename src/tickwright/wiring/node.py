@@ -52,7 +52,7 @@ from tickwright.wiring.belonging import Belonging
 from tickwright.wiring.brokers import build_brokers, close_brokers, poll_events
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.configfile import load_config
-from tickwright.wiring.database import Database
+from tickwright.wiring.database import Database, translated
 from tickwright.wiring.fanout import Fanout, open_fanout, prepare_queue
 from tickwright.wiring.front import Front
 from tickwright.wiring.leased_loops import poll_relays, scheduler_loops
@@ -176,13 +176,14 @@ async def open_node(
         pool = await open_pool(link.database.url, max_size=LOOP_CONNECTIONS_MAX, pooled=link.database.pooled)
         stack.push_async_callback(close_pool, pool)
         config = load_config(settings.config)
-        await register_partners(pool, brought.couriers, config.partners)
-        await register_modules(pool, brought.modules, config.modules)
-        types = ReportTypes(pool, Cursors(pool))
-        await register_reports(types, brought.reports, brought.listeners, config.report_types)
-        await register_batches(brought.batches, link.campaigns.programs)
-        await note_news(pool, poll_events(settings))
-        await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
+        with translated():
+            await register_partners(pool, brought.couriers, config.partners)
+            await register_modules(pool, brought.modules, config.modules)
+            types = ReportTypes(pool, Cursors(pool))
+            await register_reports(types, brought.reports, brought.listeners, config.report_types)
+            await register_batches(brought.batches, link.campaigns.programs)
+            await note_news(pool, poll_events(settings))
+            await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)
         fanout = await stack.enter_async_context(open_fanout(settings, pool))

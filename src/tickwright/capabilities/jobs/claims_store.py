@@ -40,6 +40,7 @@ class Claimed:
         next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
         looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
         new_lanes: Priorities in use that nobody knew of.
+        fire_s: The instants that rate-limited jobs were given, by id.
         received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
     """
 
@@ -48,6 +49,7 @@ class Claimed:
     next_due_s: float | None
     looked_s: float
     new_lanes: list[Lane]
+    fire_s: dict[int, float] = field(default_factory=dict)
     received_s: float = field(default_factory=monotonic)
 
 

@@ -79,20 +79,21 @@ class Endings:
         elif reason == "cancel":
             self._settler.add("cancel_held", job.id, "cancelled while it ran")
 
-    def given_back(self, job: Job) -> None:
-        """Note an attempt that never started."""
-        self._ended(job, "released")
-        self._settler.add("release", job.id, job.fence)
+    def unstarted(self, job: Job, reason: str) -> None:
+        """Note an attempt that ends for the same reasons before it has started; it does not count."""
+        if reason == "cancel":
+            self._ended(job, reason)
+            self._settler.add("cancel_unstarted", job.id, "cancelled before it started")
+        elif reason == "shutdown":
+            self._ended(job, "released")
+            self._settler.add("release", job.id, job.fence)
+        else:
+            self.stopped(job, reason)
 
     def expired(self, job: Job) -> None:
         """Note an attempt that came too late to be started."""
         self._ended(job, "expired")
         self._settler.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
-
-    def cancelled_unstarted(self, job: Job) -> None:
-        """Note an attempt whose user cancelled the job between its claim and its start."""
-        self._ended(job, "cancel")
-        self._settler.add("cancel_unstarted", job.id, "cancelled before it started")
 
     def _ended(self, job: Job, outcome: str) -> None:
         entry = job.entry

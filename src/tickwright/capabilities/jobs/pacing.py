@@ -28,7 +28,6 @@ class Pacer:
     def __init__(self, pool: Pool, store: ClaimStore) -> None:
         self._pool = pool
         self._store = store
-        self.fire_s: dict[int, float] = {}
         self._settling = 0
 
     async def share_out(
@@ -68,7 +67,7 @@ class Pacer:
         """Claim jobs of a rate-limited type, and an instant for each.
 
         Returns:
-            What was claimed; ``None`` when no instant is free yet. ``fire_s`` then holds each job's instant.
+            What was claimed; its ``fire_s`` has each job's instant; ``None`` when no instant is free yet.
         """
         name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
@@ -93,11 +92,12 @@ class Pacer:
             row = await connection.fetchrow(_TYPES["lock_rate"], name)
         return row
 
-    def _assign(self, claimed: Claimed, start_s: float, step_s: float) -> float:
+    @staticmethod
+    def _assign(claimed: Claimed, start_s: float, step_s: float) -> float:
         claimed.rows.sort(key=lambda row: (-row[3], row[9]))
         for row in claimed.rows:
             fire_s = max(start_s, row[9])
-            self.fire_s[row[0]] = fire_s
+            claimed.fire_s[row[0]] = fire_s
             start_s = fire_s + step_s
         return start_s
 

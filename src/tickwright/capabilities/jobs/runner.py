@@ -67,6 +67,10 @@ class Ends(Protocol):
         """The attempt was cut short: ``cancel``, ``lost``, ``shutdown``."""
         ...
 
+    def unstarted(self, job: Job, reason: str) -> None:
+        """The attempt ends for the same reasons before it has started."""
+        ...
+
 
 class Runner:
     """A pool of slots, a queue of ready attempts and a heap of those whose instant has not come."""
@@ -147,7 +151,8 @@ class Runner:
         upcoming, ready = self._upcoming, self._ready
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
-            if (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
+            is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
+            if not is_last and (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
                 ready.append(heapq.heappop(upcoming)[3])
@@ -270,16 +275,15 @@ class Runner:
 
     async def _attempt(self, job: Job) -> None:
         entry: Entry = job.entry
+        started = job.attempt < job.max_attempts
         try:
-            if job.attempt >= job.max_attempts and not await self._begins(job):
+            if not started and not await self._begins(job):
                 return
+            started = True
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
         except asyncio.CancelledError:
-            if job.stop_reason in {None, "shutdown"}:
-                self._ends.stopped(job, "shutdown")
+            if self._end_cancelled(job, started=started):
                 raise
-            self._uncancel()
-            self._end_stopped(job)
         except Exception as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
             self._ends.ended(job, _ending_of(error))
         else:
@@ -295,19 +299,38 @@ class Runner:
                 self._ends.ended(job, _completed_with(result))
 
     async def _begins(self, job: Job) -> bool:
-        """Ask whether a last attempt may begin; no timeout counts meanwhile."""
+        """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
         deadline_s, job.deadline_s = job.deadline_s, 0.0
         if not await self._ends.begins(job):
             self._ends.stopped(job, "lost")
             return False
+        await self._keep_distance(job.entry)
         job.deadline_s, job.started_s = deadline_s, monotonic()
         return True
+
+    @staticmethod
+    async def _keep_distance(entry: Entry) -> None:
+        """Wait for a start of a rate-limited type; one that comes too late for it takes the next one."""
+        start_s = 0.0
+        while (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
+            await asyncio.sleep(start_s - now)
+
+    def _end_cancelled(self, job: Job, *, started: bool) -> bool:
+        """Report an attempt whose slot's task was cancelled; return whether the slot ends, too."""
+        leaving = job.stop_reason in {None, "shutdown"}
+        if not leaving:
+            self._uncancel()
+        if started:
+            self._end_stopped(job)
+        else:
+            self._ends.unstarted(job, job.stop_reason or "shutdown")
+        return leaving
 
     def _end_stopped(self, job: Job) -> None:
         if job.stop_reason == "timeout":
             self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.entry.timeout_text(job)}"))
         else:
-            self._ends.stopped(job, job.stop_reason or "cancel")
+            self._ends.stopped(job, job.stop_reason or "shutdown")
 
     @staticmethod
     def _uncancel() -> None:

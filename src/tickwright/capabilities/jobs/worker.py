@@ -186,9 +186,8 @@ class JobWorker:
 
     def take(self, claimed: Claimed) -> None:
         """Run the claimed rows, each at its own instant."""
-        rows = claimed.rows
+        rows, fire_s = claimed.rows, claimed.fire_s
         rows.sort(key=_order if len({row[3] for row in rows}) > 1 else _due)
-        fire_s = self._pacer.fire_s
         jobs = []
         for row in rows:
             entry = self._entries.get(row[1])
@@ -198,7 +197,7 @@ class JobWorker:
             entry.held += 1
             if row[6] > 1:
                 self._supersede(row[0])
-            job = Job(row, entry, self, fire_s.pop(row[0], row[9]) if fire_s else row[9])
+            job = Job(row, entry, self, fire_s[row[0]] if fire_s else row[9])
             job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
             if row[10] is not None and row[10] <= claimed.now_s:
                 self.endings.expired(job)
@@ -241,7 +240,7 @@ class JobWorker:
 
     def _give_back(self) -> None:
         for job in self.runner.take_back():
-            self.endings.given_back(job)
+            self.endings.unstarted(job, "shutdown")
 
     def _look_again(self) -> None:
         self.claimer.wake()
@@ -296,7 +295,7 @@ class JobWorker:
 
     def _cancel(self, job_id: int) -> None:
         if (job := self.runner.pull(job_id)) is not None:
-            self.endings.cancelled_unstarted(job)
+            self.endings.unstarted(job, "cancel")
             return
         for running in self.runner.running():
             if running.id == job_id:

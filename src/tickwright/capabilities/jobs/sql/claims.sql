@@ -134,6 +134,7 @@ WITH RECURSIVE {lane}, stray AS MATERIALIZED (
    WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
-  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+  INSERT INTO tickwright.{history} ({columns})
+  SELECT {cancelled_unstarted} FROM stopped t CROSS JOIN (SELECT 'cancelled before it started' AS error) AS o RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);

@@ -36,10 +36,11 @@ now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.pr
 t.cancel_requested_at, t.fence, NULL, t.request_digest, t.attempt_errors, t.traceparent;
 
 -- name: cancelled_after_error
--- A job that its user cancelled while it ran, and whose attempt failed all the same.
-t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts, t.max_attempts, t.error_message, t.created_at, now(),
+-- A job that its user cancelled while it ran, and whose attempt failed all the same; a last attempt without a start does not count.
+t.id, t.execute_at, t.task_type, t.payload, 'cancelled', t.attempts - (t.started_at IS NULL)::integer, t.max_attempts, t.error_message, t.created_at, now(),
 now(), t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.result, t.progress, t.retry_at, t.started_at,
-t.cancel_requested_at, t.fence, NULL, t.request_digest, {attempt}, t.traceparent;
+t.cancel_requested_at, t.fence, NULL, t.request_digest,
+CASE WHEN t.started_at IS NULL THEN t.attempt_errors ELSE {attempt} END, t.traceparent;
 
 -- name: cancelled_with_error
 -- A job that its worker cancelled, and why.

@@ -76,7 +76,7 @@ SELECT {cancelled_unstarted} FROM over t JOIN outcome o ON o.id = t.id;
 -- Work that was not started goes back and costs no attempt; a job whose user asked to cancel it ends instead.
 -- Fenced, also by the job's own fence: said twice, it reaches no later attempt. Index: scheduled_tasks_pkey.
 WITH outcome AS MATERIALIZED (
-  SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
+  SELECT u.id, u.fence, 'cancelled before it started' AS error FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
@@ -88,7 +88,8 @@ WITH outcome AS MATERIALIZED (
    WHERE t.id = o.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = o.fence AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
-  INSERT INTO tickwright.{history} ({columns}) SELECT {cancelled} FROM stopped t RETURNING 1
+  INSERT INTO tickwright.{history} ({columns})
+  SELECT {cancelled_unstarted} FROM stopped t JOIN outcome o ON o.id = t.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
