@@ -6,6 +6,7 @@ timeout for example, and a rising `tickwright-fence` says which attempt is the n
 
     python examples/callback_receiver.py whsec_… [PORT]
 
+This one is for demonstrations on loopback and has no deadlines for slow clients; do not expose it.
 A real receiver keeps what it has seen in the database in which the effect happens, in the same transaction.
 """
 

@@ -107,7 +107,7 @@ FAULTS = [
     ),
     Fault(
         "outbox_unknown_scheme",
-        "test:x",
+        "test:***",
         "INSERT INTO tickwright.outbox (destination, payload, error_message) "
         "VALUES ('test:x', '{}', 'unknown_scheme: x')",
         "DELETE FROM tickwright.outbox",

@@ -13,6 +13,8 @@ from kit.waiting import eventually_async
 from tickwright.api import ApiLimits, Readiness
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
+from tickwright.wiring.brokers import target_check
+from tickwright.wiring.settings import load_settings
 
 OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
 SIGNED = {"/v1/report-files/{report_id}"}
@@ -310,6 +312,32 @@ async def test_a_target_that_the_guard_forbids_is_not_stored(database_url: str) 
         body = {"target": "https://169.254.169.254/latest"}
         (await api.admin.send("PUT", "/v1/task-types/meta", body)).says(422, "ssrf_blocked")
         (await api.viewer.get("/v1/task-types/meta")).says(404, "task_type_not_found")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("pg:tickwright.poll-events", 422),
+        ("amqp:tickwright.fanout/task", 422),
+        ("amqp:/mine.fanout", 422),
+        ("kafka:tickwright.polls", 422),
+        ("kafka:yours.polls", 422),
+        ("pg:tickwright", 201),
+        ("pg:tickwrights.events", 201),
+        ("amqp:shop/tickwright.key", 201),
+    ],
+)
+async def test_jobs_are_not_sent_where_only_tickwright_sends(database_url: str, target: str, status: int) -> None:
+    """A task type names no exchange, queue or topic of ours, as no outbox row of others does."""
+    check = target_check(load_settings(amqp_prefix="mine", kafka_prefix="yours"))
+    async with running_api(database_url, allow_target=check) as api:
+        answer = await api.admin.send("PUT", "/v1/task-types/meta", {"target": target})
+        assert answer.status == status, answer.body
+        assert await api.pool.fetchval("SELECT tickwright.is_internal($1)", target) == (
+            status == 422 and "tickwright." in target
+        )
+        if status == 422:
+            answer.says(422, "destination_reserved")
 
 
 async def test_readiness_is_what_the_owner_says(database_url: str) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,8 +13,10 @@ from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import open_stream
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
+from tickwright.api.auth import Authenticator
 from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_tokens, site_of
 from tickwright.api.session_routes import FAILURES_BURST
+from tickwright.domain.errors import Rejected
 
 GOOD = "tw_" + "A" * 43
 TOKEN = "tws_" + "A" * 43
@@ -377,3 +382,61 @@ def test_whether_it_came_over_tls() -> None:
     assert not over_tls([(b"x-forwarded-proto", b"http, https"), (b"origin", b"http://https")], "http")
     assert over_tls([(b"x-forwarded-proto", b"HTTPS, http")], "http")
     assert over_tls([(b"origin", b"https://a")], "http")
+
+
+@pytest.fixture
+async def remembering(database_url: str) -> AsyncIterator[RunningApi]:
+    """An API that believes for a minute what it has looked up."""
+    async with running_api(database_url, limits=ApiLimits(key_age_max=timedelta(minutes=1))) as running:
+        yield running
+
+
+async def test_what_ends_in_this_process_ends_at_once(remembering: RunningApi) -> None:
+    """A session that is signed out or revoked and a key that is revoked are refused by the next request."""
+    api = remembering
+    out, revoked, of_key = [await signed_in(api, client) for client in (api.admin, api.viewer, api.operator)]
+    for browser in (out, revoked, of_key):
+        assert (await browser.send("GET", "/v1/session")).status == 200
+    assert (await out.send("DELETE", "/v1/session")).status == 204
+    assert (await out.send("GET", "/v1/session")).status == 401
+    sessions = (await api.admin.get("/v1/sessions")).json["items"]
+    [session] = [one["id"] for one in sessions if one["role"] == "viewer"]
+    assert (await api.admin.send("DELETE", f"/v1/sessions/{session}")).status == 204
+    assert (await revoked.send("GET", "/v1/session")).status == 401
+    key = (await api.operator.get("/v1/session")).json["key_id"]
+    assert (await api.admin.post(f"/v1/keys/{key}/revoke")).status == 200
+    assert (await of_key.send("GET", "/v1/session")).status == 401
+    assert (await api.operator.get("/v1/session")).status == 401
+
+
+async def test_a_key_that_is_replaced_without_an_overlap_ends_at_once(remembering: RunningApi) -> None:
+    """Rotation ends the old one here as a revocation does."""
+    api = remembering
+    key = (await api.operator.get("/v1/session")).json["key_id"]
+    assert (await api.admin.post(f"/v1/keys/{key}/rotate", {"overlap": "0s"})).status == 201
+    assert (await api.operator.get("/v1/session")).status == 401
+
+
+async def test_a_look_up_under_way_does_not_outlive_a_revocation(remembering: RunningApi) -> None:
+    """What was read before the end is used once and not believed again."""
+    api = remembering
+    key = str(api.operator.key)
+    auth = Authenticator(api.pool, ApiLimits(key_age_max=timedelta(minutes=1)))
+    read, go_on = asyncio.Event(), asyncio.Event()
+    fetch = api.pool.fetch
+
+    async def held(*given: Any) -> Any:
+        rows = await fetch(*given)
+        read.set()
+        await go_on.wait()
+        return rows
+
+    auth._pool = SimpleNamespace(fetch=held)
+    asked = asyncio.create_task(auth.holder(key))
+    await read.wait()
+    await api.pool.execute("UPDATE tickwright.api_keys SET revoked_at = now() WHERE name = 'operator'")
+    auth.forget()
+    go_on.set()
+    assert (await asked).name == "operator"
+    with pytest.raises(Rejected, match="revoked"):
+        await auth.holder(key)

@@ -12,10 +12,12 @@ import pytest
 
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
+from tickwright.observe.alerts import RULES
 from tickwright.ports.caller import Role
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
 from tickwright.ports.views import Page
+from tickwright.runtime import alerting
 
 CANARY = "canary-7f3a"
 DATA = {"who": CANARY}
@@ -166,6 +168,17 @@ async def test_nobody_asks_about_clients_whom_he_does_not_see(database_url: str)
         (await api.admin.post("/v1/campaigns/loans/dry-run", guess)).says(404, "campaign_not_found")
 
 
+async def test_conditions_of_a_report_need_the_role_that_sees_data(database_url: str) -> None:
+    """The number of its rows answers any question, as the count of a dry run does."""
+    async with running_api(database_url, payloads_from=Role.ADMIN) as api:
+        kind = {"parameters": {"who": "text"}, "listeners": {"users": {}}}
+        assert (await api.admin.send("PUT", "/v1/report-types/users", kind)).status == 201
+        assert (await api.admin.send("PUT", "/v1/report-types/all", {"listeners": {"users": {}}})).status == 201
+        (await api.operator.post("/v1/reports", {"type": "users", "conditions": DATA})).says(403, "payload_hidden")
+        assert (await api.operator.post("/v1/reports", {"type": "all"})).status == 201
+        assert (await api.admin.post("/v1/reports", {"type": "users", "conditions": DATA})).status == 201
+
+
 async def test_words_of_errors_stay(api: RunningApi) -> None:
     """Hidden is what users gave; why something failed is what a viewer is there for."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "payload": DATA, "delay": "1h"})).json["id"]
@@ -251,7 +264,12 @@ HTTP = {
     "status": "status",
     "headers": {"X-Key": CANARY, "authorization": f"Basic {CANARY}", "x-named": "Bearer ${env:DHL_TOKEN}"},
 }
-WHOLE = {"/v1/task-types", "/v1/task-types/{name}", "/v1/partners", "/v1/partners/{name}", "/v1/outbox"}
+PARTY = {"url": f"{DOOR}#x", "notes": [f"see {DOOR}, or {DOOR}"], DOOR: 1, "api_host": f"cpo.example/{CANARY}"}
+WHOLE = {
+    "/v1/task-types", "/v1/task-types/{name}", "/v1/partners", "/v1/partners/{name}", "/v1/outbox", "/v1/jobs/{job_id}",
+    "/v1/entities/{code}",
+}  # fmt: skip
+ODD = f"slack:{CANARY}"
 """Where an operator sees addresses and headers whole."""
 
 
@@ -264,7 +282,11 @@ async def put_doors(api: RunningApi) -> None:
     assert (await send("POST", "/v1/partners/dhl/pause")).status == 200
     receiver = await send("PUT", "/v1/alerts/receivers/pager", {"url": DOOR})
     assert receiver.status == 201, receiver.body
-    await api.pool.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", DOOR)
+    for destination in (DOOR, ODD, f"https:{CANARY}"):
+        await api.pool.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", destination)
+    assert (await send("PUT", "/v1/entities/door", {"party": PARTY})).status == 201
+    job = (await send("POST", "/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, f"no {DOOR}")
     await api.pool.execute(
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "
         "VALUES (7, $1, '{}', '{}', now(), 1)",
@@ -281,17 +303,42 @@ async def test_no_route_shows_a_viewer_what_may_open_a_door(database_url: str) -
     async with running_api(database_url) as api:
         await put_doors(api)
         paths, client = await reads(api), api.viewer
+        job = (await client.get("/v1/jobs")).json["items"][0]["id"]
+        shows: set[str] = set()
         for name in ("hook", "dhl", "pager"):
-            found = await seen(client, paths, {"name": name, "job_id": 1})
+            places = {"name": name, "job_id": job, "code": "door"}
+            found = await seen(client, paths, places)
             assert not [path for path, text in found.items() if CANARY in text]
-        whole = await seen(api.operator, paths, {"name": "hook"}), await seen(api.operator, paths, {"name": "dhl"})
-        shows = {path for texts in whole for path, text in texts.items() if CANARY in text}
+            shows |= {path for path, text in (await seen(api.operator, paths, places)).items() if CANARY in text}
         assert "/v1/audit" not in shows
         assert shows >= WHOLE
         shown = (await client.get("/v1/partners/dhl")).json["settings"]["http"]
         assert shown["url"] == "https://api.example/…"
         assert shown["headers"] == {"X-Key": "***", "authorization": "***", "x-named": "Bearer ${env:DHL_TOKEN}"}
         assert (await client.get("/v1/task-types/hook")).json["target"] == "https://hooks.example/…"
+        waiting = {one["destination"] for one in (await client.get("/v1/outbox")).json["items"]}
+        assert waiting == {"https://hooks.example/…", "slack:***", "https:***"}
+        hidden = "https://hooks.example/…"
+        party = {"url": hidden, "notes": [f"see {hidden} or {hidden}"], hidden: 1, "api_host": "cpo.example/…"}
+        assert (await client.get("/v1/entities/door")).json["party"] == party
+        assert (await api.operator.get("/v1/entities/door")).json["party"] == PARTY
+
+
+async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) -> None:
+    """Alerts go to viewers, logs and receivers; of two destinations of one host the one that waits longest is told."""
+    async with running_api(database_url) as api:
+        for place, age in (("a", 900), ("b", 500)):
+            await api.pool.execute(
+                "INSERT INTO tickwright.outbox (destination, payload, created_at) "
+                "VALUES ($1, '{}', now() - $2::int * interval '1 second')",
+                f"https://hooks.example/{CANARY}/{place}",
+                age,
+            )
+        rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
+        async with api.pool.acquire() as connection:
+            [finding] = await alerting._ask(connection, rule)
+        assert finding.subject == "https://hooks.example/…"
+        assert finding.facts["age_s"] >= 900
 
 
 async def test_what_is_masked_is_not_taken_for_a_setting(database_url: str) -> None:
@@ -311,7 +358,8 @@ async def test_what_is_masked_is_not_taken_for_a_setting(database_url: str) -> N
 async def test_audit_rows_of_releases_that_did_not_mask_are_masked_for_viewers(database_url: str) -> None:
     """They were written whole."""
     async with running_api(database_url) as api:
-        row = json.dumps({"target": DOOR, "settings": {"http": HTTP}})
+        row = json.dumps({"target": DOOR, "settings": {"http": HTTP}, "party": PARTY, "n": 0})
+        row = row.replace(": 0", f": {'9' * 6000}")
         await api.pool.execute(
             "INSERT INTO tickwright.audit (actor, action, subject, before, after) VALUES ('a', 'b', 'c', $1, $1)", row
         )

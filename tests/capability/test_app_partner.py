@@ -89,7 +89,9 @@ async def _ask(_poll: Poll) -> Answer:
     return Answer("moving")
 
 
-async def asked_with(authorization: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str | None]:
+async def asked_with(
+    authorization: str, monkeypatch: pytest.MonkeyPatch, host: str = "127.0.0.1", **environment: str
+) -> list[str | None]:
     """Let a partner by configuration be asked once; return the header as its courier got it, if it was called."""
     got: list[str | None] = []
 
@@ -104,7 +106,7 @@ async def asked_with(authorization: str, monkeypatch: pytest.MonkeyPatch, **envi
     runner = web.AppRunner(server)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/{{external_id}}"
+    url = f"http://{host}:{runner.addresses[0][1]}/{{external_id}}"
     couriers = Couriers(load_settings(allow_targets="127.0.0.1"), CourierRegistry())
     terms = PartnerSettings(http={"url": url, "status": "status", "headers": {"authorization": authorization}})
     courier = couriers.of("acme", terms)
@@ -120,12 +122,16 @@ async def test_a_partners_headers_carry_declared_secrets_to_declared_hosts_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An admin who sets the URL and the headers gets neither another variable nor another host."""
-    own = {"TICKWRIGHT_SECRET_KEY": "abc", "TICKWRIGHT_SECRET_HOSTS_KEY": "127.0.0.1"}
+    own = {"TICKWRIGHT_SECRET_KEY": "abc", "TICKWRIGHT_SECRET_HOSTS_KEY": "127.0.0.1, localhost"}
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, **own) == ["Bearer abc"]
     assert await asked_with("${env:TICKWRIGHT_SECRET_KEY}", monkeypatch, **own) == ["abc"]
     fake = {"AWS_SECRET_ACCESS_KEY": "canary", "TICKWRIGHT_DATABASE_URL": "postgresql://u:canary@h/d"}
     for name in fake:
         assert await asked_with(f"Bearer ${{env:{name}}}", monkeypatch, **fake) == []
+    at_name = {**own, "host": "localhost"}
+    assert await asked_with("Bearer ${env:KEY}", monkeypatch, **at_name) == []  # without TLS, as for an entity's party
+    at_name["TICKWRIGHT_SECRET_HOSTS_KEY"] = "http://localhost"
+    assert await asked_with("Bearer ${env:KEY}", monkeypatch, **at_name) == ["Bearer abc"]
     foreign = {**own, "TICKWRIGHT_SECRET_HOSTS_KEY": "cpo.example"}
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, **foreign) == []
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, TICKWRIGHT_SECRET_HOSTS_KEY="") == []

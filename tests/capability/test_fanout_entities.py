@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from kit.api import Answer, Client, RunningApi, running_api
@@ -271,7 +272,7 @@ async def test_a_secret_by_its_name_is_taken(api: RunningApi) -> None:
         "tokens": "https://hub.example/ocpi/2.2/tokens",
     }
     assert (await put(api.admin, "a", {"party": party})).status == 201
-    assert (await api.viewer.get("/v1/entities/a")).json["party"] == party
+    assert (await api.operator.get("/v1/entities/a")).json["party"] == party
 
 
 async def test_a_secret_that_somebody_wrote_by_sql_is_shown_to_nobody(api: RunningApi) -> None:
@@ -370,3 +371,29 @@ async def test_a_bad_question_is_refused_by_its_code(
 ) -> None:
     """Each mistake has its own stable code."""
     (await api.admin.send(method, path)).says(status, error)
+
+
+@pytest.mark.parametrize("url", ["https://u:abc@cpo.example/x", "see https://abc@cpo.example", "sftp://u:@h/"])
+async def test_a_user_in_a_url_is_a_secret_in_plain_text(api: RunningApi, url: str) -> None:
+    """Refused with its place, unless it is a reference; what was written by SQL is shown to nobody."""
+    refused = await api.admin.send("PUT", "/v1/entities/user", {"party": {"a": [{"b": url}]}})
+    refused.says(422, "plain_secret")
+    assert refused.json["pointer"] == "/party/a/0/b"
+    named = {"url": "https://u:${env:TOKEN}@cpo.example/x", "mail": "https://cpo.example/?to=a@b.example"}
+    assert (await api.admin.send("PUT", "/v1/entities/user", {"party": named})).status == 201
+    await api.pool.execute(
+        "UPDATE tickwright.entities SET party = $1::jsonb WHERE code = 'user'", json.dumps({"a": url})
+    )
+    assert (await api.admin.get("/v1/entities/user")).json["party"] == {"a": "***"}
+
+
+async def test_a_number_that_readers_refuse_is_shown_as_a_text(api: RunningApi) -> None:
+    """By SQL a party may have thousands of digits; every reader of JSON takes the answer, our command line too."""
+    long = "9" * 6000
+    await api.pool.execute(
+        "INSERT INTO tickwright.entities (code, party) VALUES ('digits', $1::jsonb)",
+        f'{{"n": {long}, "f": {"1" * 400}.5, "i": 1{"0" * 30}}}',
+    )
+    for client in (api.viewer, api.admin):
+        party = msgspec.json.decode((await client.get("/v1/entities/digits")).body)["party"]
+        assert party == {"n": long, "f": f"{'1' * 400}.5", "i": 10**30}

@@ -14,6 +14,7 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
+from tickwright.cli.world.receiver import Receiver, server_of
 from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
 from tickwright.runtime.admission import SPARES_MAX, ListenerLimits
@@ -328,3 +329,18 @@ def deaf_stream(running: RunningApi) -> socket.socket:
     head = f"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {running.viewer.key}\r\n\r\n"
     made.sendall(head.encode())
     return made
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD.replace(b"GET /healthz", b"POST /callback") + b"x\r\n\r\n"])
+async def test_the_examples_receiver_has_the_bounds_of_every_listener(sent: bytes) -> None:
+    """A client that sends nothing, a head without an end, or nothing behind its answer is cut."""
+    listening = bind("127.0.0.1", 0)
+    server = server_of(Receiver(), SHORT)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(sent)
+    async with asyncio.timeout(30):
+        assert (await reader.read()).startswith(b"HTTP/1.1 503" if b"\r\n\r\n" in sent else b"")
+    abort(writer)
+    server.should_exit = True
+    await serving

@@ -26,7 +26,7 @@ from tickwright.cli.up import Receiver, open_receiver
 from tickwright.cli.world.providers import PROVIDERS
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
-_LINK = re.compile(r"^  report +(http://\S+)   \(5000 rows", re.MULTILINE)
+_REPORT = re.compile(r"^  report +finished, 5000 rows: tickwright reports download (\d+)$", re.MULTILINE)
 _LOANS = re.compile(r"^  loans +(\d+) of 50000 clients are selected, (\d+) applications are made$", re.MULTILINE)
 _KEY = re.compile(r"^  key +in the file (\S+)$", re.MULTILINE)
 
@@ -108,9 +108,12 @@ def stop(up: Up, *, within_s: float = 60) -> None:
 
 
 def withdrawals(up: Up) -> str:
-    """Return the file of the example's first report, fetched by the link that is shown, without a key."""
-    link = eventually(lambda: _LINK.search(up.text), 60, what=f"the first report's link: {up.log}")
-    with urlopen(link[1], timeout=10) as answer:  # type: ignore[index]  # a match, or the wait has failed
+    """Return the file of the example's first report; its signed link needs no key and is shown on a terminal only."""
+    found = eventually(lambda: _REPORT.search(up.text), 60, what=f"the first report: {up.log}")
+    assert "signature=" not in up.text
+    address, key = up.ready()
+    path = f"/v1/reports/{found[1]}/file"  # type: ignore[index]  # a match, or the wait has failed
+    with urlopen(Request(f"{address}{path}", headers={"Authorization": f"Bearer {key}"}), timeout=10) as answer:
         return str(answer.read().decode())
 
 

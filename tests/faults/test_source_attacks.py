@@ -1,6 +1,7 @@
 """Sources asked by an attacker who may write queries: nothing is run, written or read on the database's host."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,22 @@ async def test_a_role_that_becomes_powerful_is_refused_on_kept_connections_too(
     await sources.aclose()
 
 
+async def test_nothing_of_a_query_is_left_on_a_kept_connection(empty_database_url: str, shop: Source) -> None:
+    """A lock of its session is released, also where the query fails; settings and channels end with the transaction."""
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 4242"
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        for sql in (
+            "SELECT 'x' || pg_advisory_lock(4242, 11)",
+            "SELECT 1 / (1 - length(pg_advisory_lock(4242, 11)::text || 'x'))",
+        ):
+            with suppress(Rejected):
+                await ask(shop, sql)
+            assert connection.execute(locks).fetchone() == (0,)
+    backend = await ask(shop, "SELECT pg_backend_pid(), set_config('work_mem', '77MB', false)")
+    assert await ask(shop, "SELECT pg_backend_pid(), current_setting('work_mem')") != backend
+    assert (await ask(shop, "SELECT pg_backend_pid()"))[0][0] == backend[0][0]
+
+
 # ---------------------------------------------------------------------------------------------------- the mutants
 
 
@@ -270,3 +287,12 @@ async def test_a_missing_check_of_the_role_is_noticed(
     mutate(monkeypatch, postgres_connections._check_role, "not powers.ntuples", "True")
     with pytest.raises(pytest.fail.Exception):
         await test_a_role_that_may_do_more_than_read_is_refused(pg_server, attacker, "LOGIN SUPERUSER")
+
+
+async def test_a_lock_that_is_left_is_noticed(
+    empty_database_url: str, shop: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a query ends with the transaction only, its lock is held while the connection is kept."""
+    monkeypatch.setattr(postgres_connections, "_Q", {**postgres_connections._Q, "end": "ROLLBACK"})
+    with pytest.raises(AssertionError):
+        await test_nothing_of_a_query_is_left_on_a_kept_connection(empty_database_url, shop)

@@ -122,6 +122,53 @@ def test_the_addresses_of_a_document_are_found(document: Any, hosts: list[str]) 
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "hosts",
+        "urls",
+        "uris",
+        "endpoints",
+        "url2",
+        "host_1",
+        "server",
+        "address",
+        "addr",
+        "webhook",
+        "domain",
+        "callbackURL",
+        "Host",
+        "host_name",
+        "url_primary",
+        "base_url",
+        "SERVER",
+        "apiServers",
+        "targets",
+        "origin",
+        "proxy",
+        "gateway",
+    ],
+)
+def test_an_address_without_a_scheme_is_found_by_many_names(name: str) -> None:
+    """Plurals, numbers and more words; at any depth below the name; a name of a path or of a person is none."""
+    for value in ("evil.example", ["evil.example/x"], {"a": {"b": ["evil.example:443"]}}):
+        found = destinations_of({"url": "https://cpo.example", name: value})
+        assert [one.host for one in found] == ["cpo.example", "evil.example"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"endpoints": [{"identifier": "cdrs", "role": "SENDER", "url": "https://cpo.example/cdrs"}]},
+        {"url": "https://cpo.example", "address": "Main street 5. Berlin", "server": "${env:TOKEN}", "proxy": "no"},
+        {"url": "https://cpo.example", "version": "2.2.1", "security": "a.b", "contact": {"name": "a.b"}},
+    ],
+)
+def test_what_reads_as_no_address_is_none(document: Any) -> None:
+    """A text below such a name counts with a dot, a port or a bracket in one word."""
+    assert [one.host for one in destinations_of(document)] == ["cpo.example"]
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "https://cpo.example\\@evil.example/",

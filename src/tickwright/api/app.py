@@ -195,7 +195,7 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     app.include_router(figure_routes(TypesNow(context.pool), gate))
     app.include_router(desk_routes(context, gate))
     app.include_router(receiver_routes(context.receivers, gate))
-    app.include_router(key_routes(context, gate))
+    app.include_router(key_routes(context, auth, gate))
 
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:

@@ -70,6 +70,7 @@ class Authenticator:
         self._rates: dict[int, _Rate] = {}
         self._waiting: dict[bytes, asyncio.Future[_Known | None]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._forgotten = 0
         self.clock = DbClock()
 
     def now(self) -> datetime | None:
@@ -101,6 +102,14 @@ class Authenticator:
                 raise stranger("this key or session is unknown, expired or revoked")
         self._take_turn(known, now_s)
         return known.caller
+
+    def forget(self) -> None:
+        """Look everything up again: a session or a key of this process has just ended.
+
+        What is being looked up now may have been read before that, so it is used once and not kept.
+        """
+        self._forgotten += 1
+        self._known.clear()
 
     def _take_turn(self, known: _Known, now_s: float) -> None:
         """GCRA: ``free_at_s`` is when the key's next request would be due at its steady rate."""
@@ -141,7 +150,7 @@ class Authenticator:
             self._looking = None
 
     async def _find(self, digests: list[bytes]) -> dict[bytes, _Known]:
-        asked_s = monotonic()
+        asked_s, forgotten = monotonic(), self._forgotten
         try:
             with within(LOOKUP_S):
                 rows = await self._pool.fetch(_SQL["find"], digests)
@@ -149,13 +158,14 @@ class Authenticator:
             raise Unavailable("database_unavailable", "the database does not answer; try again") from error
         self.clock.sample(rows[0]["now_s"], monotonic())
         found: dict[bytes, _Known] = {}
+        until_s = asked_s + self._age_s if forgotten == self._forgotten else asked_s
         good = {row["hash"]: row for row in rows if row["hash"] is not None}
         for digest in digests:
             row = good.get(digest)
             if row is None:
                 self._known.pop(digest, None)
             elif hmac.compare_digest(digest, row["hash"]):
-                found[digest] = self._remember(digest, row, asked_s + self._age_s)
+                found[digest] = self._remember(digest, row, until_s)
         if stale := [row["session_id"] for row in good.values() if row["stale"]]:
             await self._touch(stale)
         return found

@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiContext
 from tickwright.capabilities.jobs.operations import AuditQuery
 from tickwright.capabilities.jobs.requests import KeyRequest, RotateKeyRequest
@@ -150,7 +151,7 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
         return answer(await operations.audit(query))
 
 
-def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
+def key_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
     """Return the management of API keys, for admins."""
     router = APIRouter(tags=["keys"])
     keys = context.jobs.keys
@@ -178,11 +179,15 @@ def key_routes(context: ApiContext, gate: Gate) -> APIRouter:
         body = await gate.read(request, RotateKeyRequest, default=RotateKeyRequest())
         overlap = parse_duration(body.overlap, field="overlap")
         expires_in = None if body.expires_in is None else parse_duration(body.expires_in, field="expires_in")
-        return answer(await keys.rotate(key_id, caller=caller, overlap=overlap, expires_in=expires_in), 201)
+        made = await keys.rotate(key_id, caller=caller, overlap=overlap, expires_in=expires_in)
+        auth.forget()
+        return answer(made, 201)
 
     @router.post("/v1/keys/{key_id}/revoke", **answers(KeyView))
     async def revoke_key(key_id: Id, caller: admin) -> Response:
-        """Refuse a key from now on; every replica does within a second."""
-        return answer(await keys.revoke(key_id, caller=caller))
+        """Refuse a key from now on; every other replica does within a second."""
+        revoked = await keys.revoke(key_id, caller=caller)
+        auth.forget()
+        return answer(revoked)
 
     return router

@@ -103,11 +103,11 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
         await door.close(caller, request)
         return Response(status_code=204, headers=dict([signed_out(context.cookie_path, secure=_secure(request))]))
 
-    _listing(router, context, gate)
+    _listing(router, context, auth, gate)
     return router
 
 
-def _listing(router: APIRouter, context: ApiContext, gate: Gate) -> None:
+def _listing(router: APIRouter, context: ApiContext, auth: Authenticator, gate: Gate) -> None:
     anybody = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
     sessions = Sessions(context.pool)
 
@@ -118,8 +118,9 @@ def _listing(router: APIRouter, context: ApiContext, gate: Gate) -> None:
 
     @router.delete("/v1/sessions/{session_id}", status_code=204, response_class=Response)
     async def revoke_session(session_id: Id, caller: anybody) -> Response:
-        """Sign a browser out from afar: one of the caller's key, or for an admin any; within a second everywhere."""
+        """Sign a browser out from afar: one of the caller's key, or for an admin any; elsewhere within a second."""
         await sessions.revoke(session_id, caller=caller)
+        auth.forget()
         return Response(status_code=204)
 
 
@@ -144,11 +145,13 @@ class _Door:
             why = "a key with scopes is a program's; sign in with one that has a role"
             raise Rejected("key_has_scopes", why, status=403)
         token = await self._sessions.open(caller, request.scope["headers"], str(_client(request) or ""))
+        self._auth.forget()  # a session that it was shown, or that was one too many, has ended
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))
         return caller, token
 
     async def close(self, caller: Caller, request: Request) -> None:
         await self._sessions.close(caller, request.scope["headers"])
+        self._auth.forget()
         _log.info("session.close", caller=caller.name)
 
 

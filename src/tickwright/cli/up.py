@@ -220,16 +220,20 @@ class _Up:
             self._say(f"  log       {self._settings.home_folder / LOG_FILE}")
         self._say("Ctrl-C stops: the first one lets running jobs finish, the second one does not.")
 
+    @property
+    def _is_seen(self) -> bool:
+        return self._out.file.isatty()
+
     def _shown(self, key: str) -> str:
         """Return the key for a terminal, and its file for everything that keeps what it gets: logs, journals, pipes."""
-        return key if self._out.file.isatty() else f"in the file {self._settings.home_folder / KEY_FILE}"
+        return key if self._is_seen else f"in the file {self._settings.home_folder / KEY_FILE}"
 
     async def _run(self, node: Node, app: Tickwright, key: str) -> None:
         helpers = [asyncio.create_task(self._show(node, key))]
         if self._example:
             helpers.append(asyncio.create_task(keep_scheduling(app)))
         if self._loans.is_open:
-            helpers.append(asyncio.create_task(keep_asking(app, node, self._say)))
+            helpers.append(asyncio.create_task(keep_asking(app, node, self._say, show_link=self._is_seen)))
             helpers.append(asyncio.create_task(self._loans.offer(node, self._say)))
         self._node = node
         try:

@@ -4,25 +4,97 @@ A path, a query or the user of a URL may open a door, so the host is what is lef
 which are names; a plain value is shown only where headers of this name never hold a secret.
 """
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from tickwright.domain.references import MASK, REFERENCE
+from tickwright.domain.secret_hosts import names_address
 
+DIGITS_MAX = 4_000  # Python refuses to read longer numbers; by SQL a document can have them
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]]*)(?::[0-9]*)?")
+_WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
+_BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"<>]*")
 _AROUND = re.compile(r"[A-Za-z-]{0,20} ?")
-_ADDRESSES = frozenset({"target", "destination", "subject"})
+_ADDRESSES = frozenset({"target", "destination"})
 _HARMLESS = frozenset({"accept", "accept-charset", "accept-language", "content-type", "user-agent"})
 
 
 def masked_address(text: str) -> str:
-    """Return ``https://host/…`` for a URL with more to it; what has no host stays as it is."""
+    """Return ``https://host/…`` for a URL with more to it, and ``scheme:***`` for a destination of an unknown kind."""
     found = _SCHEME.fullmatch(text)
     if found is None:
-        return text
+        scheme, colon, _ = text.partition(":")
+        return text if not colon or scheme in _WITHOUT_HOST else f"{scheme}:{MASK}"
     scheme, authority, rest = found.groups()
-    return f"{scheme}://{authority.rpartition('@')[2]}{'' if not rest else '/' if rest == '/' else '/…'}"
+    host = authority.rpartition("@")[2]
+    if _HOST.fullmatch(REFERENCE.sub("x", host)) is None:  # a password with a slash ends where a path begins
+        return f"{scheme}://{MASK}"
+    return f"{scheme}://{host}{'' if not rest else '/' if rest == '/' else '/…'}"
+
+
+def masked_text(text: str) -> str:
+    """Return a text, such as an error, with the hosts only of the URLs in it."""
+    return _IN_TEXT.sub(lambda found: masked_address(found[0]), text) if "://" in text else text
+
+
+def masked_urls(document: Any, *, named: bool = False) -> Any:
+    """Return a document, such as a party, with the hosts only of the addresses in it, at any depth.
+
+    Args:
+        document: As decoded from JSON.
+        named: It is below a name of an address, where one needs no scheme.
+    """
+    if isinstance(document, Mapping):
+        return {
+            masked_text(name): masked_urls(item, named=named or names_address(name)) for name, item in document.items()
+        }
+    if isinstance(document, list):
+        return [masked_urls(item, named=named) for item in document]
+    return _masked_leaf(document, named) if isinstance(document, str) else document
+
+
+def read_json(text: str) -> Any:
+    """Return what JSON text says; a number that most readers refuse is a text.
+
+    Raises:
+        RecursionError: It is nested deeper than the API would take.
+    """
+    return json.loads(text, parse_float=_number, parse_int=_whole)
+
+
+def masked_json(text: str) -> str:
+    """Return JSON text as :func:`masked_urls` shows it; the text itself where it names no address."""
+    try:
+        document = read_json(text)
+        shown = masked_urls(document)
+        return text if shown == document else json.dumps(shown, ensure_ascii=False)
+    except RecursionError:  # nested deeper than the API takes: what is in it is unknown
+        return json.dumps({MASK: MASK})
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if len(text) <= DIGITS_MAX else text
+
+
+def _number(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def _masked_leaf(text: str, named: bool) -> str:
+    if _SCHEME.fullmatch(text.strip()):
+        return masked_address(text.strip())
+    if (found := _BROKEN_URL.match(text)) is not None:
+        return f"{found[1]}:{MASK}"
+    if "://" in text or not named:
+        return masked_text(text)
+    host, mark, _ = re.match(r"([^/?#]*)([/?#]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f"{host.rpartition('@')[2]}{mark and '/…'}"
 
 
 def masked_http(table: Any) -> Any:
@@ -52,9 +124,10 @@ def masked_document(document: Any) -> Any:
     """Return what an audit row has of a task type, a partner or a message, without what may open a door."""
     if not isinstance(document, Mapping):
         return document
+    addresses = _ADDRESSES | ({"subject"} if document.get("kind") == "outbox" else set())
     shown = {
-        name: masked_address(value) if name in _ADDRESSES and isinstance(value, str) else value
-        for name, value in document.items()
+        name: masked_address(value) if name in addresses and isinstance(value, str) else value
+        for name, value in masked_urls(document).items()
     }
     settings = shown.get("settings")
     if isinstance(settings, Mapping) and "http" in settings:

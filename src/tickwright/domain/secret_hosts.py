@@ -12,6 +12,7 @@ What cannot be read as one address by every URL parser is refused, not guessed.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from tickwright.domain.addresses import Address
@@ -25,8 +26,14 @@ _TLS = frozenset({"https", "wss"})
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
 _LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
-_ADDRESS_NAME = re.compile(r"(?:host|hostname|url|uri|endpoint)\Z")
-_SQUEEZED = re.compile("[^a-z0-9]")
+_ADDRESS_NAME = re.compile(
+    "(?:host|hostname|url|uri|endpoint|server|address|addr|authority|base|callback|domain|gateway|href|link|origin|peer"
+    r"|proxy|site|target|webhook)(?:e?s)?\Z"
+)
+_HOST_NAME = re.compile(r"(?:host|hostname|url|uri|endpoint)\Z")
+_WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SQUEEZED = re.compile("[^a-z]")
+_LOOKS_LIKE_A_HOST = re.compile(r"\S*(?:\.|:[0-9]|\[)\S*")
 
 
 class Destination(NamedTuple):
@@ -104,12 +111,16 @@ def destination_of(url: str) -> Destination:
 
 
 def destinations_of(document: Any) -> tuple[Destination, ...]:
-    """Return every address that a document names, at any depth: URLs, and members called url, host or endpoint.
+    """Return every address that a document names, at any depth: URLs, and hosts below the name of an address.
+
+    ``host``, ``url``, ``uri`` and ``endpoint`` name one whatever it looks like. Below other such names and their
+    plurals, and in what is nested below any of them, a text with a dot, a port or a bracket is one. Where this finds
+    too much, the function names the address itself: ``task.resolve(document, to=url)``.
 
     Raises:
         Rejected: ``secret_host_unknown``: something looks like an address and cannot be read, or there is none.
     """
-    found = dict.fromkeys(_in_document(document, "", name=""))
+    found = dict.fromkeys(_in_document(document, "", _Named.NO))
     if not found:
         raise Rejected(
             "secret_host_unknown",
@@ -119,18 +130,38 @@ def destinations_of(document: Any) -> tuple[Destination, ...]:
     return tuple(found)
 
 
-def _in_document(value: Any, pointer: str, *, name: str) -> Iterator[Destination]:
+def names_address(name: str) -> bool:
+    """Whether the member of this name is an address, also without a scheme, or holds some."""
+    words = (_SQUEEZED.sub("", name.lower()), *(word.lower() for word in _WORD.findall(name)))
+    return any(_ADDRESS_NAME.search(word) for word in words)
+
+
+class _Named(Enum):
+    """What the names above a text say of it."""
+
+    NO = 0
+    MAYBE = 1
+    YES = 2
+
+
+def _named(name: str, above: _Named) -> _Named:
+    if _HOST_NAME.search(_SQUEEZED.sub("", name.lower())):
+        return _Named.YES
+    return _Named.MAYBE if above is not _Named.NO or names_address(name) else _Named.NO
+
+
+def _in_document(value: Any, pointer: str, named: _Named) -> Iterator[Destination]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _in_document(item, f"{pointer}/{key}", name=str(key))
+            yield from _in_document(item, f"{pointer}/{key}", _named(str(key), named))
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            yield from _in_document(item, f"{pointer}/{number}", name=name)
+            yield from _in_document(item, f"{pointer}/{number}", named)
     elif isinstance(value, str):
-        yield from _in_text(value, pointer, named=_ADDRESS_NAME.search(_SQUEEZED.sub("", name.lower())) is not None)
+        yield from _in_text(value, pointer, named)
 
 
-def _in_text(text: str, pointer: str, *, named: bool = False) -> Iterator[Destination]:
+def _in_text(text: str, pointer: str, named: _Named = _Named.NO) -> Iterator[Destination]:
     plain = REFERENCE.sub("x", text)
     found = [*_URL.finditer(plain)]
     if len(found) != plain.count("://") or any(mark in plain for mark in "\t\r\n\\" if found):
@@ -139,8 +170,11 @@ def _in_text(text: str, pointer: str, *, named: bool = False) -> Iterator[Destin
         raise _unknown(pointer)
     for scheme, authority in (match.groups() for match in found):
         yield _destination(scheme.lower(), authority, pointer)
-    if named and plain and not found and not plain.startswith("/"):
-        yield _destination("", re.split("[/?#]", plain, maxsplit=1)[0], pointer)
+    if not plain or found or plain.startswith("/"):
+        return
+    authority = re.split("[/?#]", plain, maxsplit=1)[0]
+    if named is _Named.YES or (named is _Named.MAYBE and _LOOKS_LIKE_A_HOST.fullmatch(authority.strip())):
+        yield _destination("", authority, pointer)
 
 
 def _destination(scheme: str, authority: str, pointer: str) -> Destination:

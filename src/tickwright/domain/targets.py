@@ -14,6 +14,7 @@ it does not decide is whether the address behind a host may be reached; that is
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -96,6 +97,7 @@ class PythonTarget:
 
 
 Target = WebTarget | AmqpTarget | KafkaTarget | PostgresTarget | PythonTarget
+OUR_PREFIX = "tickwright"
 
 
 @lru_cache(maxsize=4096)
@@ -129,6 +131,17 @@ def parse_target(text: str) -> Target:
         case "python":
             return PythonTarget(_name(rest, _HANDLER, "a handler name"))
     raise _invalid("it starts with no known scheme; allowed are https:// http:// wss:// ws:// amqp: kafka: pg: python:")
+
+
+def is_internal(target: Target, prefixes: Collection[str]) -> bool:
+    """Whether it is an exchange, a queue or a topic of Tickwright: the function of this name in the database, here."""
+    if isinstance(target, AmqpTarget):
+        name = target.exchange or target.routing_key
+    elif isinstance(target, KafkaTarget | PostgresTarget):
+        name = target.topic
+    else:
+        return False
+    return any(name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def _invalid(problem: str) -> Rejected:

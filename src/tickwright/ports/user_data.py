@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
+from tickwright.domain.masking import masked_text
+
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 HIDDEN = "payload_hidden"
@@ -49,11 +51,16 @@ def sees() -> bool:
 
 
 def shown(value: T) -> T:
-    """Return an answer as its caller may see it: ``value`` itself, or a copy without data of users."""
+    """Return an answer as its caller may see it: ``value`` itself, or a copy without data of users.
+
+    For a viewer every URL in a text, such as an error, shows its host only.
+    """
     return value if _seen.get() and _whole.get() else _without(value)
 
 
 def _without(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if _whole.get() else masked_text(value)
     if isinstance(value, list):
         return [_without(item) for item in value]
     if isinstance(value, dict):

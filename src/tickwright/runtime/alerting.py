@@ -14,6 +14,7 @@ from datetime import timedelta
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
+from tickwright.domain.masking import masked_address
 from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -148,8 +149,8 @@ async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
 
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
     findings: dict[str, Finding] = {}
-    for head in await lane_heads(connection):
-        subject = head["destination"][:SUBJECT_CHARS_MAX]
+    for head in sorted(await lane_heads(connection), key=lambda one: one["age_s"]):  # of those alike the oldest one
+        subject = masked_address(head["destination"])[:SUBJECT_CHARS_MAX]
         reason = head["error_message"] or "no relay has tried it"
         unknown = reason.startswith("unknown_scheme")
         bound = rule.bounds[0] if rule.bounds else timedelta()

@@ -25,6 +25,7 @@ from datetime import timedelta
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
+from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.broker import Broker, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
@@ -308,7 +309,7 @@ class OutboxRelay:
         try:
             return await publish_traced(broker, messages)
         except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop the others
-            _log.error("relay.broker_raised", destination=rows[0].destination, error=repr(error))
+            _log.error("relay.broker_raised", destination=masked_address(rows[0].destination), error=repr(error))
             return [Unknown("broker_raised", repr(error)[:200])] * len(rows)
 
     async def _mark(self, lease: Lease, verdicts: Verdicts) -> None:

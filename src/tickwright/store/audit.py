@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tickwright.domain.masking import masked_json
 from tickwright.ports.caller import Caller
 from tickwright.ports.user_data import Doors
 from tickwright.store.pool import Connection
@@ -37,4 +38,7 @@ async def update_audit(connection: Connection, row_id: int, after: Any) -> None:
 def _json(value: Any) -> str | None:
     if isinstance(value, Doors):
         value = value.masked()
-    return None if value is None else msgspec.json.encode(value).decode()
+    if value is None:
+        return None
+    text = msgspec.json.encode(value).decode()
+    return masked_json(text) if "://" in text else text

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tickwright.domain.targets import parse_target
+from tickwright.domain.errors import Rejected
+from tickwright.domain.targets import OUR_PREFIX, is_internal, parse_target
 from tickwright.ports.broker import Broker
 from tickwright.ports.session import Session
 from tickwright.store.pool import Pool
@@ -140,7 +141,7 @@ async def close_brokers(brokers: Mapping[str, Broker]) -> None:
 
 
 def target_check(settings: Settings) -> Callable[[str], None]:
-    """Return what refuses, when it is set, a target that could never be sent to. No I/O."""
+    """Return what refuses, when it is set, a target that could never be sent to, or is ours alone. No I/O."""
 
     @cache
     def brokers() -> tuple["HttpBroker", "WebSocketBroker"]:
@@ -150,7 +151,11 @@ def target_check(settings: Settings) -> Callable[[str], None]:
         return HttpBroker(allow=settings.targets), WebSocketBroker(allow=settings.targets)
 
     def check(target: str) -> None:
-        scheme = parse_target(target).scheme
+        parsed = parse_target(target)
+        if is_internal(parsed, {OUR_PREFIX, settings.amqp_prefix, settings.kafka_prefix}):
+            text = f"only Tickwright itself sends to {target}; use an exchange, a queue or a topic without its prefix"
+            raise Rejected("destination_reserved", text, field="target")
+        scheme = parsed.scheme
         for broker in brokers():
             if scheme in broker.schemes:
                 broker.check(target)

@@ -67,8 +67,7 @@ class Couriers:
 
     def _make(self, name: str, table: Mapping[str, Any]) -> "HttpCourier | None":
         def find(secret: str) -> str | None:
-            # Its connections refuse what is neither TLS nor in TICKWRIGHT_ALLOW_TARGETS, so the host is what is left.
-            to = destination_of(str(table.get("url")).replace(PLACE, "x"))._replace(tls=True)
+            to = destination_of(str(table.get("url")).replace(PLACE, "x"))
             return self._settings.secrets.bound_to((to,))(secret)
 
         problems: list[str] = []

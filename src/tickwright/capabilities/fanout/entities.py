@@ -12,7 +12,7 @@ import msgspec
 
 from tickwright.capabilities.fanout import entities_store as store
 from tickwright.capabilities.fanout.explain import explain
-from tickwright.capabilities.fanout.party import masked
+from tickwright.capabilities.fanout.party import masked, masked_hosts
 from tickwright.capabilities.fanout.requests import EntityRequest, check_entity
 from tickwright.capabilities.fanout.views import (
     EntityDetail,
@@ -180,7 +180,7 @@ def _fields(row: Any) -> dict[str, Any]:
 
 def _shown(row: Any) -> dict[str, Any]:
     """Return an entity for the audit trail, which never holds a secret."""
-    return {**_fields(row), "party": msgspec.Raw(masked(row["party"]).encode())}
+    return {**_fields(row), "party": msgspec.Raw(masked_hosts(row["party"]).encode())}
 
 
 def module_of(state: Any) -> EntityModule:

@@ -6,23 +6,24 @@ named like this is refused; by SQL it can be written nevertheless, and is then n
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import REFERENCE
+from tickwright.domain.masking import masked_json, read_json
+from tickwright.domain.references import MASK, REFERENCE
 
 PARTY_BYTES_MAX = 65_536
 POINTER_CHARS_MAX = 300
-MASK = "***"
-DIGITS_MAX = 4_000  # Python refuses to read longer numbers; by SQL a party can have them
 _SECRET_WORDS = ("token", "password", "secret", "apikey", "authorization", "credential", "privatekey")
 _SQUEEZED = re.compile("[^a-z0-9]")
 _PLAIN_URL = re.compile(r"https?://[^\s@?#]+")
 """An address without a user or a query: ``tokenUrl`` and ``{"tokens": "https://…"}`` name places, not secrets."""
+_USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\s]*)@")
+_LONG_NUMBER = re.compile("[0-9]{300}")
+"""Part of a number that not every reader of JSON takes."""
 
 
 def check_party(party: Mapping[str, Any]) -> str:
@@ -71,6 +72,8 @@ def plain_secrets(value: Any, pointer: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from plain_secrets(item, f"{pointer}/{number}")
+    elif isinstance(value, str) and _has_user(value):
+        yield pointer
 
 
 def _is_secret(name: str) -> bool:
@@ -90,23 +93,27 @@ def _is_plain(text: str) -> bool:
     return bool(text) and REFERENCE.search(text) is None and _PLAIN_URL.fullmatch(text) is None
 
 
+def _has_user(text: str) -> bool:
+    """Whether a URL in it has a user or a password that is no reference."""
+    return any(REFERENCE.search(user) is None for user in _USER.findall(text))
+
+
 def masked(text: str) -> str:
-    """Return a party's JSON text with ``***`` in the place of every secret that somebody wrote into it by SQL."""
+    """Return a party's JSON text with ``***`` in place of every secret that was written into it by SQL.
+
+    A number that not every reader of JSON takes becomes a text.
+    """
     try:
-        party = json.loads(text, parse_float=_number, parse_int=_whole)
-        found = next(plain_secrets(party), None) is not None
-        return json.dumps(_mask(party), ensure_ascii=False) if found else text
-    except RecursionError:  # nested deeper than the API would take: nobody can say what is in it
+        party = read_json(text)
+        changed = _LONG_NUMBER.search(text) is not None or next(plain_secrets(party), None) is not None
+        return json.dumps(_mask(party), ensure_ascii=False) if changed else text
+    except RecursionError:  # nested deeper than the API takes: what is in it is unknown
         return json.dumps({MASK: MASK})
 
 
-def _whole(text: str) -> int | str:
-    return int(text) if len(text) <= DIGITS_MAX else text
-
-
-def _number(text: str) -> float | str:
-    number = float(text)
-    return number if math.isfinite(number) else text
+def masked_hosts(text: str) -> str:
+    """Return a party's JSON text as viewers and the audit see it: masked, and with the hosts only of its addresses."""
+    return masked_json(masked(text))
 
 
 def _mask(value: Any) -> Any:
@@ -115,4 +122,6 @@ def _mask(value: Any) -> Any:
             name: MASK if _is_secret(name) and any(_is_plain(text) for text in _texts(item)) else _mask(item)
             for name, item in value.items()
         }
+    if isinstance(value, str):
+        return MASK if _has_user(value) else value
     return [_mask(item) for item in value] if isinstance(value, list) else value

@@ -1,11 +1,12 @@
 """What callers get to see of fan-out: the answers of the REST API and of ``--json``."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
-from tickwright.ports.user_data import UserData
+from tickwright.capabilities.fanout.party import masked_hosts
+from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import Reason
 
 
@@ -58,11 +59,11 @@ class EntityModule(msgspec.Struct, kw_only=True):
     next_window_at: datetime | None
 
 
-class EntityDetail(EntityView, UserData, kw_only=True):
+class EntityDetail(EntityView, UserData, Doors, kw_only=True):
     """One entity.
 
     Attributes:
-        party: Goes into messages as it is. A secret that somebody wrote into it by SQL is shown as ``***``.
+        party: Goes into messages as it is. A secret that was written into it by SQL is shown as ``***``.
         modules: Those that it is polled for, in its order, and others that it was polled for once.
     """
 
@@ -70,6 +71,12 @@ class EntityDetail(EntityView, UserData, kw_only=True):
     party: Any
     modules: list[EntityModule]
     payload_hidden: bool = False
+
+    def masked(self) -> Self:
+        """Return it with no more of the addresses in its party than their hosts."""
+        if not isinstance(self.party, msgspec.Raw):
+            return self
+        return msgspec.structs.replace(self, party=msgspec.Raw(masked_hosts(bytes(self.party).decode()).encode()))
 
 
 class StoredEntity(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import Literal
 from tickwright.capabilities.jobs.filters import MANY_MAX, JobFilter
 from tickwright.capabilities.jobs.jobs_store import JobsStore
 from tickwright.capabilities.jobs.views import DeadLetter, Requeued
-from tickwright.domain.masking import masked_address
+from tickwright.domain.masking import masked_document
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
@@ -90,7 +90,7 @@ class DeadLetters:
             else:
                 done = await self._revive_messages(connection, ids, subject, limit, after)
             if done:
-                before = {"kind": kind, "ids": ids, "subject": None if subject is None else masked_address(subject)}
+                before = masked_document({"kind": kind, "ids": ids, "subject": subject})
                 subjects = "jobs" if kind == "job" else "outbox"
                 await write_audit(
                     connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from tickwright.domain.durations import format_duration
-from tickwright.domain.masking import masked_address, masked_document
+from tickwright.domain.masking import masked_address, masked_document, read_json
 from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import view
 
@@ -188,7 +188,9 @@ class DeadLetter(msgspec.Struct, Doors):
     died_at: datetime
 
     def masked(self) -> Self:
-        """Return it with no more of a destination than the host."""
+        """Return it with no more of a destination than the host; the name of a task type may have a colon."""
+        if self.kind != "outbox":
+            return self
         return msgspec.structs.replace(self, subject=masked_address(self.subject))
 
 
@@ -274,7 +276,7 @@ class AuditView(msgspec.Struct, UserData, Doors):
 
 
 def _decoded(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    return read_json(bytes(value).decode()) if isinstance(value, msgspec.Raw) else value
 
 
 class KeyView(msgspec.Struct):

@@ -8,7 +8,9 @@ from collections import Counter
 from time import monotonic
 from zlib import crc32
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 SLOW_S = 0.4
 STRICT_PER_S = 25
@@ -30,16 +32,16 @@ class Couriers:
         self._left, self._silent_until_s = STRICT_CALLS, 0.0
         self._started_s = monotonic()
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: Request) -> Response:
         """Answer one poll as the courier of this name does."""
-        name, shipment = request.match_info["name"], request.match_info["shipment"]
+        name, shipment = request.path_params["name"], request.path_params["shipment"]
         if name == "strict" and self._too_many():
-            return web.Response(status=429, text="slow down", headers={"Retry-After": str(SILENCE_S)})
+            return PlainTextResponse("slow down", 429, headers={"Retry-After": str(SILENCE_S)})
         if name == "moody" and (monotonic() - self._started_s) % EVERY_S > EVERY_S - FAILS_S:
-            return web.Response(status=503, text="out of order")
+            return PlainTextResponse("out of order", 503)
         if name == "slow":
             await asyncio.sleep(SLOW_S)
-        return web.json_response({"shipment": shipment, "status": self._status(f"{name}/{shipment}")})
+        return JSONResponse({"shipment": shipment, "status": self._status(f"{name}/{shipment}")})
 
     def _too_many(self) -> bool:
         second = int(monotonic())
@@ -59,6 +61,6 @@ class Couriers:
         return "Delivered" if polls >= until else STATIONS[polls * len(STATIONS) // until]
 
 
-def add_couriers(app: web.Application) -> None:
-    """Let the receiver's server answer as couriers, too."""
-    app.router.add_get("/couriers/{name}/{shipment}", Couriers().answer)
+def courier_routes() -> list[Route]:
+    """Return what lets the receiver's server answer as couriers, too."""
+    return [Route("/couriers/{name}/{shipment}", Couriers().answer)]

@@ -8,7 +8,9 @@ import hmac
 import os
 from collections.abc import Mapping
 
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 TOKEN_VARIABLE = "TICKWRIGHT_SECRET_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
 TOKEN_HOSTS = "TICKWRIGHT_SECRET_HOSTS_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
@@ -16,18 +18,18 @@ PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "
 """How many seconds each takes."""
 
 
-async def _answer(request: web.Request) -> web.Response:
+async def _answer(request: Request) -> Response:
     """Answer ``GET /hub/{code}/locations?date_from=``: nothing is new."""
     shown, wanted = request.headers.get("authorization", ""), f"Token {os.environ.get(TOKEN_VARIABLE, '')}"
     if not hmac.compare_digest(shown.encode(), wanted.encode()):
-        return web.json_response({"status_code": 2001, "status_message": "wrong token"}, status=401)
-    seconds = PROVIDERS.get(request.match_info["code"])
+        return JSONResponse({"status_code": 2001, "status_message": "wrong token"}, 401)
+    seconds = PROVIDERS.get(request.path_params["code"])
     if seconds is None:
-        return web.json_response({"status_code": 2003, "status_message": "nobody of this name"}, status=404)
+        return JSONResponse({"status_code": 2003, "status_message": "no such provider"}, 404)
     await asyncio.sleep(seconds)
-    return web.json_response({"data": [], "status_code": 1000})
+    return JSONResponse({"data": [], "status_code": 1000})
 
 
-def add_providers(app: web.Application) -> None:
-    """Let the receiver's server answer as providers, too."""
-    app.router.add_get("/hub/{code}/locations", _answer)
+def provider_routes() -> list[Route]:
+    """Return what lets the receiver's server answer as providers, too."""
+    return [Route("/hub/{code}/locations", _answer)]

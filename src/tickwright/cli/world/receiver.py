@@ -2,21 +2,29 @@
 
 Runs as a process of its own (``python -m tickwright.cli.world.receiver``). It says its port on standard
 output, hears its secret on standard input, and ends when that is closed, so it cannot outlive ``up``
-even when that is killed.
+even when that is killed. Its connections have the bounds of every listener of Tickwright.
 """
 
 import asyncio
 import sys
 from typing import Any
 
-from aiohttp import web
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
-from tickwright.cli.world.couriers import add_couriers
-from tickwright.cli.world.providers import add_providers
+from tickwright.cli.world.couriers import courier_routes
+from tickwright.cli.world.providers import provider_routes
+from tickwright.runtime.admission import ListenerLimits
+from tickwright.runtime.listener import Listener, bind
 
 BODY_BYTES_MAX = 65_536
+BODY_S = 10.0
+LIMITS = ListenerLimits(connections=1024, per_address=1024)
+"""Only this machine reaches it."""
 REMEMBERED_MAX = 10_000
 
 
@@ -27,21 +35,23 @@ class Receiver:
         self.webhook: Webhook | None = None
         self._fences: dict[str, int] = {}
 
-    async def take(self, request: web.Request) -> web.Response:
+    async def take(self, request: Request) -> Response:
         """Answer one callback."""
-        body = await request.read()
+        body = await _read(request)
+        if isinstance(body, Response):
+            return body
         if self.webhook is None:
-            return web.Response(status=503, text="no secret yet", headers={"Retry-After": "1"})
+            return PlainTextResponse("no secret yet", 503, headers={"Retry-After": "1"})
         try:
             self.webhook.verify(body, dict(request.headers))
         except WebhookVerificationError:
-            return web.Response(status=401, text="bad signature")
+            return PlainTextResponse("bad signature", 401)
         fence = int(request.headers["tickwright-fence"])
         known = self._fences.get(request.headers["webhook-id"])
         if known is not None:
-            return web.Response(status=409 if fence < known else 200, text="known already")
+            return PlainTextResponse("known already", 409 if fence < known else 200)
         self._remember(request.headers["webhook-id"], fence)
-        return web.Response(text="thank you")
+        return PlainTextResponse("thank you")
 
     def _remember(self, message_id: str, fence: int) -> None:
         self._fences[message_id] = fence
@@ -49,23 +59,39 @@ class Receiver:
             del self._fences[next(iter(self._fences))]
 
 
+async def _read(request: Request) -> bytes | Response:
+    """Return a body, or the refusal of one that is too large or does not end in time."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    return PlainTextResponse("too large", 413)
+    except TimeoutError:
+        return PlainTextResponse("too slow", 408)
+    return bytes(body)
+
+
+def server_of(receiver: Receiver, limits: ListenerLimits = LIMITS) -> Listener:
+    """Return the server of a receiver, which answers as couriers and providers, too."""
+    routes = [Route("/callback", receiver.take, methods=["POST"]), *courier_routes(), *provider_routes()]
+    return Listener(Starlette(routes=routes), limits=limits, drain_s=1)
+
+
 async def _serve() -> None:
-    receiver = Receiver()
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
-    app.router.add_post("/callback", receiver.take)
-    add_couriers(app)
-    add_providers(app)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    receiver, listening = Receiver(), bind("127.0.0.1", 0)
+    server = server_of(receiver)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     loop = asyncio.get_running_loop()
     secret = await loop.run_in_executor(None, sys.stdin.readline)
     if secret:
         receiver.webhook = Webhook(secret.strip())
         await loop.run_in_executor(None, _read_to_the_end, sys.stdin)
-    await runner.cleanup()
+    server.should_exit = True
+    await serving
 
 
 def _read_to_the_end(stream: Any) -> None:

@@ -49,8 +49,15 @@ def report_words(users: str, fund: str) -> str:
     return "\n".join(lines)
 
 
-async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None]) -> None:
-    """Ask for a report again and again, until cancelled; say where the first file can be fetched."""
+async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None], *, show_link: bool) -> None:
+    """Ask for a report again and again, until cancelled; say where the first file can be fetched.
+
+    Args:
+        app: The example.
+        node: Where it runs.
+        say: Shows a line.
+        show_link: Whether the signed link, which needs no key, may be in that line.
+    """
     say(f"  example   reports: users and withdrawals from two databases, joined every {EVERY_S:.0f} s")
     await node.supervisor.started()
     turn = 0
@@ -58,19 +65,21 @@ async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None]) -
         with suppress(TickwrightError, *AWAY):
             made = await app.request_report(TYPE, {"country": COUNTRIES[turn % len(COUNTRIES)]})
             if turn == 0:
-                say(f"  report    {await _link(app, made.id, node)}")
+                say(f"  report    {await _link(app, made.id, node, show_link=show_link)}")
             turn += 1
         await asyncio.sleep(EVERY_S)
 
 
-async def _link(app: Tickwright, report_id: int, node: Node) -> str:
-    """Wait until a report is over and return its file's link, or why there is none."""
+async def _link(app: Tickwright, report_id: int, node: Node, *, show_link: bool) -> str:
+    """Wait until a report is over and return its file's link, or how to fetch it, or why there is none."""
     report = await app.reports.records.get(report_id)
     while report.finished_at is None:
         await asyncio.sleep(LOOK_S)
         report = await app.reports.records.get(report_id)
     if report.status != "finished":
         return f"{report.status}: {report.error}"
+    if not show_link:  # logs and journals keep what they get
+        return f"finished, {report.rows} rows: tickwright reports download {report_id}"
     link = await app.reports.files.link(report_id)
     where = f"{node.api.url}{link.url}" if node.api is not None and link.url.startswith("/") else link.url
     return f"{where}   ({link.rows} rows, for 15 minutes)"

@@ -33,5 +33,6 @@ SELECT u.rolname,
 DECLARE tickwright CURSOR FOR {query}
 
 -- name: end
--- Whatever was set is as before.
-ROLLBACK
+-- Whatever was set is as before, and locks of the session that a query took are released, in one message. Settings, temporary tables and LISTEN end with the transaction.
+ROLLBACK;
+SELECT pg_catalog.pg_advisory_unlock_all()
