@@ -54,7 +54,7 @@ class Fleet:
 
     def environment(self, release: Release, **more: str) -> dict[str, str]:
         """What a process of the release finds."""
-        code = [str(self._before / "src")] if release == "old" else []
+        code = [f"{self._before}/src"] if release == "old" else []
         if release == "new":
             more["FANOUT_UNSIGNED"] = "run"  # schedulers of the release before do not sign
         home = self._folder / release
