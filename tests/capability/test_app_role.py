@@ -1,7 +1,9 @@
 """The role of `tickwright roles create app`: every documented statement works for it, and no attack does."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,19 +11,27 @@ import asyncpg
 import psycopg
 import pytest
 
+from kit.api import running_api
 from kit.cli import environment, tickwright
 from kit.engine import running_engine
 from kit.fix_app_roles import PASSWORD, AppRole, drop
 from kit.migrations import upgrade_to
+from kit.redis_fanout import open_session
 from kit.servers import PgBouncer, PostgresServer
+from tickwright import cli
+from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.polling import wheels_store
+from tickwright.capabilities.polling.consumer_store import Effects, write_effects
 from tickwright.domain.errors import Rejected
+from tickwright.ports.fanout import Run, Start
 from tickwright.store.app_roles import create_app_role, excess_rights
 from tickwright.store.migrate import migrate
 from tickwright.store.outbox import reserve_prefixes
+from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
+PACKAGE = Path(cli.__file__).parents[1]
 DENIED = asyncpg.InsufficientPrivilegeError
 JOB = (
     "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
@@ -44,6 +54,12 @@ async def app(app_role: AppRole) -> AsyncIterator[asyncpg.Connection]:
     connection.terminate()
 
 
+DELETED = (
+    "SELECT ARRAY[(SELECT count(*) FROM tickwright.shipment_polling_tracker), "
+    "(SELECT count(*) FROM tickwright.entities)]"
+)
+
+
 async def use(connection: asyncpg.Connection) -> None:
     """Carry out each documented statement."""
     job = await connection.fetchval(f"{JOB} RETURNING id")
@@ -63,12 +79,14 @@ async def use(connection: asyncpg.Connection) -> None:
     assert await connection.fetchval(TRACKER, "X") > 0
     for statement in (
         "UPDATE tickwright.shipment_polling_tracker SET status = 'Delivered' WHERE external_id = 'X'",
-        "DELETE FROM tickwright.shipment_polling_tracker WHERE external_id = 'X'",
+        "SELECT tickwright.delete_tracker(id) FROM tickwright.shipment_polling_tracker WHERE external_id = 'X'",
         "INSERT INTO tickwright.entities (code, party, polling_enabled_modules) VALUES ('A', '{}', 'LOCATIONS')",
         "UPDATE tickwright.entities SET is_polling_enabled = false, partner = NULL WHERE code = 'A'",
-        "DELETE FROM tickwright.entities WHERE code = 'A'",
+        "SELECT tickwright.delete_entity(code) FROM tickwright.entities WHERE code = 'A'",
     ):
         assert (await connection.execute(statement)).endswith(" 1"), statement
+    assert await connection.fetchval(DELETED) == [0, 0]
+    assert await connection.fetchval("SELECT tickwright.delete_entity('A') OR tickwright.delete_tracker(1)") is False
     for relation in ("shipment_polling_tracker", "entities", "modules", "fanout_cursors", "scheduled_tasks_dead"):
         await connection.fetch(f"TABLE tickwright.{relation}")
     await connection.fetch("SELECT name, paused_at FROM tickwright.task_types")
@@ -174,6 +192,13 @@ MUTANTS = {
         "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tickwright TO PUBLIC",
         {"use_a_registering_trigger", "use_a_finishing_trigger", "use_a_trigger_of_keys"},
     ),
+    "rows are deleted directly": (
+        "GRANT DELETE ON tickwright.shipment_polling_tracker, tickwright.entities TO {role}",
+        {
+            "delete_a_tracker_without_its_function", "delete_an_entity_without_its_function",
+            "lock_everything_behind_trackers", "lock_all_entities",
+        },
+    ),
     "rights on whole tables": (
         "GRANT INSERT ON tickwright.outbox, tickwright.scheduled_tasks, tickwright.shipment_polling_tracker TO {role}",
         {"delay_or_rank_a_message", "number_a_message", "give_a_jobs_id"},
@@ -234,6 +259,152 @@ async def test_advisory_locks_of_anybody_stop_nothing(app: asyncpg.Connection, d
             await connection.execute("SELECT tickwright.ensure_history(now() + interval '9 days')")
             await connection.execute(TRACKER, "X")
             assert await wheels_store.add_missing_wheels(connection) == 1
+
+
+async def test_advisory_locks_of_anybody_stop_neither_runs_nor_polls(app: asyncpg.Connection, pool: Pool) -> None:
+    """Entities are begun and effects are written while the role holds what earlier releases waited for."""
+    due_at = datetime(2030, 1, 1, tzinfo=UTC)
+    await app.execute("SELECT pg_advisory_lock(7315, hashtext('A'))")
+    await app.execute(
+        "SELECT pg_advisory_lock(7314, hashtext(concat_ws('/', 1, date_part('epoch', $1::timestamptz)::bigint, 2)))",
+        due_at,
+    )
+    begun = await LedgerRuns(pool).begin([Run("A", "CDRS", 1_700_000_000, 1)], await open_session(pool))
+    assert [one.start for one in begun] == [Start.BEGUN]
+    async with pool.acquire() as connection, connection.transaction():
+        assert await write_effects(connection, {(1, due_at, 2): Effects(60)}, "pg:x") == (0, 0, 0)
+
+
+WAITS = {
+    "embedded/sql/one_at_a_time.sql": ["pg_advisory_lock(20058, 1)"],  # of an embedded server's start, by itself
+    "store/migrate.py": ["pg_advisory_xact_lock({_MIGRATION_LOCK})"],  # two seconds, then migration_locked
+    "register_tracker": ["pg_advisory_lock(7313, 11)"],  # of an id that is given, for lock_timeout
+}
+
+
+async def test_what_waits_for_an_advisory_lock_is_a_closed_list(other: asyncpg.Connection) -> None:
+    """Any user of the database may hold one, so no loop may wait for one; what only tries goes on without."""
+    texts = {
+        str(path.relative_to(PACKAGE)): path.read_text()
+        for path in PACKAGE.rglob("*.[ps][yq]*")
+        if path.suffix in {".py", ".sql"} and not {"versions", "bench"} & set(path.parts)
+    }
+    functions = await other.fetch(
+        "SELECT proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'tickwright'::regnamespace"
+    )
+    found = {
+        name: re.findall(r"pg_advisory_(?:xact_)?lock\w*\([^)]*\)", text) for name, text in [*texts.items(), *functions]
+    }
+    assert {name: locks for name, locks in found.items() if locks} == WAITS
+
+
+DEFINERS = """
+SELECT p.proname::text FROM pg_proc p
+ WHERE p.pronamespace = 'tickwright'::regnamespace AND p.prosecdef
+   AND has_function_privilege($1, p.oid, 'EXECUTE') ORDER BY 1"""
+SEQUENCES = "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'tickwright' ORDER BY 1"
+ENTER = """
+DO $$ BEGIN FOR i IN 1..3 LOOP
+  BEGIN PERFORM tickwright.enter_timeline(); RAISE EXCEPTION 'x'; EXCEPTION WHEN raise_exception THEN NULL; END;
+END LOOP; END $$"""
+
+
+async def test_functions_with_the_rights_of_the_owner_are_a_closed_list(
+    app_role: AppRole, other: asyncpg.Connection
+) -> None:
+    """Those that the role may execute: two that delete a row, and four that read or refuse it."""
+    found = [name for (name,) in await other.fetch(DEFINERS, app_role.name)]
+    deleting = ["delete_entity", "delete_tracker"]
+    assert found == [*deleting, "enter_timeline", "fence_floor", "is_internal", "timeline_is_known"]
+
+
+async def test_a_role_for_plain_sql_moves_no_sequence_after_a_change_of_the_timeline(
+    app: asyncpg.Connection, other: asyncpg.Connection
+) -> None:
+    """Neither rolled back nor kept; the change is left to the next process, which notices it."""
+    await other.execute("UPDATE tickwright.timelines SET timeline = '00000077'")
+    before = await other.fetch(SEQUENCES)
+    await app.execute(ENTER)
+    assert await app.fetchval("SELECT tickwright.enter_timeline()") is None
+    assert await other.fetch(SEQUENCES) == before
+    assert await other.fetchval("SELECT tickwright.enter_timeline() IS NOT NULL")
+
+
+async def test_a_process_whose_role_owns_nothing_enters_a_timeline(other: asyncpg.Connection) -> None:
+    """It has all rights on the tables, which is what tells it from a role for plain SQL."""
+    await other.execute("CREATE ROLE process_of_another_owner")
+    try:
+        await other.execute("GRANT USAGE ON SCHEMA tickwright TO process_of_another_owner")
+        await other.execute("GRANT ALL ON ALL TABLES IN SCHEMA tickwright TO process_of_another_owner")
+        await other.execute("UPDATE tickwright.timelines SET timeline = '00000077'")
+        await other.execute("SET SESSION AUTHORIZATION process_of_another_owner")
+        assert await other.fetchval("SELECT tickwright.enter_timeline() IS NOT NULL")
+    finally:
+        await other.execute("RESET SESSION AUTHORIZATION")
+        await other.execute("DROP OWNED BY process_of_another_owner; DROP ROLE process_of_another_owner")
+
+
+INSTANTS = ("infinity", "-infinity", "294276-01-01", "9999-01-01Z", "1969-12-31 23:59Z", "4713-01-01 BC")
+NEW_TRACKER = (
+    "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id, {}) "
+    "VALUES ('a', 'dhl', 'Y', '{}')"
+)
+WITH_END = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, expires_at) VALUES (now(), 't', '{}')"
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+async def test_no_instant_can_be_written_that_cannot_be_shown(app: asyncpg.Connection, instant: str) -> None:
+    """From 1970 to 9998, in every column of the role; each refusal says so."""
+    await app.execute(TRACKER, "X")
+    given = ("created_at", "tracking_until", "last_polled_at")
+    for statement in (
+        *(NEW_TRACKER.format(column, instant) for column in given),
+        f"UPDATE tickwright.shipment_polling_tracker SET tracking_until = '{instant}' WHERE external_id = 'X'",
+        WITH_END.format(instant),
+        f"{JOB.replace('now() + interval ', '').replace('1 hour', instant)}",
+    ):
+        with pytest.raises(asyncpg.CheckViolationError, match="between 1970 and 9998"):
+            await app.execute(statement)
+    with pytest.raises(asyncpg.CheckViolationError, match="tracking_until: between 1970 and 9998"):
+        await app.execute(NEW_TRACKER.format("created_at", "9998-12-31Z"))
+
+
+async def test_what_earlier_releases_let_in_breaks_no_list(empty_database_url: str) -> None:
+    """The migration brings trackers, live jobs and dead letters into what can be shown; finished jobs are shown so."""
+    upgrade_to(empty_database_url, "0019")
+    connection = await asyncpg.connect(empty_database_url)
+    for status in ("pending", "failed", "cancelled"):
+        await connection.execute(WITH_END.format("294276-01-01"))
+        if status != "pending":
+            await connection.execute(
+                "UPDATE ONLY tickwright.scheduled_tasks SET status = $1 "
+                "WHERE id = (SELECT max(id) FROM ONLY tickwright.scheduled_tasks)",
+                status,
+            )
+    for column, instant in (
+        ("created_at", "294276-01-01"),
+        ("tracking_until", "infinity"),
+        ("last_polled_at", "-infinity"),
+    ):
+        await connection.execute(NEW_TRACKER.replace("'Y'", f"'{column}'").format(column, instant))
+    await asyncio.to_thread(migrate, empty_database_url)
+    assert (
+        await connection.fetchval(
+            "SELECT count(*) FROM tickwright.scheduled_tasks_dead WHERE expires_at < '9999-01-01Z'"
+        )
+        == 1
+    )
+    await connection.close()
+    async with running_api(empty_database_url) as api:
+        jobs = (await api.admin.get("/v1/jobs")).json["items"]
+        trackers = (await api.admin.get("/v1/trackers")).json["items"]
+        for path in (
+            *(f"/v1/jobs/{job['id']}" for job in jobs),
+            *(f"/v1/trackers/{one['id']}/explain" for one in trackers),
+        ):
+            assert (await api.admin.get(path)).status == 200, path
+    assert {job["expires_at"] for job in jobs} == {"9998-12-31T23:59:59.999999Z"}
+    assert len(jobs) == len(trackers) == 3
 
 
 async def test_rights_by_hand_end_with_the_next_migration(app_role: AppRole, other: asyncpg.Connection) -> None:

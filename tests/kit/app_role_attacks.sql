@@ -278,3 +278,35 @@ COPY (SELECT 1) TO PROGRAM 'true';
 -- name: read_a_file
 -- It would read a file.
 SELECT pg_read_file('/etc/hostname');
+
+-- name: delete_a_tracker_without_its_function
+-- It would lock its table, too: the right is the same.
+DELETE FROM tickwright.shipment_polling_tracker;
+
+-- name: delete_an_entity_without_its_function
+-- It would lock its table, too: the right is the same.
+DELETE FROM tickwright.entities;
+
+-- name: lock_everything_behind_trackers
+-- It would stop polling for as long as it likes.
+DO 'BEGIN LOCK TABLE tickwright.shipment_polling_tracker IN ACCESS EXCLUSIVE MODE; END';
+
+-- name: lock_all_entities
+-- It would stop fan-out for as long as it likes.
+DO 'BEGIN LOCK TABLE tickwright.entities IN SHARE UPDATE EXCLUSIVE MODE; END';
+
+-- name: lock_all_jobs
+-- It would stop workers for as long as it likes.
+DO 'BEGIN LOCK TABLE tickwright.scheduled_tasks IN SHARE MODE; END';
+
+-- name: lock_the_outbox
+-- It would stop relays for as long as it likes.
+DO 'BEGIN LOCK TABLE tickwright.outbox IN SHARE MODE; END';
+
+-- name: lock_the_turns_of_entities
+-- It would stop the runs of entities.
+SELECT FROM tickwright.fanout_turns FOR KEY SHARE;
+
+-- name: lock_the_ledger_of_slices
+-- It would stop polls.
+SELECT FROM tickwright.poll_slices FOR KEY SHARE;

@@ -59,6 +59,13 @@ def test_beginning_reads_the_cursors_of_its_entities(entities: Planner) -> None:
     assert plan.blocks < 60 * len(CODES), plan.text
 
 
+def test_locking_entities_reads_a_row_for_each(entities: Planner) -> None:
+    """By number, of the 16,384 that there are."""
+    plan = entities.explain("runs_store_lock_entities", CODES)
+    assert plan.scans_of("fanout_turns") == {"fanout_turns_pkey"}, plan.text
+    assert plan.blocks < 10 * len(CODES), plan.text
+
+
 def test_ending_and_renewing_read_their_cursors(entities: Planner) -> None:
     """By entity and task type, or by owner: what the session holds; the counts of their windows by window."""
     fences, count = [0] * len(CODES), len(CODES)

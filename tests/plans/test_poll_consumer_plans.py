@@ -83,3 +83,19 @@ def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> No
     waiting.prepare("orphans", poll_queue._SQL["orphans"])
     plan = waiting.explain("orphans")
     assert plan.scans_of("poll_queue") <= {"poll_queue_taken", "poll_queue_pkey"}, plan.text
+
+
+def test_locking_turns_reads_a_row_of_the_ledger_for_each(waiting: Planner) -> None:
+    """By the key of the ledger, whatever else it holds."""
+    waiting.run(
+        "INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected) "
+        "SELECT date_trunc('minute', now()) - n * interval '1 minute', n % 120, p, 120, 1 "
+        "FROM generate_series(1, 2000) AS n, generate_series(1, 20) AS p"
+    )
+    waiting.run("ANALYZE tickwright.poll_slices")
+    rows = waiting.run("SELECT slot_id, due_at, partner_no FROM tickwright.poll_slices WHERE partner_no = 3 LIMIT 50")
+    slots, instants, partners = zip(*rows, strict=True)
+    waiting.prepare("lock_turns", consumer_store.SQL["lock_turns"])
+    plan = waiting.explain("lock_turns", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
+    assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
+    assert plan.blocks < 10 * len(rows), plan.text

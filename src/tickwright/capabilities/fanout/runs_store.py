@@ -17,7 +17,7 @@ from tickwright.store.claim_gate import ClaimGate, Ticket
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-RUNS_MAX = 100  # of one transaction: each entity's lock takes a place in a table that all sessions share
+RUNS_MAX = 100  # of one transaction: others wait for its entities
 ANSWER_S = 3.0
 ERROR_CHARS_MAX = 500
 

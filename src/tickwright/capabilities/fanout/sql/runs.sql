@@ -1,7 +1,9 @@
 -- name: lock_entities
--- Who counts the runs of an entity does so alone, until the end of the transaction, in an order that all keep.
-SELECT pg_advisory_xact_lock(7315, k.key)
-  FROM (SELECT DISTINCT hashtext(u.entity_code) AS key FROM unnest($1::text[]) AS u (entity_code) ORDER BY 1) AS k;
+-- Who counts the runs of an entity does so alone, until the end of the transaction, in an order that all keep. Rows and no advisory locks, which
+-- any user of the database may hold. Index: fanout_turns_pkey.
+SELECT FROM tickwright.fanout_turns AS t
+ WHERE t.turn = ANY (ARRAY (SELECT hashtext(u.entity_code) & 16383 FROM unnest($1::text[]) AS u (entity_code)))
+ ORDER BY t.turn FOR NO KEY UPDATE;
 
 -- name: begin
 -- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may

@@ -1,7 +1,7 @@
 -- name: shown
 -- The columns of a job as callers see it.
 t.id, t.task_type, t.status, t.execute_at, coalesce(t.retry_at, t.execute_at) AS due_at, t.attempts, t.max_attempts,
-t.priority, t.idempotency_key, t.timeout_ms, t.expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
+t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
 t.completed_at, t.retry_at, t.cancel_requested_at, t.fence, t.owner;
 
 -- name: get

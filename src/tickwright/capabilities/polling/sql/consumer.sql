@@ -30,11 +30,13 @@ SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE acco
 
 -- name: lock_turns
 -- Whoever writes effects of one minute, slot and partner does so alone, in an order that all keep: so two deliveries of
--- one poll cannot both find it undone. Held until the end of the transaction.
-SELECT pg_advisory_xact_lock(7314, k.key)
-  FROM (SELECT DISTINCT hashtext(concat_ws('/', u.slot_id, date_part('epoch', date_trunc('minute', u.due_at))::bigint, u.partner_no)) AS key
-          FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[]) AS u (slot_id, due_at, partner_no)
-         ORDER BY 1) AS k;
+-- one poll cannot both find it undone. Held until the end of the transaction: by its row of the slice ledger, which write_effects changes.
+-- Index: poll_slices_pkey.
+SELECT FROM tickwright.poll_slices AS l
+ WHERE (l.due_at, l.slot_id, l.partner_no) IN (
+   SELECT date_trunc('minute', u.due_at, 'UTC'), u.slot_id, u.partner_no
+     FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[]) AS u (slot_id, due_at, partner_no))
+ ORDER BY l.due_at, l.slot_id, l.partner_no FOR NO KEY UPDATE;
 
 -- name: write_effects
 -- The effect of answers, all or none: what is new of it goes to the ledger, which is also the inbox; news go to the

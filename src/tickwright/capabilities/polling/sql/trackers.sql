@@ -1,7 +1,8 @@
 -- name: shown
 -- The columns of a tracker as callers see it.
-v.id, v.account_id, v.partner, v.external_id, v.status, coalesce(t.status_at, i.status_at) AS status_at, v.created_at,
-v.last_polled_at, v.next_poll_at, v.tracking_until, coalesce(t.skip_until, i.skip_until) AS skip_until, v.ended_at,
+v.id, v.account_id, v.partner, v.external_id, v.status, coalesce(t.status_at, i.status_at) AS status_at,
+tickwright.shown_at(v.created_at) AS created_at, tickwright.shown_at(v.last_polled_at) AS last_polled_at, v.next_poll_at,
+tickwright.shown_at(v.tracking_until) AS tracking_until, coalesce(t.skip_until, i.skip_until) AS skip_until, v.ended_at,
 CASE WHEN v.ended_at IS NOT NULL THEN 'ended' WHEN i.id IS NOT NULL THEN 'waiting' ELSE 'placed' END AS state;
 
 -- name: get
