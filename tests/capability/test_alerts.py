@@ -9,14 +9,23 @@ import asyncpg
 import pytest
 
 from kit.leases import LONG
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling import relay_store
-from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.log import Committed, Place
-from tickwright.runtime.alerting import Alerting, ClockWatch
+from tickwright.runtime import alerting as module
+from tickwright.runtime.alerting import Alerting, ClockWatch, Patience
 from tickwright.runtime.leases import Lease, Leases
 
-WINDOWS = {"dead_letters", "freshness_budget", "missed_previous_poll", "partner_breaker_open", "session_lost"}
+WINDOWS = {
+    "dead_letters",
+    "freshness_budget",
+    "missed_previous_poll",
+    "partner_breaker_open",
+    "possible_data_loss",
+    "session_lost",
+}
 
 
 def quick(rule: AlertRule) -> AlertRule:
@@ -473,6 +482,83 @@ async def test_every_role_may_carry_the_loop_and_one_of_them_evaluates(pool: asy
     await asyncio.gather(*tasks)
 
 
+async def test_two_changes_to_one_timeline_are_two_alerts(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Two restores, or a move to another server and back: the same timeline twice, and the rules behind it go on."""
+    await pool.execute(
+        "INSERT INTO tickwright.timelines (no, system_id, timeline, fence_floor) "
+        "SELECT t.last + g, 42 + g, '00000007', 0 "
+        "FROM (SELECT max(no) AS last FROM tickwright.timelines) AS t, generate_series(1, 2) AS g"
+    )
+    await pool.execute(f"{TYPE}; UPDATE tickwright.task_types SET gone_at = now()")
+    await alerting(pool).round(lease)
+    found = await states(pool, "possible_data_loss")
+    assert len(found) == len(set(found)) == 2
+    assert all(subject.startswith("timeline 00000007 #") for subject, _ in found)
+    assert await states(pool, "task_type_gone") == [("known", "firing")]
+    assert await states(pool, RULE_FAILED.name) == []
+
+
+def queries(patch: pytest.MonkeyPatch, **other: str) -> None:
+    """Ask these instead of the rules' own queries."""
+    patch.setattr(module, "SQL", {**module.SQL, **other})
+
+
+async def test_a_subject_that_a_rule_finds_twice_is_one_alert(
+    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of two subjects that are cut to the same text the first one counts."""
+    facts = "jsonb_build_object('gone_at', g)::text AS facts"
+    long = f"SELECT repeat('x', 200 + g) AS subject, {facts} FROM generate_series(1, 2) AS g"
+    queries(monkeypatch, task_type_gone=long)
+    await alerting(pool).round(lease)
+    assert await states(pool, "task_type_gone") == [("x" * 200, "firing")]
+    assert await pool.fetchval("SELECT facts ->> 'gone_at' FROM tickwright.alerts") == "1"
+
+
+async def check_failing_rule(pool: asyncpg.Pool, lease: Lease, patch: pytest.MonkeyPatch) -> None:
+    """A rule whose query fails is an alert itself; its own alerts stay, and those of the others come and go."""
+    loop, real = alerting(pool), module.SQL
+    await pool.execute(TYPE)
+    await pool.execute(DUE.replace("known", "unknown"))
+    await loop.round(lease)
+    assert await states(pool, "unknown_task_type") == [("unknown", "firing")]
+    await pool.execute("TRUNCATE tickwright.scheduled_tasks; UPDATE tickwright.task_types SET gone_at = now()")
+    with patch.context() as failing:
+        queries(failing, unknown_task_type="SELECT 1 / 0, $1::interval", session_lost="SELECT nothing, $1::interval")
+        for _ in range(2):
+            await loop.round(lease)
+            assert await states(pool, "task_type_gone") == [("known", "firing")]
+            assert await states(pool, "unknown_task_type") == [("unknown", "firing")], "it stays as it is"
+            failed = await states(pool, RULE_FAILED.name)
+            assert sorted(failed) == [("session_lost", "firing"), ("unknown_task_type", "firing")]
+    assert module.SQL is real
+    await loop.round(lease)
+    assert {state for _, state in await states(pool, RULE_FAILED.name)} == {"resolved"}
+    assert await states(pool, "unknown_task_type") == [("unknown", "resolved")]
+
+
+async def test_a_rule_that_fails_stops_no_other(
+    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with one rule is said, and costs the others nothing."""
+    await check_failing_rule(pool, lease, monkeypatch)
+
+
+async def test_a_missing_savepoint_is_found(pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a savepoint of its own, a rule that fails takes the whole round along."""
+    mutate(monkeypatch, Alerting._evaluate, "connection.transaction() if isolated else nullcontext()", "nullcontext()")
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await check_failing_rule(pool, lease, monkeypatch)
+
+
+def test_a_rule_that_is_asked_less_often_is_asked_again_in_a_round_that_is_done_again() -> None:
+    """The first try of a round leaves nothing behind: its transaction was rolled back."""
+    patience, rule = Patience(), AlertRule("r", "info", "", every=timedelta(minutes=1))
+    assert patience.is_due(rule, 5.0)
+    assert patience.is_due(rule, 5.0)
+    assert not patience.is_due(rule, 20.0)
+
+
 def test_a_summary_never_fails_for_a_missing_fact() -> None:
     """A rule's text and its query may drift apart; the alert is still written."""
     rule = AlertRule("r", "info", "{subject} {nothing}")
@@ -481,5 +567,5 @@ def test_a_summary_never_fails_for_a_missing_fact() -> None:
 
 def test_names_are_unique() -> None:
     """A rule's name is its identity in the table."""
-    names = [rule.name for rule in (*RULES, CLOCK_JUMP)]
+    names = [rule.name for rule in (*RULES, *OWN_RULES)]
     assert len(names) == len(set(names))

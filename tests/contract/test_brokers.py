@@ -116,6 +116,24 @@ async def test_many_have_one_outcome_each_in_order(side: Side) -> None:
     assert {taken.id for taken in await side.taken()} == wanted
 
 
+HUGE = {"x-big": "a" * 200_000}
+MANY = {f"x-{number}-{'a' * 200}": "b" * 200 for number in range(600)}
+NAMED = {"x-" + "a" * 300: "b"}
+
+
+@pytest.mark.parametrize("headers", [HUGE, MANY, NAMED, {"x-line": "a\nb"}], ids=["huge", "many", "long name", "line"])
+async def test_headers_that_cannot_be_sent_cost_no_other_message_an_attempt(
+    side: Side, headers: dict[str, str]
+) -> None:
+    """The others of its batch are taken at once, and that one is taken or finally refused."""
+    batch = [message(side, number) for number in range(20)]
+    batch[7] = replace(batch[7], headers=headers)
+    outcomes = await side.broker.publish_many(batch)
+    one = outcomes.pop(7)
+    assert outcomes == [Accepted()] * 19
+    assert isinstance(one, Accepted) or (isinstance(one, Refused) and one.final)
+
+
 async def test_no_message_is_an_empty_list(side: Side) -> None:
     """An empty batch costs nothing and fails nothing."""
     assert await side.broker.publish_many([]) == []

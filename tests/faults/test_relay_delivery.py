@@ -10,13 +10,21 @@ from typing import Any
 import asyncpg
 import pytest
 
+from kit.mutants import mutate
 from kit.probes import Stops
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.runtime import relay as module
+from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.relay_rules import ATTEMPTS_MAX
+from tickwright.store.outbox import ClaimBounds
+
+DESTINATIONS = (
+    "INSERT INTO tickwright.outbox (destination, payload) "
+    "SELECT 'test:' || g, '{}' FROM generate_series(1, $1::integer) AS g"
+)
 
 
 @pytest.fixture
@@ -274,6 +282,135 @@ async def test_a_broker_that_raises_is_an_unknown_outcome(world: RelayWorld) -> 
         await eventually_async(lambda: world.ids() == [f"out_{good}"])
         error = "SELECT error_message LIKE 'broker_raised%' FROM tickwright.outbox"
         await eventually_async(lambda: world.pool.fetchval(error))
+
+
+class Gated(Scripted):
+    """Silent, but for as many batches as a test lets pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Semaphore(0)
+        self.silent = 0
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Answer when there is a place."""
+        self.silent += 1
+        await self.gate.acquire()
+        self.silent -= 1
+        return await super().publish_many(messages)
+
+
+TURNS_MAX = 10_000
+
+
+async def check_turns(world: RelayWorld, patch: pytest.MonkeyPatch) -> None:
+    """With more busy destinations than lanes the relay waits for one to end, and lets the process do so, too."""
+    await world.pool.execute(DESTINATIONS, 2 * module.LANES_MAX)
+    gated, turns = Gated(), 0
+    relay = world.relay(brokers={"test": gated})
+    wait = relay._for_a_lane
+
+    async def counted() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == TURNS_MAX:
+            relay._service.stopping.set()
+        await wait()
+
+    patch.setattr(relay, "_for_a_lane", counted)
+    async with world.running(relay):
+        await eventually_async(lambda: relay.lanes_busy == module.LANES_MAX, what="all lanes are busy")
+        gated.gate.release()
+        await eventually_async(lambda: relay.lanes_busy == 2 * module.LANES_MAX - 1, what="a free lane is used")
+        gated.gate.release()
+        await eventually_async(lambda: relay.lanes_busy == 2 * module.LANES_MAX - 2, what="the next one has ended")
+        for _ in range(2 * module.LANES_MAX):
+            gated.gate.release()
+        await world.emptied()
+    assert turns < TURNS_MAX, "it went round and round without waiting"
+
+
+async def test_more_destinations_than_lanes_leave_the_process_its_turn(
+    world: RelayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop is free while the relay waits for a lane."""
+    await check_turns(world, monkeypatch)
+
+
+async def test_a_wait_for_a_lane_that_ends_at_once_is_found(world: RelayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant that keeps the end of an earlier lane never waits, and holds the event loop."""
+    mutate(monkeypatch, OutboxRelay._for_a_lane, "self._changed.clear()", "pass")
+    with pytest.raises(AssertionError, match="round and round"):
+        await check_turns(world, monkeypatch)
+
+
+async def check_silent_crowd(world: RelayWorld, patch: pytest.MonkeyPatch) -> None:
+    """Hundreds of destinations refuse and then say nothing more; one that is new has its message meanwhile."""
+    patch.setattr(module, "LANES_MAX", module.TRIES_MAX // 2)  # the crowd alone would take all of them
+    count = 4 * module.TRIES_MAX
+    gated = Gated()
+    gated.answers = {f"test:{number}": Refused("busy", "later") for number in range(1, count + 1)}
+    await world.pool.execute(DESTINATIONS, count)
+    relay = world.relay(brokers={**world.brokers, "test": gated})
+    for _ in range(count):
+        gated.gate.release()
+    async with world.running(relay):
+        await eventually_async(lambda: len(gated.asked) == count, 20, what="each was tried once")
+        await eventually_async(lambda: gated.silent >= module.TRIES_MAX, what="they are silent")
+        good = await world.put_many(3, world.receiver.url)
+        await eventually_async(lambda: good <= set(world.ids()), what="the others' messages arrive")
+        assert relay.lanes_busy < module.TRIES_MAX + ClaimBounds().lanes, "and the others wait for their turn"
+        assert len(gated.asked) == count
+
+
+async def test_hundreds_of_silent_destinations_do_not_hold_up_another(
+    world: RelayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Destinations that failed last have places of their own."""
+    await check_silent_crowd(world, monkeypatch)
+
+
+async def test_a_silent_crowd_without_places_of_its_own_is_found(
+    world: RelayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant lets it take every place."""
+    mutate(monkeypatch, OutboxRelay._relay, "len(self._lanes) - tries >= LANES_MAX", "len(self._lanes) >= LANES_MAX")
+    with pytest.raises(AssertionError):
+        await check_silent_crowd(world, monkeypatch)
+
+
+async def test_each_of_thousands_of_destinations_gets_its_turn(world: RelayWorld) -> None:
+    """One statement with 3,000 destinations of which most refuse: each is asked, and those that accept have it all."""
+    scripted = Scripted()
+    good = {f"test:{number}" for number in range(1, 3001, 100)}
+    scripted.answers = {f"test:{number}": Refused("busy", "later") for number in range(1, 3001)}
+    scripted.answers |= dict.fromkeys(good, Accepted())
+    await world.pool.execute(DESTINATIONS, 3000)
+
+    async def gone() -> bool:
+        return not await world.pool.fetchval(
+            "SELECT count(*) FROM tickwright.outbox WHERE destination = ANY ($1)", good
+        )
+
+    async with world.running(world.relay(brokers={"test": scripted})):
+        await eventually_async(gone, 30, what="every destination that accepts has its message")
+        await eventually_async(lambda: len({one.destination for one in scripted.asked}) == 3000, 30)
+    counts = Counter(one.destination for one in scripted.asked)
+    assert all(counts[name] == 1 for name in good)
+
+
+@pytest.mark.parametrize("headers", ['{"x": 1e5000}', '{"x": ' + "[" * 3000 + "]" * 3000 + "}"])
+async def test_headers_that_cannot_be_read_are_a_dead_letter_of_one_row(world: RelayWorld, headers: str) -> None:
+    """Its neighbours of the same destination are sent at the first attempt."""
+    scripted = Scripted()
+    insert = "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ('test:a', '{}', $1)"
+    await world.pool.executemany(insert, [["{}"], [headers], ["{}"]])
+    relay = world.relay(brokers={"test": scripted})
+    async with world.running(relay):
+        await world.emptied()
+    (dead,) = await world.dead()
+    assert dead["error_message"].startswith("invalid_header")
+    assert (len(scripted.asked), relay.counters.published, relay.counters.retried) == (2, 2, 0)
 
 
 async def test_quiescing_finishes_what_was_claimed(world: RelayWorld) -> None:

@@ -3,16 +3,21 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import uuid4
 
 import aio_pika
 import pytest
 
+from kit.mutants import mutate
 from kit.relays import RelayWorld, relay_world
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.brokers.rabbitmq import RabbitBroker
+from tickwright.brokers.rabbitmq.frames import content_header
+from tickwright.brokers.rabbitmq.route import Route
+from tickwright.ports.broker import Accepted, Message, Refused
 
 KEYS = 7
 ROWS = 3000
@@ -93,6 +98,69 @@ async def test_a_rabbitmq_that_is_far_gets_every_message(
         await broker.aclose()
     assert {one for one, _ in await queued(rabbit_server.url, name)} == ids
     assert await world.dead() == []
+
+
+async def check_large_headers(world: RelayWorld, server: RabbitServer) -> None:
+    """One row whose headers fit into no frame among healthy ones to two exchanges."""
+    name = f"q-{uuid4().hex}"
+    async with await aio_pika.connect(server.url) as connection, connection.channel() as channel:
+        queue = await channel.declare_queue(name, durable=True)
+        exchange = await channel.declare_exchange(name, durable=True)
+        await queue.bind(exchange, "k")
+    insert = "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ($1, '{}', $2) RETURNING id"
+    large = await world.pool.fetchval(insert, f"amqp:/{name}", json.dumps({"x-big": "a" * 200_000}))
+    ids = await world.put_many(20, f"amqp:/{name}") | await world.put_many(20, f"amqp:{name}/k")
+    broker = RabbitBroker(server.url)
+    relay = world.relay(brokers={"amqp": broker})
+    try:
+        async with world.running(relay):
+            await world.emptied(30)
+    finally:
+        await broker.aclose()
+    assert {one for one, _ in await queued(server.url, name)} == ids
+    assert (relay.counters.published, relay.counters.retried) == (40, 0), "no other row has paid an attempt"
+    (dead,) = await world.dead()
+    assert (dead["id"], dead["attempts"]) == (large, 1)
+    assert dead["error_message"].startswith("too_large")
+
+
+async def test_headers_that_fit_into_no_frame_cost_no_other_message_an_attempt(
+    world: RelayWorld, rabbit_server: RabbitServer
+) -> None:
+    """RabbitMQ would close the connection, and with it every confirm that is outstanding."""
+    await check_large_headers(world, rabbit_server)
+
+
+async def test_a_header_frame_that_is_sent_whatever_its_size_is_found(
+    world: RelayWorld, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant breaks the connection under the other messages."""
+    mutate(monkeypatch, Route._bytes, "if len(letter.header) <= bytes_max:", "if True:")
+    with pytest.raises(AssertionError):
+        await check_large_headers(world, rabbit_server)
+
+
+async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_more(rabbit_server: RabbitServer) -> None:
+    """What is exactly as large as a frame is taken, a byte more is refused for good, and the connection lives on."""
+    name = f"q-{uuid4().hex}"
+    async with await aio_pika.connect(rabbit_server.url) as connection, connection.channel() as channel:
+        await channel.declare_queue(name, durable=True)
+    broker = RabbitBroker(rabbit_server.url)
+    try:
+        small = Message("m", f"amqp:/{name}", b"{}", headers={"x": ""})
+        assert await broker.publish(small) == Accepted()
+        route = await broker._link.route("")
+        assert isinstance(route, Route)
+        room = route._channel.max_content_size - len(content_header(small))
+        fits, over = (replace(small, headers={"x": "a" * size}) for size in (room, room + 1))
+        assert await broker.publish(fits) == Accepted()
+        refused = await broker.publish(over)
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.final) == ("too_large", True)
+        assert await broker.publish(small) == Accepted()
+        assert route.alive
+    finally:
+        await broker.aclose()
 
 
 async def test_what_nobody_can_route_waits_with_a_reason_and_holds_up_nobody(

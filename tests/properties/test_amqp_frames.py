@@ -10,7 +10,7 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from tickwright.brokers.rabbitmq.frames import content_frames, publish_frame
+from tickwright.brokers.rabbitmq.frames import content_frames, content_header, publish_frame
 from tickwright.ports.broker import Message
 
 CHARACTERS = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])
@@ -40,7 +40,7 @@ def test_the_header_says_all_that_the_message_says(
 ) -> None:
     """Persistent, with id, content type and headers as they are, and the size of the body."""
     message = Message(message_id, "amqp:x/y", body, None, headers, content_type, timedelta(seconds=1))
-    header = read(content_frames(channel, message, 1000)[0], channel)
+    header = read(content_frames(channel, content_header(message), body, 1000)[0], channel)
     assert isinstance(header, ContentHeader)
     found = header.properties
     assert (found.message_id, found.content_type, found.headers or {}) == (message_id, content_type, headers)
@@ -50,7 +50,7 @@ def test_the_header_says_all_that_the_message_says(
 @given(NUMBERS, st.binary(max_size=500), st.integers(1, 200))
 def test_the_body_is_cut_where_the_connection_asks_for_it(channel: int, body: bytes, most: int) -> None:
     """The pieces are the body, none is too large and none is empty: an empty body has no frame."""
-    frames = content_frames(channel, Message("m", "amqp:x/y", body), most)[1:]
+    frames = content_frames(channel, content_header(Message("m", "amqp:x/y", body)), body, most)[1:]
     pieces = [read(frame, channel) for frame in frames]
     assert all(isinstance(piece, ContentBody) and 1 <= len(piece.value) <= most for piece in pieces)
     assert b"".join(piece.value for piece in pieces if isinstance(piece, ContentBody)) == body

@@ -272,6 +272,14 @@ CLOCK_JUMP = AlertRule(
     "The database's clock jumped by {jump_s} s against this host's; jobs due in between ran early or late.",
 )
 
+RULE_FAILED = AlertRule(
+    "alert_rule_failed",
+    "critical",
+    "The alert rule {subject} cannot be evaluated, so its alerts stay as they are: {error}",
+)
+OWN_RULES = (CLOCK_JUMP, RULE_FAILED)
+"""What the loop finds by itself, without a query."""
+
 
 def summary_of(rule: AlertRule, finding: Finding) -> str:
     """Return the text of a firing alert; a fact that is missing reads ``?``."""

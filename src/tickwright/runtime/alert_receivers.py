@@ -19,7 +19,7 @@ from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import SECRET_BYTES, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.observe.alerts import CLOCK_JUMP, RULES
+from tickwright.observe.alerts import OWN_RULES, RULES
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.ports.views import view
@@ -29,7 +29,7 @@ from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "alert_receivers.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
-_RULES = frozenset(rule.name for rule in (*RULES, CLOCK_JUMP))
+_RULES = frozenset(rule.name for rule in (*RULES, *OWN_RULES))
 RECEIVERS_MAX = 100
 
 

@@ -1,21 +1,24 @@
 """Evaluates the alert rules, in a leased loop that every role carries, so that the dead one is not its own judge.
 
 A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
-the rest is still seen, resolve what is over. It also renews the lease, so an idle process pays four
-transactions a minute. What fired or was resolved is told in the same transaction: one outbox row per alert
-and receiver that wants to hear of it, which the relay delivers (:mod:`tickwright.runtime.alert_receivers`).
+the rest is still seen, resolve what is over. When a rule fails, the round is done again with a savepoint
+around each rule, and so are the next ones until none fails: the others are evaluated, and the one that failed is an
+alert itself. A round also renews the lease, so an idle process pays four transactions a minute. What fired
+or was resolved is told in the same transaction: one outbox row per alert and receiver that wants to hear of it,
+which the relay delivers (:mod:`tickwright.runtime.alert_receivers`).
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
-from tickwright.observe.alerts import CLOCK_JUMP, RULES, AlertRule, Finding, summary_of
+from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
@@ -31,8 +34,13 @@ TERMS = LeaseTerms(ttl=timedelta(seconds=45), margin=timedelta(seconds=5))
 JUMP_S = 1.0
 JUMP_SHOWN_S = 300.0
 SUBJECT_CHARS_MAX = 200
+ERROR_CHARS_MAX = 300
 
 _log = structlog.get_logger("tickwright.alerts")
+
+
+class _RuleFailedError(Exception):
+    """A rule failed, and with it the transaction of the round."""
 
 
 class ClockWatch:
@@ -68,7 +76,10 @@ class Patience:
 
     def is_due(self, rule: AlertRule, now_s: float) -> bool:
         """Whether to ask it now."""
-        if now_s < self._asked_s.get(rule.name, float("-inf")) + rule.every.total_seconds():
+        asked_s = self._asked_s.get(rule.name, float("-inf"))
+        if (
+            asked_s < now_s < asked_s + rule.every.total_seconds()
+        ):  # asked at this very instant: the round is done again
             return False
         self._asked_s[rule.name] = now_s
         return True
@@ -106,6 +117,7 @@ class Alerting(LeasedService):
         self._rules, self._every = tuple(rules), every
         self.clock = ClockWatch()
         self.patience = Patience()
+        self._failed: dict[str, str] = {}
 
     async def _rounds(self, lease: Lease) -> None:
         while lease.holds() and not self.stopping.is_set():
@@ -119,6 +131,13 @@ class Alerting(LeasedService):
 
     async def round(self, lease: Lease) -> None:
         """Evaluate every rule once; nothing is written when the lease is lost."""
+        now_s = monotonic()
+        try:
+            await self._round(lease, now_s, isolated=bool(self._failed))
+        except _RuleFailedError:
+            await self._round(lease, now_s, isolated=True)
+
+    async def _round(self, lease: Lease, now_s: float, *, isolated: bool) -> None:
         async with lease.transaction() as connection:
             if connection is None:
                 return
@@ -130,10 +149,27 @@ class Alerting(LeasedService):
             for rule in self._rules:
                 if self.stopping.is_set():  # a far database makes rounds long; what was found is written
                     return
-                if self.patience.is_due(rule, monotonic()):
-                    found = await self._lasting(connection, rule, firing[rule.name])
-                    await _settle(connection, rule, found, firing[rule.name])
+                if self.patience.is_due(rule, now_s):
+                    await self._evaluate(connection, rule, firing[rule.name], isolated=isolated)
             await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
+            failed = [Finding(name, {"error": error}) for name, error in self._failed.items()]
+            await _settle(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
+
+    async def _evaluate(
+        self, connection: Connection, rule: AlertRule, firing: Collection[str], *, isolated: bool
+    ) -> None:
+        try:
+            async with connection.transaction() if isolated else nullcontext():
+                await _settle(connection, rule, await self._lasting(connection, rule, firing), firing)
+        except Exception as error:
+            if connection.is_closed() or isinstance(error, TimeoutError):  # the database, not the rule
+                raise
+            if not isolated:
+                raise _RuleFailedError from error
+            self._failed[rule.name] = repr(error)[:ERROR_CHARS_MAX]
+            _log.error("alerts.rule_failed", rule=rule.name, error=repr(error))
+        else:
+            self._failed.pop(rule.name, None)
 
     async def _lasting(self, connection: Connection, rule: AlertRule, firing: Collection[str]) -> Sequence[Finding]:
         findings = await _ask(connection, rule)
@@ -144,7 +180,11 @@ async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
     if rule.name in {"outbox_oldest", "outbox_unknown_scheme"}:
         return await _ask_outbox(connection, rule)
     rows = await connection.fetch(SQL[rule.name], *rule.bounds)
-    return [Finding(row["subject"][:SUBJECT_CHARS_MAX], json.loads(row["facts"])) for row in rows]
+    findings: dict[str, Finding] = {}
+    for row in rows:  # of one subject that is found twice the first counts, as of two that are cut to the same
+        subject = row["subject"][:SUBJECT_CHARS_MAX]
+        findings.setdefault(subject, Finding(subject, json.loads(row["facts"])))
+    return list(findings.values())
 
 
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:

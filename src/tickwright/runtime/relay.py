@@ -12,8 +12,9 @@ that commits late with a smaller id is sent late, and never skipped.
 
 Each destination is a lane: at most one batch of a lane is under way, a lane that fails waits longer
 and longer and comes back with a single row, so neither a dead nor a silent destination holds up the
-others, and an outage costs few attempts. A destination whose scheme nobody carries waits with a
-reason that alerts look for.
+others, and an outage costs few attempts. Lanes that failed last have places of their own, so
+hundreds of silent destinations leave the others free once each was tried. A destination whose scheme
+nobody carries waits with a reason that alerts look for.
 """
 
 import asyncio
@@ -21,13 +22,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import repeat
 
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
-from tickwright.ports.broker import Broker, Outcome, Unknown
+from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
@@ -53,6 +55,7 @@ POLL_S = 1.0
 NAP_S = 0.01
 NAP_MAX_S = 0.25
 LANES_MAX = 200
+TRIES_MAX = 100
 FAILING_LANES_MAX = 10_000
 MARK_EVERY_S = 0.5
 MARK_RETRY_S = 0.2
@@ -172,29 +175,31 @@ class OutboxRelay:
     # ------------------------------------------------------------------ the loop
 
     async def _relay(self, lease: Lease) -> None:
-        after = LANE_MIN
+        after = {True: LANE_MIN, False: LANE_MIN}  # with lanes that fail, without them: each goes round by itself
         try:
             while lease.holds() and not self._service.stopping.is_set():
-                if len(self._lanes) >= LANES_MAX:
+                tries = sum(lane in self._failing for lane in self._lanes)
+                if len(self._lanes) - tries >= LANES_MAX:
                     await self._for_a_lane()
                     continue
-                claimed = await self._claim(lease, after)
+                room = tries < TRIES_MAX
+                claimed = await self._claim(lease, after[room], failing=room)
                 if claimed is None:
                     await self._service.rest(POLL_S / 2)
                     continue
-                after = claimed.next_lane
+                after[room] = claimed.next_lane
                 await self._dispatch(lease, claimed.rows)
-                if not claimed.rows and after == LANE_MIN:
-                    await self._rest()
+                if not claimed.rows and after[room] == LANE_MIN:
+                    await (self._rest() if room else self._service.rest(NAP_MAX_S))
             await self._finish()
         finally:
             await self._abandon()
             await self.bell.disarm()
 
-    async def _claim(self, lease: Lease, after: int) -> ClaimedRows | None:
+    async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
         self._changed.clear()
         now = monotonic()
-        waiting = [lane for lane, failing in self._failing.items() if failing.resume_s > now]
+        waiting = [lane for lane, one in self._failing.items() if one.resume_s > now or not failing]
         try:
             async with lease.transaction(brief=True) as connection:
                 if connection is None:
@@ -233,6 +238,7 @@ class OutboxRelay:
         self._wake()
 
     async def _for_a_lane(self) -> None:
+        self._changed.clear()  # lanes that have ended are counted already: only the next one ends the wait
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()
@@ -305,12 +311,14 @@ class OutboxRelay:
         await self._mark(lease, verdicts)
 
     async def _publish(self, broker: Broker, rows: Sequence[OutboxRow]) -> list[Outcome]:
-        messages = [message_of(row, self._timeout) for row in rows]
+        read = [message_of(row, self._timeout) for row in rows]
+        messages = [one for one in read if isinstance(one, Message)]
         try:
-            return await publish_traced(broker, messages)
+            answers = iter(await publish_traced(broker, messages))
         except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop the others
             _log.error("relay.broker_raised", destination=masked_address(rows[0].destination), error=repr(error))
-            return [Unknown("broker_raised", repr(error)[:200])] * len(rows)
+            answers = repeat(Unknown("broker_raised", repr(error)[:200]))
+        return [next(answers) if isinstance(one, Message) else one for one in read]
 
     async def _mark(self, lease: Lease, verdicts: Verdicts) -> None:
         """Write the verdicts under the lease; without the lease they count for nothing."""

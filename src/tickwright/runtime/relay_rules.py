@@ -11,6 +11,9 @@ from tickwright.store.outbox import OutboxRow, Verdicts
 ATTEMPTS_MAX = 20
 ERROR_CHARS_MAX = 2000
 SCHEME_CHARS_MAX = 40
+_UNREADABLE = Refused(
+    "invalid_header", "A number in the headers is too long, or they are nested too deeply.", final=True
+)
 
 
 def waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
@@ -41,9 +44,12 @@ def unknown_scheme(destination: str) -> str:
     return f"unknown_scheme: no relay here carries {scheme_of(destination)[:SCHEME_CHARS_MAX]!r}"
 
 
-def message_of(row: OutboxRow, timeout: timedelta) -> Message:
-    """Return the message of a row: the same id and the same bytes on every attempt."""
-    headers = {name.lower(): _text(value) for name, value in json.loads(row.headers).items()}
+def message_of(row: OutboxRow, timeout: timedelta) -> Message | Refused:
+    """Return the message of a row, the same id and bytes on every attempt, or why its headers can never be read."""
+    try:
+        headers = {name.lower(): _text(value) for name, value in json.loads(row.headers).items()}
+    except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deeply
+        return _UNREADABLE
     content_type = headers.pop("content-type", "application/json")
     return Message(
         id=f"out_{row.id}",

@@ -38,7 +38,7 @@ class ClaimBounds:
     Attributes:
         rows_per_lane: Per destination.
         lanes: Destinations that are looked at.
-        payload_bytes: In all, as stored; one row more at most.
+        payload_bytes: In all, headers included, as stored; one row more at most.
     """
 
     rows_per_lane: int = 200

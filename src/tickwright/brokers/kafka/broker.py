@@ -121,6 +121,8 @@ def _check(message: Message) -> None:
         raise Rejected("invalid_message", text)
     if message.key is not None and len(message.key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
         raise Rejected("invalid_message", f"A key has at most {KEY_BYTES_MAX} bytes.")
+    if len(message.body) + sum(map(len, (*message.headers, *message.headers.values()))) > BYTES_MAX // 2:
+        raise Rejected("too_large", f"Body and headers have at most {BYTES_MAX // 2} bytes together.")
     for name, value in message.headers.items():
         if not name or len(name.encode("utf-8", "replace")) > TEXT_BYTES_MAX or not value.isprintable():
             raise Rejected("invalid_header", f"The header {name[:80]!r} cannot be sent.")

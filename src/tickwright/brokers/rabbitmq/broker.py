@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from tickwright.brokers.rabbitmq.frames import content_header
 from tickwright.brokers.rabbitmq.link import RabbitLink
 from tickwright.brokers.rabbitmq.lot import Lot
 from tickwright.brokers.rabbitmq.route import Letter
@@ -63,10 +64,11 @@ class RabbitBroker:
             try:
                 target = _target(message.destination)
                 _check(message)
+                letter = Letter(message, target.routing_key, content_header(message))
             except Rejected as error:
                 outcomes[place] = Refused(error.code, error.message, final=True)
                 continue
-            lots[target.exchange, message.timeout.total_seconds()][place] = Letter(message, target.routing_key)
+            lots[target.exchange, message.timeout.total_seconds()][place] = letter
         await asyncio.gather(*(self._send(lot, letters, outcomes) for lot, letters in lots.items()))
         return outcomes
 

@@ -27,20 +27,29 @@ def publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
     return _frame(_METHOD, channel, _BASIC_PUBLISH + _short(exchange) + _short(routing_key) + _MANDATORY)
 
 
-def content_frames(channel: int, message: Message, body_frame_bytes_max: int) -> list[bytes]:
+def content_header(message: Message) -> bytes:
+    """Return the content of the header frame. It cannot be cut, and RabbitMQ closes the connection if it is too large.
+
+    Args:
+        message: Id, content type and names of headers have at most 255 bytes, and everything can be encoded.
+    """
+    table = b"".join([_short(name) + b"S" + _long(value) for name, value in message.headers.items()])
+    properties = _short(message.content_type) + _LENGTH.pack(len(table)) + table + _PERSISTENT + _short(message.id)
+    return _CONTENT.pack(_BASIC, 0, len(message.body), _PROPERTIES) + properties
+
+
+def content_frames(channel: int, header: bytes, body: bytes, frame_bytes_max: int) -> list[bytes]:
     """Return the header and the body, which is cut where the connection asks for it.
 
     Args:
         channel: Number of the channel.
-        message: Id, content type and names of headers have at most 255 bytes, and everything can be encoded.
-        body_frame_bytes_max: Of one frame, without its own eight bytes.
+        header: Of ``content_header``, at most ``frame_bytes_max``.
+        body: Of the same message.
+        frame_bytes_max: Of one frame, without its own eight bytes.
     """
-    body = message.body
-    table = b"".join([_short(name) + b"S" + _long(value) for name, value in message.headers.items()])
-    properties = _short(message.content_type) + _LENGTH.pack(len(table)) + table + _PERSISTENT + _short(message.id)
-    header = _frame(_HEADER, channel, _CONTENT.pack(_BASIC, 0, len(body), _PROPERTIES) + properties)
-    starts = range(0, len(body), body_frame_bytes_max)
-    return [header, *[_frame(_BODY, channel, body[start : start + body_frame_bytes_max]) for start in starts]]
+    starts = range(0, len(body), frame_bytes_max)
+    pieces = [_frame(_BODY, channel, body[start : start + frame_bytes_max]) for start in starts]
+    return [_frame(_HEADER, channel, header), *pieces]
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:

@@ -97,11 +97,11 @@ class Lot:
         """Return the next letters that can leave together: no two of one id, and none whose id is in flight."""
         some: list[Letter] = []
         ids: set[str] = set()
-        body_bytes = 0
+        write_bytes = 0
         for letter in islice(self._left, places):
             message_id = letter.message.id
-            body_bytes += len(letter.message.body)
-            if message_id in ids or route.has_in_flight(message_id) or (some and body_bytes > WRITE_BYTES_MAX):
+            write_bytes += len(letter.header) + len(letter.message.body)
+            if message_id in ids or route.has_in_flight(message_id) or (some and write_bytes > WRITE_BYTES_MAX):
                 break
             some.append(letter)
             ids.add(message_id)

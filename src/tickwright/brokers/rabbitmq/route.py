@@ -29,6 +29,7 @@ FORBIDDEN = Refused("exchange_forbidden", "This user may not write to the exchan
 _UNROUTABLE = Refused("unroutable", "The exchange has no queue for this routing key.")
 _NACK = Refused("broker_nack", "RabbitMQ refused the message (a queue is full, or failed).")
 _PRECONDITION = Refused("precondition_failed", "RabbitMQ refused the message as it is (is it too large?).")
+_TOO_LARGE = Refused("too_large", "The headers do not fit into a frame of the connection.", final=True)
 _ACCEPTED = Accepted()
 _BLAME: dict[type[BaseException], Refused] = {
     ChannelNotFoundEntity: MISSING,
@@ -42,11 +43,13 @@ class Letter:
     """A message on its way, and what the broker said of it.
 
     Attributes:
+        header: Content of its header frame.
         answer: Not there while nothing was sent; cancelled when whoever waited gave up.
     """
 
     message: Message
     routing_key: str
+    header: bytes
     answer: "asyncio.Future[Any] | None" = None
 
     def give_up(self) -> None:
@@ -121,7 +124,8 @@ class Route:
         """Write the letters and return when they have left for the network.
 
         However it ends, all letters have an ``answer`` or none has, and where there is none nothing was
-        sent: the channel was closed before, or the caller was interrupted.
+        sent: the channel was closed before, or the caller was interrupted. One whose header fits into no frame
+        is refused and left out.
 
         Args:
             letters: No two of one id, and none whose id is in flight; joined into one write.
@@ -145,20 +149,25 @@ class Route:
         await self._channel.close()
 
     def _bytes(self, letters: Sequence[Letter]) -> bytes:
-        number, body_max = self._channel.number, self._channel.max_content_size
+        number, bytes_max = self._channel.number, self._channel.max_content_size
         frames: list[bytes] = []
         for letter in letters:
-            frames.append(publish_frame(number, self._exchange, letter.routing_key))
-            frames += content_frames(number, letter.message, body_max)
+            if len(letter.header) <= bytes_max:
+                frames.append(publish_frame(number, self._exchange, letter.routing_key))
+                frames += content_frames(number, letter.header, letter.message.body, bytes_max)
         return b"".join(frames)
 
     def _register(self, letters: Sequence[Letter], landed: Callable[[], None]) -> None:
         channel = self._channel
         loop = asyncio.get_running_loop()
         for letter in letters:
+            letter.answer = answer = loop.create_future()
+            if len(letter.header) > channel.max_content_size:
+                answer.add_done_callback(lambda _: landed())
+                answer.set_result(_TOO_LARGE)
+                continue
             message_id = letter.message.id
             tag = channel.delivery_tag = channel.delivery_tag + 1
-            letter.answer = answer = loop.create_future()
             answer.add_done_callback(partial(self._landed, message_id, tag, landed))
             channel.confirmations[tag] = self._flying[message_id] = answer
             channel.message_id_delivery_tag[message_id] = tag

@@ -54,8 +54,9 @@ SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
 
 -- name: possible_data_loss
--- Changes of the database's timeline within the last $1. Small: a row per change.
-SELECT 'timeline ' || t.timeline AS subject,
+-- Changes of the database's timeline within the last $1, with their numbers: a second restore may lead to the same timeline.
+-- Small: a row per change.
+SELECT 'timeline ' || t.timeline || ' #' || t.no AS subject,
        jsonb_build_object('old', b.timeline, 'new', t.timeline, 'noticed_at', t.noticed_at, 'forked_at', coalesce(t.forked_lsn, 'unknown'))::text AS facts
   FROM tickwright.timelines t JOIN tickwright.timelines b ON b.no = t.no - 1
  WHERE t.noticed_at > clock_timestamp() - $1::interval ORDER BY t.no DESC LIMIT 10;
