@@ -122,6 +122,12 @@ FAULTS = [
         "DELETE FROM tickwright.outbox",
     ),
     Fault(
+        "database_slow",
+        "w #7",
+        f"""{WORKER}; UPDATE tickwright.workers SET facts = '{{"exchange_ms": 3001}}'""",
+        "UPDATE tickwright.workers SET facts = '{}'",
+    ),
+    Fault(
         "session_lost",
         "w #7",
         f"{WORKER}; UPDATE tickwright.workers SET lost_at = clock_timestamp()",

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
+import psycopg
 import pytest
 
 from kit.partners import Side, most_in_window, running_contract, set_partner
@@ -137,6 +139,45 @@ async def test_a_retry_after_that_one_process_hears_stops_all_of_them(database_u
         assert not [at for at in other.times_s if both_knew_s < at < heard_s + 6]
 
     await _two(database_url, body)
+
+
+async def _write_between(url: str) -> list[float]:
+    """Return what is free next as two processes decide, of which one reads, and the other one writes in between."""
+    async with running_contract(url) as one:
+        number = await set_partner(one.pool, rate="1/s")
+        frees_s = list[float]()
+
+        def decide(read: store.Reading, known: Sequence[store.Known]) -> list[store.Decided]:
+            frees_s.append(known[0].shared.next_free_s)
+            if len(frees_s) == 1:
+                with psycopg.connect(url) as other:
+                    other.execute(
+                        "UPDATE tickwright.partner_states SET next_free_at = next_free_at + interval '1 hour'"
+                    )
+            shared = replace(known[0].shared, next_free_s=known[0].shared.next_free_s + 1)
+            return [store.Decided(number, shared, None, None)]
+
+        assert await store.exchange(one.pool, one.session.token, [number], decide)
+        last_s = await one.pool.fetchval("SELECT date_part('epoch', next_free_at) FROM tickwright.partner_states")
+        return [*frees_s, last_s]
+
+
+async def test_what_another_process_wrote_since_it_was_read_is_decided_on_again(database_url: str) -> None:
+    """PAR-1: nobody writes over what he has not seen."""
+    first_s, second_s, last_s = await _write_between(database_url)
+    assert second_s == pytest.approx(first_s + 3600)
+    assert last_s == pytest.approx(first_s + 3601)
+
+
+async def test_the_mutant_that_writes_over_what_it_has_not_seen_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the row's version, an instant that another process took is given away once more."""
+    mutated = store.SQL["write_exchange"].replace(" AND s.xmin::text = d.version", "")
+    assert mutated != store.SQL["write_exchange"]
+    monkeypatch.setattr(store, "SQL", MappingProxyType({**store.SQL, "write_exchange": mutated}))
+    first_s, last_s = await _write_between(database_url)
+    assert last_s == pytest.approx(first_s + 1)
 
 
 BREAKER = {"failures": 4, "window": "10s", "open": "2s", "open_max": "1m"}

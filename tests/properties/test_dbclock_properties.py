@@ -1,11 +1,11 @@
 """The worker's idea of the database's clock, against a simulated one that answers late and steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.dbclock import SAMPLES, STEP_S, DbClock
+from tickwright.domain.dbclock import DRIFT_S, SAMPLES, STEP_S, DbClock
 
 ROUNDING_S = 2e-6  # a float of 1.8e9 seconds is exact to a quarter of a microsecond
 WAY_MAX_S = 0.1
@@ -19,6 +19,8 @@ class Reading:
     wait_s: float
     step_s: float
     way_s: float
+    to_s: float | None = None
+    """The question's way, where the process took note of when it asked."""
 
 
 def readings(step: st.SearchStrategy[float], most: int = 60) -> st.SearchStrategy[list[Reading]]:
@@ -45,9 +47,11 @@ class World:
         """Let one reading happen."""
         self.monotonic_s += reading.wait_s
         self._ahead_s += reading.step_s
+        asked_s = None if reading.to_s is None else self.monotonic_s
+        self.monotonic_s += reading.to_s or 0.0
         read_s = self.true_s
         self.monotonic_s += reading.way_s
-        self.stepped = self.clock.sample(read_s, self.monotonic_s)
+        self.stepped = self.clock.sample(read_s, self.monotonic_s, asked_s)
 
     def ahead_s(self) -> float:
         """How far the worker's idea is ahead of the truth; below zero is behind."""
@@ -111,3 +115,30 @@ def test_waiting_until_an_instant_ends_at_that_instant(seen: list[Reading], late
         world.read(reading)
     target_s = world.clock.now(world.monotonic_s) + later_s
     assert abs(world.clock.now(world.clock.monotonic_at(target_s)) - target_s) < ROUNDING_S
+
+
+FAR = st.floats(0, 3)
+
+
+@given(st.lists(st.builds(Reading, st.floats(0.001, 5), st.just(0.0), FAR, FAR), min_size=1, max_size=60))
+def test_a_way_that_gets_longer_is_no_step_and_makes_no_clock_wrong(seen: list[Reading]) -> None:
+    """Who says when it asked is told of no step by latency alone, and is off by half of the shortest round trip."""
+    world = World()
+    for reading in seen:
+        world.read(reading)
+        assert not world.stepped
+        assert world.ahead_s() <= ROUNDING_S
+    off_s = abs(world.clock.about(world.monotonic_s) - world.true_s)
+    assert off_s <= min(one.way_s + (one.to_s or 0) for one in seen[-SAMPLES:]) / 2 + ROUNDING_S
+
+
+@given(readings(st.just(0.0)), st.floats(-3600, 3600), FAR, FAR)
+def test_a_step_of_any_size_is_followed_up_to_half_of_a_round_trip(
+    seen: list[Reading], step_s: float, way_s: float, to_s: float
+) -> None:
+    """Also one that is too small to be told from a long way leaves no more than what nobody can know."""
+    world = World()
+    for reading in seen:
+        world.read(replace(reading, to_s=reading.way_s))
+    world.read(Reading(1.0, step_s, way_s, to_s))
+    assert abs(world.clock.about(world.monotonic_s) - world.true_s) <= way_s + to_s + DRIFT_S + ROUNDING_S

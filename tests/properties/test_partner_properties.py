@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kit.partners import most_in_window
 from tickwright.partners.breaker import BREAKER, Event, Report, Shared, advance
-from tickwright.partners.model import AHEAD_S, LATE_S, VALID_S, Standing, decide, share_of, step_of
+from tickwright.partners.model import EXCHANGE_MAX_S, LATE_S, Standing, ahead_s, decide, share_of, step_of, valid_s
 from tickwright.partners.quiet import parse_quiet, quiet_until
 from tickwright.partners.settings import BreakerTerms, PartnerSettings
+from tickwright.store.pool import Exchanges
 
 NOW_S = 1_800_000_000.0
 BUDGETS = st.lists(
@@ -27,16 +28,22 @@ LATE = st.sampled_from([0.0, LATE_S])
 USED = st.just(1.0) | st.floats(0, 1)
 """A process that stops wanting gives the rest of its instants back."""
 
-Exchange = tuple[float, int, int, float, float]
-EXCHANGES = st.lists(st.tuples(LATER, st.integers(1, 3), WANTED, LATE, USED), min_size=1, max_size=40)
-STEADY = [(0.25, n % 2, 60, LATE_S if n == 0 else 0.0, 1.0) for n in range(12)]
+FAR = st.sampled_from([0.0, 0.4, EXCHANGE_MAX_S, 9.0])
+"""How long the exchanges of a process take."""
+
+Exchange = tuple[float, int, int, float, float, float]
+EXCHANGES = st.lists(st.tuples(LATER, st.integers(1, 3), WANTED, LATE, USED, FAR), min_size=1, max_size=40)
+STEADY = [(0.25, n % 2, 60, LATE_S if n == 0 else 0.0, 1.0, 0.0) for n in range(12)]
 """One late call, then all in time: what the slack is for."""
-OVERTAKEN = [(0.0, 1, 60, 0.0, 0.5), *([(0.25, 2, 60, 0.0, 1.0), (0.0, 1, 60, 0.0, 0.5)] * 8)]
+OVERTAKEN = [(0.0, 1, 60, 0.0, 0.5, 0.0), *([(0.25, 2, 60, 0.0, 1.0, 0.0), (0.0, 1, 60, 0.0, 0.5, 0.0)] * 8)]
 """Somebody else has taken the instants behind those that are to be given back."""
+NEAR_AND_FAR = [(0.25, n % 2, 60, 0.0, 1.0, EXCHANGE_MAX_S * (n % 2)) for n in range(12)]
+"""One process is far, and is given instants that are further ahead than those of the other one."""
 
 
 @example(((40.0, 1),), STEADY)
 @example(((40.0, 1),), OVERTAKEN)
+@example(((40.0, 1),), NEAR_AND_FAR)
 @given(BUDGETS, EXCHANGES)
 def test_every_budget_holds_in_every_window_whoever_asks_and_however_late_calls_begin(
     budgets: tuple[tuple[float, int], ...], run: list[Exchange]
@@ -44,11 +51,12 @@ def test_every_budget_holds_in_every_window_whoever_asks_and_however_late_calls_
     """PAR-1: instants of all processes keep every budget, however late calls begin and whoever gives some back."""
     terms = PartnerSettings(budgets=budgets)
     shared, now_s, calls, left = Shared(next_free_s=NOW_S), NOW_S, list[float](), dict[int, Report]()
-    for later_s, mine, wanted, late_s, used in run:
+    for later_s, mine, wanted, late_s, used, exchange_s in run:
         now_s += later_s
         standing = Standing(mine, {}, paused=False, now_s=now_s)
         shared, _, _ = decide(shared, left.pop(mine, Report()), terms, standing)
-        shared, grant, _ = decide(shared, Report(waiting=wanted, wanted=wanted), terms, standing)
+        wish = Report(waiting=wanted, wanted=wanted, exchange_s=exchange_s)
+        shared, grant, _ = decide(shared, wish, terms, standing)
         given = [grant.first_s + n * grant.step_s for n in range(grant.instants or 0)]
         taken = math.ceil(len(given) * used)
         calls += [at + late_s for at in given[:taken]]
@@ -98,18 +106,19 @@ def test_calls_that_run_keep_the_limit_also_while_a_share_shrinks(
 
 @given(st.floats(-100, 100_000), st.sampled_from([0.0, 0.02, 1.1]))
 def test_an_instant_left_over_from_a_slower_budget_or_a_clock_put_back_silences_nobody(
-    ahead_s: float, idle_s: float
+    left_s: float, idle_s: float
 ) -> None:
-    """PAR-1 the other way round: whatever the row says, a call begins a step and ``AHEAD_S`` later at most."""
+    """PAR-1 the other way round: whatever the row says, a call begins a step and ``ahead_s`` later at most."""
     terms = PartnerSettings(budgets=((50.0, 1),))
-    shared, now_s, first_s = Shared(next_free_s=NOW_S + ahead_s), NOW_S + idle_s, list[float]()
-    while now_s < NOW_S + idle_s + AHEAD_S + 2 * step_of(terms) and not first_s:
+    shared, now_s, first_s = Shared(next_free_s=NOW_S + left_s), NOW_S + idle_s, list[float]()
+    most_s = ahead_s(EXCHANGE_MAX_S)
+    while now_s < NOW_S + idle_s + most_s + 2 * step_of(terms) and not first_s:
         standing = Standing(1, {}, paused=False, now_s=now_s)
         shared, grant, _ = decide(shared, Report(waiting=1, wanted=1), terms, standing)
         first_s += [grant.first_s] if grant.instants else []
         now_s += 0.01
     assert first_s
-    assert first_s[0] <= NOW_S + idle_s + AHEAD_S + step_of(terms) + 1e-3
+    assert first_s[0] <= NOW_S + idle_s + most_s + step_of(terms) + 1e-3
 
 
 @given(st.integers(1, 5), st.integers(2, 8))
@@ -172,18 +181,19 @@ def test_nothing_is_granted_while_the_partner_is_closed(by: str, wanted: int) ->
     assert (grant.why, grant.instants, grant.trial) == (by, 0, False)
 
 
-@given(st.integers(-1000, 0), st.sampled_from(["UTC", "Europe/Berlin"]), st.booleans())
-@example(-1, "UTC", True)
-@example(round(-VALID_S * 1000), "UTC", False)
-def test_a_grant_ends_where_quiet_hours_begin(before_ms: int, zone: str, limited: bool) -> None:
+@given(st.integers(-4000, 0), st.sampled_from(["UTC", "Europe/Berlin"]), st.booleans(), FAR)
+@example(-1, "UTC", True, EXCHANGE_MAX_S)
+@example(round(-valid_s(0) * 1000), "UTC", False, 0.0)
+def test_a_grant_ends_where_quiet_hours_begin(before_ms: int, zone: str, limited: bool, exchange_s: float) -> None:
     """PAR-2: what was granted just before them is used in them by no process."""
     begins_s = 1_774_562_400.0  # a full hour of both zones
     quiet = (parse_quiet(f"{datetime.fromtimestamp(begins_s, ZoneInfo(zone)):%H}:00-24:00 {zone}"),)
     terms = PartnerSettings(budgets=((40.0, 1),) if limited else (), quiet=quiet)
     standing = Standing(1, {}, paused=False, now_s=begins_s + before_ms / 1000)
-    _, grant, _ = decide(Shared(next_free_s=standing.now_s), Report(waiting=9, wanted=9), terms, standing)
+    wish = Report(waiting=9, wanted=9, exchange_s=exchange_s)
+    _, grant, _ = decide(Shared(next_free_s=standing.now_s), wish, terms, standing)
     if standing.now_s < begins_s:
-        assert grant.valid_until_s == min(begins_s, standing.now_s + VALID_S)
+        assert grant.valid_until_s == min(begins_s, standing.now_s + valid_s(exchange_s))
         assert grant.why is None
     else:
         assert grant.why == "quiet"
@@ -221,3 +231,18 @@ def test_quiet_hours_end_where_they_say(minute: int, later_s: int) -> None:
     if until_s is not None:
         assert quiet_until(until_s, windows) is None
         assert quiet_until((now_s + until_s) / 2, windows) == until_s
+
+
+@given(st.floats(0, 100), st.floats(0, 2), st.integers(1, 60))
+def test_what_is_granted_can_still_be_used_when_it_arrives_unless_the_database_is_too_far(
+    exchange_s: float, free_in_s: float, wanted: int
+) -> None:
+    """Whatever arrives after one exchange has its first instant ahead and is valid; nothing lasts longer than 3 s."""
+    terms, standing = PartnerSettings(budgets=((50.0, 1),)), Standing(1, {}, paused=False, now_s=NOW_S)
+    wish = Report(waiting=wanted, wanted=wanted, exchange_s=exchange_s)
+    _, grant, _ = decide(Shared(next_free_s=NOW_S + free_in_s), wish, terms, standing)
+    assert grant.valid_until_s <= NOW_S + Exchanges.SLOW_MS / 1000 + 1e-6
+    if exchange_s <= EXCHANGE_MAX_S:
+        assert grant.valid_until_s > NOW_S + exchange_s
+        assert not grant.instants or grant.first_s > NOW_S + exchange_s - 1e-6
+        assert grant.instants or grant.wait_until_s < NOW_S + free_in_s - exchange_s, "it asks too late"

@@ -17,6 +17,8 @@ def test_a_clock_without_a_sample_says_so() -> None:
         clock.now(1.0)
     with pytest.raises(ValueError, match="no sample"):
         clock.monotonic_at(1.0)
+    with pytest.raises(ValueError, match="no sample"):
+        clock.about(1.0)
 
 
 def test_the_first_sample_is_no_step() -> None:

@@ -101,9 +101,9 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "database_slow",
         "critical",
-        "A round trip of {subject} to the database takes {round_trip_ms} ms, more than {bound_ms} ms: everything runs "
-        "late, and leases may be lost. Run it near the database, or set TICKWRIGHT_LEASE=10s.",
-        (500,),
+        "{subject}: {what} takes {took_ms} ms, more than {bound_ms} ms: everything runs late, or partners are not "
+        "called, and leases may be lost. Run it near the database, or set TICKWRIGHT_LEASE=10s.",
+        (500, 3000),
     ),
     AlertRule(
         "old_snapshot",

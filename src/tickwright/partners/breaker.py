@@ -78,6 +78,7 @@ class Report:
         blocked_until_s: ``Retry-After`` as an instant.
         unused_from_s: First instant of its last grant that it has not used and will not; 0 for none.
         unused_to_s: The end of that grant.
+        exchange_s: How long its exchanges take.
     """
 
     waiting: int = 0
@@ -90,6 +91,7 @@ class Report:
     blocked_until_s: float = 0.0
     unused_from_s: float = 0.0
     unused_to_s: float = 0.0
+    exchange_s: float = 0.0
 
 
 def advance(shared: Shared, event: Event, settings: PartnerSettings, now_s: float) -> Shared:

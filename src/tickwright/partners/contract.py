@@ -7,7 +7,7 @@
 
 Between the processes the shared rows decide (``model.decide``), a few times a second and for all partners at once;
 inside the process a :class:`~tickwright.partners.lane.Lane` gives permits at once. Without the database grants run
-out within ``VALID_S`` and nobody calls.
+out within ``valid_s`` and nobody calls.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import AWAY, Exchanges, Pool
 
 PERIOD_S = 0.2
 GAP_S = 0.02
@@ -58,9 +58,9 @@ class PartnerContract:
     """A :class:`tickwright.ports.service.Service`; one per process.
 
     Invariants:
-        CON-1: no call begins without a grant that is younger than ``VALID_S``, under a session that holds.
+        CON-1: no call begins without a grant that is younger than ``valid_s``, under a session that holds.
         CON-2: after a ``Retry-After`` this process begins no call before its end, the others none later than
-            ``VALID_S`` after it was heard.
+            ``valid_s`` after its report was written; that is 0.6 s and two exchanges, 3 s at most.
     """
 
     name = "partners"
@@ -109,6 +109,11 @@ class PartnerContract:
         return found
 
     @property
+    def reach_s(self) -> float:
+        """How much longer than near the database a first permit may take: two exchanges."""
+        return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
+
+    @property
     def lanes(self) -> Mapping[int, Lane]:
         """Every partner that was called from here."""
         return MappingProxyType(self._lanes)
@@ -154,26 +159,31 @@ class PartnerContract:
         await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
 
     async def _exchange(self, lanes: Sequence[Lane]) -> None:
-        reports = {lane.partner_no: lane.report() for lane in lanes}
+        exchange_s, begun_s = Exchanges.usual_s(), monotonic()
+        reports = {lane.partner_no: lane.report(exchange_s) for lane in lanes}
         exchange = _Exchange(
             self._session.token, {no: report for no, (report, _) in reports.items()}, reports_errors(reports)
         )
-        asked_s = monotonic()
         try:
             await self._probe.reached("partners.before_exchange")
             counts = await store.exchange(self._pool, exchange.token, sorted(reports), exchange.decide)
         except BaseException:
             for lane in lanes:
                 lane.seen.add(reports[lane.partner_no][1])
+            Exchanges.note(max(exchange_s, monotonic() - begun_s))
             raise
-        if not counts or exchange.token != self._session.token:
+        Exchanges.note(monotonic() - begun_s)
+        read = exchange.read
+        if read is None or not counts or exchange.token != self._session.token:
             return  # the session was declared lost; it hears of it itself
-        if self.clock.sample(exchange.now_s, monotonic()):
-            _log.warning("partners.db_clock_jump", now_s=exchange.now_s)
+        if self.clock.sample(read.now_s, read.received_s, read.asked_s):
+            _log.warning("partners.db_clock_jump", now_s=read.now_s)
+        for partner_no, (was, now) in exchange.breakers.items():
+            _log.warning("partners.breaker", partner_no=partner_no, was=was, now=now)
         for lane in lanes:
             if (found := exchange.found.get(lane.partner_no)) is not None:
                 lane.settings = found.settings
-                lane.grant(found.grant, asked_s=asked_s, now_s=exchange.now_s, listed=found.granted is not None)
+                lane.grant(found.grant, asked_s=read.asked_s, now_s=read.now_s, listed=found.granted is not None)
 
     async def quiesce(self) -> None:
         """Nothing to finish: whoever calls partners stops first."""
@@ -215,13 +225,15 @@ class _Exchange:
 
     def __init__(self, token: int, reports: Mapping[int, Report], errors: Mapping[int, str | None]) -> None:
         self.token, self._reports, self._errors = token, reports, errors
-        self.now_s = 0.0
+        self.read: store.Reading | None = None
         self.found: dict[int, _Found] = {}
+        self.breakers: dict[int, tuple[str, str]] = {}
 
-    def decide(self, now_s: float, known: Sequence[store.Known]) -> list[store.Decided]:
+    def decide(self, read: store.Reading, known: Sequence[store.Known]) -> list[store.Decided]:
         """Decide for every partner that is there."""
-        self.now_s = now_s
-        return [self._one(now_s, partner) for partner in known]
+        self.read = read
+        self.breakers.clear()
+        return [self._one(read.now_s, partner) for partner in known]
 
     def _one(self, now_s: float, partner: store.Known) -> store.Decided:
         settings = settings_of(partner.settings)
@@ -230,9 +242,7 @@ class _Exchange:
         shared, grant, granted = model.decide(partner.shared, self._reports[partner.partner_no], settings, standing)
         self.found[partner.partner_no] = _Found(settings, grant, granted)
         if shared.breaker != partner.shared.breaker:
-            _log.warning(
-                "partners.breaker", partner_no=partner.partner_no, was=partner.shared.breaker, now=shared.breaker
-            )
+            self.breakers[partner.partner_no] = (partner.shared.breaker, shared.breaker)
         return store.Decided(partner.partner_no, shared, granted, self._errors.get(partner.partner_no))
 
 

@@ -164,13 +164,10 @@ class Lane:
             self.urgent()
 
     def _take_instant(self, now: float) -> bool:
-        now_s = self.clock.now(now)
+        now_s = self.clock.about(now)
+        self._drop_late(now_s)
         while self._series:
             series = self._series[0]
-            lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
-            if lost > 0:  # too late for these: to use them now would bunch calls together
-                series.first_s += lost * series.step_s
-                series.count -= lost
             if series.count <= 0:
                 self._series.popleft()
                 continue
@@ -181,6 +178,18 @@ class Lane:
             series.count -= 1
             return True
         return False
+
+    def _drop_late(self, now_s: float) -> None:
+        """Drop the instants that are over: to use them now would bunch calls together."""
+        while self._series:
+            series = self._series[0]
+            lost = math.ceil((now_s - LATE_S - series.first_s) / series.step_s) if series.step_s else 0
+            if lost > 0:
+                series.first_s += lost * series.step_s
+                series.count -= lost
+            if series.count > 0:
+                return
+            self._series.popleft()
 
     def _wake_in(self, seconds: float) -> None:
         if self._timer is not None:
@@ -222,7 +231,7 @@ class Lane:
         now = monotonic()
         self._stopped_until_s = max(self._stopped_until_s, now + seconds)
         if self.clock.known:
-            self.seen.blocked_until_s = max(self.seen.blocked_until_s, self.clock.now(now) + seconds)
+            self.seen.blocked_until_s = max(self.seen.blocked_until_s, self.clock.about(now) + seconds)
         self.urgent()
 
     # ------------------------------------------------------------------ exchanges
@@ -246,8 +255,10 @@ class Lane:
             return now >= self.look_again_s
         return self.held > 0 or self.listed or bool(self._series)
 
-    def report(self) -> tuple[Report, _Unreported]:
+    def report(self, exchange_s: float = 0.0) -> tuple[Report, _Unreported]:
         """Return what to report, and forget it; ``add`` takes it back when the exchange fails."""
+        if self._series:  # what was granted too late to be used must not count as what is there
+            self._drop_late(self.clock.about(monotonic()))
         seen, self.seen, self._tripped = self.seen, _Unreported(), False
         waiting, left = self.waiting, sum(series.count for series in self._series)
         unused_from_s = unused_to_s = 0.0
@@ -266,11 +277,12 @@ class Lane:
             blocked_until_s=seen.blocked_until_s,
             unused_from_s=unused_from_s,
             unused_to_s=unused_to_s,
+            exchange_s=exchange_s,
         )
         return report, seen
 
     def grant(self, grant: Grant, *, asked_s: float, now_s: float, listed: bool) -> None:
-        """Take what an exchange granted that was begun at the monotonic ``asked_s``."""
+        """Take what an exchange granted that asked for the clock at the monotonic ``asked_s``."""
         self.share, self.why, self.listed = grant.share, grant.why, listed
         self._valid_until_s = asked_s + (grant.valid_until_s - now_s)
         self._unlimited = grant.instants is None

@@ -8,6 +8,10 @@ a burst). A budget of *n* calls in *w* seconds holds in **every** window of *w* 
 the last one on time. The tightest budget decides. An instant that cannot be used within ``LATE_S`` is lost; the
 rest of the slack is for the way to the partner.
 
+What is granted arrives as late as an exchange takes (``Report.exchange_s``, up to ``EXCHANGE_MAX_S``), and lasts
+until the answer of the next one: its instants begin so much later, and reach two exchanges further, as its validity
+does.
+
 *How many at once*: an even share per process, never more than the others leave.
 
 *Whether at all*: a pause by an operator, quiet hours, ``Retry-After``, and the breaker
@@ -27,6 +31,7 @@ SLACK_S = 0.1
 LATE_S = 0.05
 AHEAD_S = 0.3
 VALID_S = 0.6
+EXCHANGE_MAX_S = 1.2
 TRIAL_GRACE_S = 5.0
 QUIET_CREDIT_MIN = 10
 
@@ -69,20 +74,33 @@ def _step(calls: float, window_s: int, settings: PartnerSettings) -> float:
     return (window_s + SLACK_S) / math.floor(calls)
 
 
-def take_instants(now_s: float, next_free_s: float, step_s: float, wanted: int) -> tuple[float, int]:
-    """Return the first instant and how many; none where the first is further ahead than ``AHEAD_S``."""
-    first_s = max(now_s, next_free_s)
-    room = math.floor((now_s + AHEAD_S - first_s) / step_s) + 1 if first_s <= now_s + AHEAD_S else 0
+def valid_s(exchange_s: float) -> float:
+    """Return for how long a process whose exchanges take so long may rely on a grant, from its decision on."""
+    return VALID_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
+
+
+def ahead_s(exchange_s: float) -> float:
+    """Return how far ahead of the decision such a process is given instants."""
+    return AHEAD_S + 2 * min(exchange_s, EXCHANGE_MAX_S)
+
+
+def take_instants(
+    now_s: float, next_free_s: float, step_s: float, wanted: int, exchange_s: float = 0.0
+) -> tuple[float, int]:
+    """Return the first instant and how many; none where the first is further ahead than ``ahead_s``."""
+    first_s, last_s = max(now_s + min(exchange_s, EXCHANGE_MAX_S), next_free_s), now_s + ahead_s(exchange_s)
+    room = math.floor((last_s - first_s) / step_s) + 1 if first_s <= last_s else 0
     return first_s, max(0, min(wanted, room))
 
 
 def believed(next_free_s: float, now_s: float, step_s: float) -> float:
     """Return the first free instant, or the latest that it can be.
 
-    No instant is given away beyond ``AHEAD_S``, so the next one is a step later at most. What says more is left
-    over from a slower budget, or from a clock that was put back, and would silence the partner for as long.
+    No instant is given away further ahead than to the farthest process, so the next one is a step later at most.
+    What says more is left over from a slower budget, or from a clock that was put back, and would silence the
+    partner for as long.
     """
-    return min(next_free_s, now_s + AHEAD_S + step_s)
+    return min(next_free_s, now_s + ahead_s(EXCHANGE_MAX_S) + step_s)
 
 
 def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int:
@@ -135,21 +153,21 @@ def decide(
     why, wait_until_s = _closed_by(shared, settings, standing)
     share = None if settings.concurrency is None else _share(settings.concurrency, report, standing)
     written = None if share is None else _written(share, report, standing)
-    grant = Grant(_valid_until(now_s, settings), share=share)
+    grant = Grant(_valid_until(now_s, settings, report.exchange_s), share=share)
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
         return shared, grant, written  # whoever comes next asks; without a budget there is nothing to ask for
     if shared.breaker == "half_open":
-        shared, grant = _give_trial(shared, grant, settings, standing)
+        shared, grant = _give_trial(shared, grant, report, settings, standing)
         return shared, grant, written
     shared, grant = _give_instants(shared, grant, report, settings, now_s)
     return shared, grant, written
 
 
-def _valid_until(now_s: float, settings: PartnerSettings) -> float:
+def _valid_until(now_s: float, settings: PartnerSettings, exchange_s: float) -> float:
     """Return when a grant ends: sooner where quiet hours begin before, so that no call begins in them."""
-    until_s = now_s + VALID_S
+    until_s = now_s + valid_s(exchange_s)
     if quiet_until(until_s, settings.quiet) is None:
         return until_s
     following = quiet_next(now_s, settings.quiet)
@@ -181,18 +199,26 @@ def _written(share: int, report: Report, standing: Standing) -> int | None:
     return max(share, report.held, old) if report.waiting or report.held or old else None
 
 
-def _give_trial(shared: Shared, grant: Grant, settings: PartnerSettings, standing: Standing) -> tuple[Shared, Grant]:
+def _give_trial(
+    shared: Shared, grant: Grant, report: Report, settings: PartnerSettings, standing: Standing
+) -> tuple[Shared, Grant]:
     now_s = standing.now_s
     if shared.trial_owner is not None and now_s < shared.trial_until_s:
         return shared, replace(grant, why="on_trial")
     if settings.concurrency is not None and not grant.share:
         return shared, replace(grant, why="concurrency")
-    first_s, count = take_instants(now_s, shared.next_free_s, step_of(settings) or AHEAD_S, 1)
+    step_s, exchange_s = step_of(settings), report.exchange_s
+    first_s, count = take_instants(now_s, shared.next_free_s, step_s or AHEAD_S, 1, exchange_s)
     if not count:
-        return shared, replace(grant, why="budget", wait_until_s=first_s - AHEAD_S / 2)
-    until_s = now_s + settings.timeout.total_seconds() + VALID_S + TRIAL_GRACE_S
-    shared = replace(shared, trial_owner=standing.mine, trial_until_s=until_s, next_free_s=first_s + step_of(settings))
+        return shared, replace(grant, why="budget", wait_until_s=_look_at(first_s, report))
+    until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
+    shared = replace(shared, trial_owner=standing.mine, trial_until_s=until_s, next_free_s=first_s + step_s)
     return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")
+
+
+def _look_at(first_s: float, report: Report) -> float:
+    """Return when to ask for an instant again that is too far ahead."""
+    return first_s - ahead_s(report.exchange_s) + AHEAD_S / 2
 
 
 def _give_instants(
@@ -204,9 +230,9 @@ def _give_instants(
         return shared, replace(grant, instants=None, why="concurrency" if crowded else None)
     if crowded:
         return shared, replace(grant, why="concurrency")
-    first_s, count = take_instants(now_s, shared.next_free_s, step_s, report.wanted)
+    first_s, count = take_instants(now_s, shared.next_free_s, step_s, report.wanted, report.exchange_s)
     if not count:
-        return shared, replace(grant, why="budget", wait_until_s=first_s - AHEAD_S / 2)
+        return shared, replace(grant, why="budget", wait_until_s=_look_at(first_s, report))
     return replace(shared, next_free_s=first_s + count * step_s), replace(
         grant, instants=count, first_s=first_s, step_s=step_s
     )

@@ -1,11 +1,11 @@
-"""The shared rows of the partner contract: one transaction per exchange, for all partners of a process at once."""
+"""The shared rows of the partner contract: one exchange for all partners of a process at once."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tickwright.partners.breaker import Shared
+from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -43,35 +43,55 @@ class PartnerRow:
     paused: bool
 
 
-Decide = Callable[[float, Sequence[Known]], Sequence[Decided]]
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The database's clock, read between two instants of the monotonic one."""
+
+    now_s: float
+    asked_s: float
+    received_s: float
+
+
+Decide = Callable[[Reading, Sequence[Known]], Sequence[Decided]]
 
 
 async def exchange(pool: Pool, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
-    """Lock, decide, write; return whether it counts, which it does not for a session that was declared lost.
+    """Read, decide, write; return whether it counts, which it does not for a session that was declared lost.
+
+    Two round trips; where somebody else wrote in between, the rows are locked and it begins again, so that a process
+    that is far has its turn beside those that are near.
 
     Args:
         pool: Of the loops.
         token: Of the session.
         partner_nos: Of the partners to settle.
-        decide: Called once with the database's clock and the partners that are there.
+        decide: Called with the clock and the partners that are there; what it says last is what was written.
     """
-    async with pool.acquire() as connection, connection.transaction():
-        rows = await connection.fetch(SQL["lock_states"], partner_nos)
-        if len(rows) < len(partner_nos):
-            await connection.execute(SQL["open_states"], partner_nos)
-            rows = await connection.fetch(SQL["lock_states"], partner_nos)
-        around = await connection.fetchrow(SQL["read_shares"], partner_nos)
-        shares: dict[int, dict[int, int]] = defaultdict(dict)
-        for partner_no, worker, granted in around["shares"]:
-            shares[partner_no][worker] = granted
-        decided = decide(around["now_s"], [_known(row, shares[row["partner_no"]]) for row in rows])
-        written = await connection.fetchval(SQL["write_exchange"], token, *_columns(decided))
-    return bool(written == len(decided))
+    async with pool.acquire() as connection:
+        if await _settle(connection, token, partner_nos, decide):
+            return True
+        async with connection.transaction():
+            await connection.execute(SQL["lock_states"], partner_nos)
+            return await _settle(connection, token, partner_nos, decide)
 
 
-def _known(row: Any, shares: Mapping[int, int]) -> Known:
+async def _settle(connection: Connection, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
+    asked_s = monotonic()
+    rows = await connection.fetch(SQL["read_states"], partner_nos)
+    if len(rows) < len(partner_nos):
+        await connection.execute(SQL["open_states"], partner_nos)
+        asked_s = monotonic()
+        rows = await connection.fetch(SQL["read_states"], partner_nos)
+    if not rows:  # nobody knows these partners any more
+        return True
+    decided = decide(Reading(rows[0]["now_s"], asked_s, monotonic()), [_known(row) for row in rows])
+    versions = [row["version"] for row in rows]
+    return bool(await connection.fetchval(SQL["write_exchange"], token, *_columns(decided, versions)) == len(rows))
+
+
+def _known(row: Any) -> Known:
     shared = Shared(*(row[column] for column in _SHARED))
-    return Known(row["partner_no"], row["settings"], row["paused"], shared, shares)
+    return Known(row["partner_no"], row["settings"], row["paused"], shared, dict(row["shares"]))
 
 
 _SHARED = (
@@ -88,10 +108,11 @@ _SHARED = (
 )
 
 
-def _columns(decided: Sequence[Decided]) -> list[list[Any]]:
+def _columns(decided: Sequence[Decided], versions: list[str]) -> list[list[Any]]:
     shared = [[getattr(one.shared, name) for one in decided] for name in _ATTRIBUTES]
     return [
         [one.partner_no for one in decided],
+        versions,
         *shared,
         [one.granted for one in decided],
         [one.error for one in decided],

@@ -17,7 +17,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.runtime.listener import Listener, bind
 from tickwright.runtime.supervisor import ServiceState
-from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool, RoundTrips
+from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool, RoundTrips, slowness
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "health.sql")
@@ -153,7 +153,7 @@ class HealthServer:
         ready = database and has_room and all(state.ready for state in states)
         body = {
             "status": "ready" if ready else "not_ready",
-            "database": NO_ROOM if not has_room else RoundTrips.complaint() or _said(answers=database),
+            "database": NO_ROOM if not has_room else slowness() or _said(answers=database),
             "services": [
                 {
                     "name": state.name,

@@ -30,7 +30,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
-from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline
+from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline, slowness
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "workers.sql")
@@ -205,7 +205,7 @@ class WorkerSession:
         self._note_distance()
 
     def _note_distance(self) -> None:
-        complaint = RoundTrips.complaint()
+        complaint = slowness()
         if complaint and not self._is_far:
             _log.warning("database.slow", reason=complaint)
         self._is_far = complaint is not None

@@ -121,6 +121,46 @@ class RoundTrips:
         )
 
 
+class Exchanges:
+    """How long this process takes to agree with the others on partners' limits, in the middle of its last times."""
+
+    SLOW_MS = 3000
+    RECENT_S = 60.0
+    _last_s: ClassVar[deque[float]] = deque(maxlen=5)
+    _noted_s = float("-inf")
+
+    @classmethod
+    def note(cls, took_s: float) -> None:
+        """Take in how long one of them took."""
+        cls._last_s.append(took_s)
+        cls._noted_s = monotonic()
+
+    @classmethod
+    def usual_s(cls) -> float:
+        """Return how long they take, in seconds; 0 before the first one."""
+        return sorted(cls._last_s)[len(cls._last_s) // 2] if cls._last_s else 0.0
+
+    @classmethod
+    def usual_ms(cls) -> int:
+        """Return the same in milliseconds for operators; 0 where there was none in the last minute."""
+        return round(1000 * cls.usual_s()) if monotonic() - cls._noted_s < cls.RECENT_S else 0
+
+    @classmethod
+    def complaint(cls) -> str | None:
+        """Return what to say to operators when what is granted is over before it is here."""
+        if (took_ms := cls.usual_ms()) <= cls.SLOW_MS:
+            return None
+        return (
+            f"database_slow: an exchange over partners' limits takes {took_ms} ms, more than {cls.SLOW_MS} ms: no "
+            "partner is called from here; run consumers near the database, or fewer of them"
+        )
+
+
+def slowness() -> str | None:
+    """Return what is too slow between this process and its database, if anything is."""
+    return RoundTrips.complaint() or Exchanges.complaint()
+
+
 async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> Any:
     asked_s = monotonic()
     try:

@@ -45,7 +45,7 @@ from tickwright.runtime.supervisor import Supervised, Supervisor
 from tickwright.sources.named import Sources
 from tickwright.store.outbox import reserve_prefixes
 from tickwright.store.paging import Cursors
-from tickwright.store.pool import Pool, open_pool
+from tickwright.store.pool import Exchanges, Pool, open_pool
 from tickwright.wiring.api import api_context
 from tickwright.wiring.batches import Executing, batch_loops, open_executing, register_batches
 from tickwright.wiring.belonging import Belonging
@@ -294,6 +294,7 @@ def _consumers(
     if not {"poll-consumer", "fanout-consumer"} & {*roles}:
         return [], []
     contract = PartnerContract(pool, session)
+    session.facts["exchange_ms"] = Exchanges.usual_ms
     services: list[Service] = [contract]
     sources: list[Source] = [contract_source(contract)]
     if "poll-consumer" in roles:

@@ -81,12 +81,12 @@ class Caller:
         return called
 
     async def _permit(self, partner: str, number: int) -> Permit | None:
-        """Wait for a permit, no longer than a second and not in too many slots: they are for others, too."""
+        """Wait for a permit, a second and two exchanges at most, and in some slots only: they are for others, too."""
         if self._waiting[partner] >= self._waiting_max:
             return None
         self._waiting[partner] += 1
         try:
-            async with asyncio.timeout(PERMIT_S):
+            async with asyncio.timeout(PERMIT_S + self._contract.reach_s):
                 return await self._contract.acquire(number, partner)
         except TimeoutError:
             return None

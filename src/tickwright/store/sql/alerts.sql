@@ -67,12 +67,16 @@ SELECT name || ' #' || id AS subject, jsonb_build_object('lost_at', lost_at)::te
   FROM tickwright.workers WHERE lost_at > clock_timestamp() - $1::interval LIMIT 1000;
 
 -- name: database_slow
--- Live sessions whose shortest round trips to the database take more than $1 ms. Small: a row per session.
-SELECT name || ' #' || id AS subject,
-       jsonb_build_object('round_trip_ms', facts -> 'round_trip_ms', 'bound_ms', $1::integer)::text AS facts
-  FROM tickwright.workers
- WHERE lost_at IS NULL AND lease_until > clock_timestamp() AND jsonb_typeof(facts -> 'round_trip_ms') = 'number'
-   AND (facts ->> 'round_trip_ms')::numeric > $1::integer LIMIT 1000;
+-- Live sessions whose shortest round trips to the database take more than $1 ms, or whose exchanges over the limits of
+-- partners take more than $2 ms. Small: a row per session.
+SELECT DISTINCT ON (w.id) w.name || ' #' || w.id AS subject,
+       jsonb_build_object('what', s.what, 'took_ms', w.facts -> s.fact, 'bound_ms', s.bound_ms)::text AS facts
+  FROM tickwright.workers w,
+       (VALUES ('round_trip_ms', 'a round trip to the database', $1::integer),
+               ('exchange_ms', 'an exchange over the limits of partners', $2::integer)) AS s (fact, what, bound_ms)
+ WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+   AND CASE WHEN jsonb_typeof(w.facts -> s.fact) = 'number' THEN (w.facts ->> s.fact)::numeric > s.bound_ms END
+ ORDER BY w.id, s.bound_ms LIMIT 1000;
 
 -- name: old_snapshot
 -- Backends and prepared transactions that hold back the oldest visible row for longer than $1, by pid.
