@@ -41,6 +41,7 @@ from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.begins import begins
 from tickwright.store.pool import Pool
 
 KNOWN_S = 5.0
@@ -153,7 +154,7 @@ class FanoutConsumer:
     async def _take(self) -> None:
         while True:
             delivery = await self._source.take()
-            task = asyncio.create_task(self._handle(delivery))
+            task = asyncio.create_task(begins(self._handle(delivery)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
