@@ -87,7 +87,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         counts: What became of each claim, by the outcome's name.
 
     Invariants:
-        CLW-1: what is stopped is given back; what is lost is cancelled and gives nothing back.
+        CLW-1: what is stopped is given back, however early; what is lost is cancelled and gives nothing back.
         CLW-2: a claim whose end is being written is not cancelled by a look beside it.
         CLW-3: what could not be given back is given back with the next claim or heartbeat.
     """
