@@ -105,10 +105,14 @@ async def test_a_run_under_way_and_its_failures_are_told(one: Explained) -> None
 
 
 async def test_an_entity_that_timed_out_is_explained_as_slow(one: Explained) -> None:
-    """Its next run needs one of the slots that slow entities share."""
+    """Its next run needs one of the slots that slow entities share, for five windows from its last time-out on."""
     await one.cursor(failures="1", last_error="'timeout'", last_error_at="now()")
     assert await one.ask() == ("failing", ["failing", "slow", "window_open", "never_succeeded"])
     assert "TICKWRIGHT_FANOUT_SLOW_PERCENT" in await one.text("slow")
+    await one.cursor(failures="0", last_error="'timeout'", last_error_at="now() - interval '4 days'")
+    assert await one.ask() == ("due", ["slow", "window_open", "never_succeeded"])
+    await one.cursor(failures="0", last_error="'timeout'", last_error_at="now() - interval '6 days'")
+    assert await one.ask() == ("due", ["window_open", "never_succeeded"])
 
 
 async def test_who_is_not_polled_hears_every_reason(one: Explained) -> None:

@@ -18,7 +18,7 @@ HANGING = [f"H{number}" for number in range(10)]
 HEALTHY = [f"E{number}" for number in range(30)]
 TIMED_OUT = """
 INSERT INTO tickwright.fanout_cursors (entity_code, task_type, failures, last_error, last_error_at)
-SELECT code, $2, 1, 'timeout', clock_timestamp() FROM unnest($1::text[]) AS u (code)
+SELECT code, $2, $3, 'timeout', clock_timestamp() FROM unnest($1::text[]) AS u (code)
 """
 
 
@@ -34,9 +34,10 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
         yield world
 
 
-async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: FanoutWorld) -> None:
-    """FAN-10: by the ledger, so also after a restart; they run when there is room, and one quick run ends it."""
-    await world.pool.execute(TIMED_OUT, HANGING, MODULE)
+@pytest.mark.parametrize("failures", [1, 0], ids=["its last run", "one before its last run"])
+async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: FanoutWorld, failures: int) -> None:
+    """FAN-10: by the ledger, so also after a restart; they run when there is room, and quick runs end it."""
+    await world.pool.execute(TIMED_OUT, HANGING, MODULE, failures)
     hub = Hub()
     for code in HANGING:
         hub.hold(code)
@@ -100,7 +101,7 @@ async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: Fano
 async def test_a_window_that_a_slow_entity_loses_is_in_the_log(world: FanoutWorld) -> None:
     """Operators see which entity lost which window for want of a slow slot."""
     holder, loser = HANGING[:2]
-    await world.pool.execute(TIMED_OUT, [holder, loser], MODULE)
+    await world.pool.execute(TIMED_OUT, [holder, loser], MODULE, 1)
     hub = Hub()
     hub.hold(holder)
     with structlog.testing.capture_logs() as logs:

@@ -199,7 +199,8 @@ def test_a_value_that_does_not_fit_names_listener_column_and_row(tmp_path: Path,
         ("TIMESTAMP", "2026-01-01 00:00:00", "2026-01-01T00:00:00.000000"), ("TIME", "10:00:00.5", "10:00:00.5"),
         ("TIMESTAMP_NS", "2026-01-01T00:00:00.123456789", "2026-01-01T00:00:00.123456789"),
         ("INTERVAL", "-1 days", "'-1 day"),
-        ("VARCHAR", "-5", "-5"), ("VARCHAR", "-5-1", "'-5-1"), ("VARCHAR", "+5", "'+5"),
+        ("VARCHAR", "-Infinity", "-Infinity"), ("VARCHAR", "-inf", "-inf"), ("VARCHAR", "-Infinity()", "'-Infinity()"),
+        ("VARCHAR", "-inf1", "'-inf1"), ("VARCHAR", "-5", "-5"), ("VARCHAR", "-5-1", "'-5-1"), ("VARCHAR", "+5", "'+5"),
         ("VARCHAR", "-5\n", "'-5\n"), ("VARCHAR", "a\u0000b", "ab"),
         ("JSON", {"a": [1, "=x"]}, '{"a":[1,"=x"]}'), ("JSON", -5, "-5"), ("BIGINT[]", [1, None], "[1,null]"),
         ("STRUCT(a BIGINT)", {"a": 1}, '{"a":1}'), ("UUID", "6BA7B810-9dad-11d1-80b4-00c04fd430c8",
@@ -217,15 +218,18 @@ async def test_numbers_that_no_type_holds_stay_numbers_beside_texts_that_are_mad
     wide = "-" + "1234567890" * 5 + ".25"
 
     async def rows() -> AsyncIterator[dict[str, Any]]:
-        for amount, name in ((wide, "=1+1"), ("-5", "-5+cmd|' /C calc'!A0"), ("-0.50", "@x"), ("7", "-")):
+        names = ("=1+1", "-5+cmd|' /C calc'!A0", "@x", "-", "-Infinity+1")
+        for amount, name in zip((wide, "-5", "-0.50", "7", "-Infinity"), names, strict=True):
             yield {"amount": Decimal(amount), "name": name}
 
     facts = await write_part(rows(), tmp_path / "users.ndjson", declared={})
     assert dict(facts.columns)["amount"] == "VARCHAR"
     users = PartFile("users", tmp_path / "users.ndjson", facts.columns)
     _, *found = table(tmp_path, [users], "SELECT amount, name FROM users")
-    assert [row[0] for row in found] == [wide, "-5", "-0.50", "7"]
-    assert [row[1] for row in found] == ["'=1+1", "'-5+cmd|' /C calc'!A0", "'@x", "'-"]
+    assert [row[0] for row in found] == [wide, "-5", "-0.50", "7", "-Infinity"]
+    assert [row[1] for row in found] == ["'=1+1", "'-5+cmd|' /C calc'!A0", "'@x", "'-", "'-Infinity+1"]
+    _, *found = table(tmp_path, [users], "SELECT a.amount, b.amount AS same FROM users a JOIN users b USING (amount)")
+    assert ["-Infinity", "-Infinity"] in found
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1', "[1]", "5", '{"id": 1, "id": 2}', '{"id": "\\ud800"}', "\x00"])

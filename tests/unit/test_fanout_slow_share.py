@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from tickwright.capabilities.fanout.slow_share import SLOW_MAX, SLOW_PART, SlowShare
+from tickwright.capabilities.fanout.slow_share import QUICK_RUNS, SLOW_MAX, SLOW_PART, SlowShare, timed_out_lately
 
 TIMEOUT_S = 10.0
 
@@ -24,14 +24,47 @@ def test_the_share_is_a_part_of_the_slots_and_at_least_one(slots: int, percent: 
     assert SlowShare(slots, percent).most == most
 
 
-def test_an_entity_is_slow_by_its_last_run_and_for_its_module_only() -> None:
-    """Half of the timeout makes it slow, a quick run ends it."""
+def test_an_entity_is_slow_by_its_last_runs_and_for_its_module_only() -> None:
+    """Half of the timeout makes it slow, a few quick runs in a row end it."""
     share = SlowShare(8, 25)
     ran(share, "A", SLOW_PART * TIMEOUT_S)
     assert share.known == [("A", "M")]
     assert not share.has(("A", "OTHER"))
-    ran(share, "A", SLOW_PART * TIMEOUT_S - 0.1)
+    for _ in range(QUICK_RUNS):
+        assert share.has(("A", "M"))
+        ran(share, "A", SLOW_PART * TIMEOUT_S - 0.1)
     assert share.known == []
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, QUICK_RUNS])
+def test_an_entity_that_hangs_now_and_then_is_slow_all_the_time(every: int) -> None:
+    """Else each time that it hangs would be a surprise, in a slot of the healthy ones."""
+    share = SlowShare(8, 25)
+    for number in range(4 * QUICK_RUNS):
+        assert number == 0 or share.has(("A", "M"))
+        ran(share, "A", TIMEOUT_S if number % every == 0 else 0.0)
+
+
+def test_what_the_ledger_calls_slow_is_slow_as_long_as_it_does() -> None:
+    """It says so with each claim, and shortens nothing that was seen here."""
+    share = SlowShare(8, 25)
+    share.heard(("A", "M"))
+    assert share.has(("A", "M"))
+    ran(share, "A", 0.0)
+    assert not share.has(("A", "M"))
+    ran(share, "A", TIMEOUT_S)
+    share.heard(("A", "M"))
+    ran(share, "A", 0.0)
+    assert share.has(("A", "M"))
+
+
+@pytest.mark.parametrize(
+    ("since_s", "lately"),
+    [(None, False), (0.0, True), (60.0 * QUICK_RUNS - 1, True), (60.0 * QUICK_RUNS, False), (-1.0, False)],
+)
+def test_a_time_out_is_remembered_for_as_many_windows(since_s: float | None, lately: bool) -> None:
+    """One that a clock which had jumped wrote into the future is none."""
+    assert timed_out_lately(since_s, 60) is lately
 
 
 def test_slow_ones_hold_their_share_and_no_slot_more() -> None:

@@ -87,14 +87,15 @@ class Begun(NamedTuple):
         fence: Of the claim, where it is begun.
         begun_s: By the store's clock, in seconds since 1970.
         last_success_s: When the last run that succeeded began; ``None`` where none is known.
-        timed_out: The last run of this entity and task type ended by its timeout; false where the store does not say.
+        since_timeout_s: Since the last error of this entity and task type where that was its timeout; 0 while none has
+            succeeded since, ``None`` where the store does not say.
     """
 
     start: Start
     fence: int
     begun_s: float
     last_success_s: float | None
-    timed_out: bool = False
+    since_timeout_s: float | None = None
 
 
 class Ended(NamedTuple):

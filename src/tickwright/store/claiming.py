@@ -22,6 +22,7 @@ import structlog
 
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.begins import begins
 from tickwright.store.claim_gate import ClaimGate, Connect
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY, Connection
@@ -86,7 +87,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         counts: What became of each claim, by the outcome's name.
 
     Invariants:
-        CLW-1: what is stopped is given back; what is lost is cancelled and gives nothing back.
+        CLW-1: what is stopped is given back, however early; what is lost is cancelled and gives nothing back.
         CLW-2: a claim whose end is being written is not cancelled by a look beside it.
         CLW-3: what could not be given back is given back with the next claim or heartbeat.
     """
@@ -184,7 +185,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
     def _begin(self, key: _K, held: _H, attempt: Callable[[_H], Awaitable[str]]) -> None:
         """Carry a claim out in a task; ``attempt`` returns what it ended as, for the counters."""
         self._held[key] = held
-        held.task = asyncio.create_task(self._try(key, held, attempt))
+        held.task = asyncio.create_task(begins(self._try(key, held, attempt)))
 
     async def _try(self, key: _K, held: _H, attempt: Callable[[_H], Awaitable[str]]) -> None:
         outcome = "lost"

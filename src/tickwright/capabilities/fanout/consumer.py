@@ -20,7 +20,7 @@ from tickwright.capabilities.fanout.claim_book import ClaimBook, ClaimLostError
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.known import Known
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
-from tickwright.capabilities.fanout.slow_share import SlotUse, SlowShare
+from tickwright.capabilities.fanout.slow_share import SlotUse, SlowShare, timed_out_lately
 from tickwright.capabilities.fanout.task_run import Called, Caller
 from tickwright.capabilities.fanout.verdicts import (
     BUSY_SOON_MAX,
@@ -41,6 +41,7 @@ from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.begins import begins
 from tickwright.store.pool import Pool
 
 KNOWN_S = 5.0
@@ -153,7 +154,7 @@ class FanoutConsumer:
     async def _take(self) -> None:
         while True:
             delivery = await self._source.take()
-            task = asyncio.create_task(self._handle(delivery))
+            task = asyncio.create_task(begins(self._handle(delivery)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
@@ -253,7 +254,7 @@ class FanoutConsumer:
             return self._drop(task, "superseded")
         try:
             async with self._book.held(Ended(run, begun)):
-                if not use.may_run(timed_out=begun.timed_out):
+                if not use.may_run(timed_out=timed_out_lately(begun.since_timeout_s, task.window.length_s)):
                     await self._book.end(Ended(run, begun, released=True))
                     return self._later(task, "slow", delivery)
                 called = await self._call(function, task, run, begun, use)

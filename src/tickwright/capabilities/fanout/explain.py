@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.fanout.slow_share import timed_out_lately
 from tickwright.capabilities.fanout.views import EntityExplanation
 from tickwright.domain.instants import instant_text, wait_text
 from tickwright.domain.modules import parse_modules
@@ -38,9 +39,8 @@ def explain(facts: Facts, state: Facts) -> EntityExplanation:
         failing = list(_failing(state))
         status = "running" if running else "ran" if ran else "failing" if failing else "due"
         around = [*_partner(facts), *_nobody(facts, state), *_gate(facts, state)]
-        reasons = [*running, *_window(state), *failing, *around] if ran else [
-            *running, *failing, *around, *_window(state)
-        ]  # fmt: skip
+        late = [*failing, *_slow(state), *around]
+        reasons = [*running, *_window(state), *late] if ran else [*running, *late, *_window(state)]
     reasons.extend(_last_success(state))
     return EntityExplanation(facts["code"], state["name"], status, reasons[0].text, reasons)
 
@@ -92,9 +92,19 @@ def _failing(state: Facts) -> Iterator[Reason]:
         at = "" if state["last_error_at"] is None else f" at {instant_text(state['last_error_at'])}"
         error = (state["last_error"] or "no reason given")[:ERROR_CHARS_MAX]
         yield Reason("failing", f"it failed {times} since its last success; the last error{at}: {error}")
-        if state["last_error"] == TIMED_OUT:
-            share = "all slow entities together hold a part of the slots (TICKWRIGHT_FANOUT_SLOW_PERCENT)"
-            yield Reason("slow", f"its last run timed out, so its next one waits for a slot of the slow ones: {share}")
+
+
+def _slow(state: Facts) -> Iterator[Reason]:
+    if state["last_error"] != TIMED_OUT:
+        return
+    share = "all slow entities together hold a part of the slots (TICKWRIGHT_FANOUT_SLOW_PERCENT)"
+    if state["failures"]:
+        yield Reason("slow", f"its last run timed out, so its next one waits for a slot of the slow ones: {share}")
+    elif state["last_error_at"] is not None and timed_out_lately(
+        (state["now"] - state["last_error_at"]).total_seconds(), state["interval_seconds"] or 0
+    ):
+        at = instant_text(state["last_error_at"])
+        yield Reason("slow", f"a run timed out at {at}, so its next ones wait for a slot of the slow ones: {share}")
 
 
 def _partner(facts: Facts) -> Iterator[Reason]:

@@ -143,7 +143,7 @@ def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
 
 def _begun(row: Any) -> Begun:
     if row["fence"] is not None:
-        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["timed_out"])
+        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
     return Begun(Start.DONE if row["done"] else Start.BUSY, 0, row["begun_s"], row["last_success_s"])
 
 

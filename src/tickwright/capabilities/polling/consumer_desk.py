@@ -21,6 +21,7 @@ from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import ANSWERED, Failed, PartnerContract, Permit, Throttled
 from tickwright.ports.ids import monotonic
+from tickwright.store.begins import begins
 
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 300.0
@@ -188,7 +189,7 @@ class Desk:
                 continue
             self.lane.expected = len(self._queue)
             self._low_water()
-            task = asyncio.create_task(self._poll(item, courier, permit))
+            task = asyncio.create_task(begins(self._poll(item, courier, permit)))
             self._running.add(task)
             task.add_done_callback(self._ran)
 

@@ -11,8 +11,9 @@
 A cell that is not a number and begins like a formula gets a leading apostrophe: ``= + - @``, their full-width forms,
 also behind white space and characters that are not seen; TAB, CR, LF and NUL at the beginning as well. A text that is a
 negative number and nothing else is a number: what no type of DuckDB holds, such as a decimal of more than 38 digits, is
-a text here. NUL itself is left out. Quotes stand around what has a comma, a quote, CR or LF, or white space at an end,
-and around nothing else.
+a text here. ``-Infinity`` and ``-inf`` are such numbers: a spreadsheet may take them for an unknown name, which refers
+to nothing and calls nothing. NUL itself is left out. Quotes stand around what has a comma, a quote, CR or LF, or white
+space at an end, and around nothing else.
 
 In a file of one column null is written as ``""`` too: an empty line would be no row for most who read it.
 
@@ -30,7 +31,7 @@ from tickwright.ports.reports import Column
 _UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
 _FORMULA = r"=+\-@＝＋－＠"
 _DANGER = rf"^{_UNSEEN}*[{_FORMULA}]|^[\t\r\n\x00]"
-_NUMBER = r"^-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+_NUMBER = r"^-([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|Infinity|inf)\z"
 _QUOTE = r'[",\r\n]|^[\s\v\p{Z}]|[\s\v\p{Z}]$|^$'
 _ODD = rf'[",\r\n\x00]|^[\p{{Z}}\p{{Cc}}\p{{Cf}}{_FORMULA}\s]|[\s\v\p{{Z}}]$|^$'
 """What has to be looked at twice; the most cells have none of it."""

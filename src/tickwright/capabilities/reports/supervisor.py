@@ -18,6 +18,7 @@ from tickwright.capabilities.reports.steps import Record
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.begins import begins
 from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY, Connection
@@ -137,7 +138,7 @@ class ReportSupervisor:
         return look_s if next_s is None else min(max(next_s, 0.0), look_s)
 
     def _begin(self, record: Record, owner: int) -> None:
-        task = asyncio.create_task(self._step(record, owner))
+        task = asyncio.create_task(begins(self._step(record, owner)))
         self._running[record.id] = (record.fence, task)
         task.add_done_callback(lambda _: self._ended(record.id, task))
 

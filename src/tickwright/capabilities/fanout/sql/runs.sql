@@ -8,7 +8,7 @@ SELECT FROM tickwright.fanout_turns AS t
 -- name: begin
 -- Claim runs for the session $1: run i is of entity $2[i], task type $3[i], of the window from second $4[i] on, and its entity may
 -- have $5[i] runs at once; no entity and task type twice. Behind lock_entities. One row per run, in order: the fence of what has
--- begun, whether the last run ended by its timeout, else whether it is done; neither: busy, as is everything for a session that was lost, or that refuses claims of the number $6. $7 is the error of a timeout.
+-- begun, the seconds since its last error where that is a timeout (0 while none has succeeded since), else whether it is done; neither: busy, as is everything for a session that was lost, or that refuses claims of the number $6. $7 is the error of a timeout.
 -- A claim of a session that is no more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
 -- Index: fanout_cursors_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
@@ -19,7 +19,8 @@ WITH mine AS MATERIALIZED (
    WHERE c.entity_code = ANY ($2::text[])
 ), asked AS MATERIALIZED (
   SELECT u.n, u.entity_code, u.task_type, to_timestamp(u.window_s) AS window_at, u.at_once, c.last_success_at,
-         coalesce(c.failures > 0 AND c.last_error = $7, false) AS timed_out,
+         CASE WHEN c.last_error IS DISTINCT FROM $7 THEN NULL WHEN c.failures > 0 THEN 0
+              ELSE date_part('epoch', clock_timestamp() - c.last_error_at) END AS since_timeout_s,
          coalesce(c.last_window_at >= to_timestamp(u.window_s) AND c.last_window_at <= clock_timestamp() + interval '1 minute',
                   false) AS done,
          EXISTS (SELECT FROM running r WHERE r.entity_code = u.entity_code AND r.task_type = u.task_type) AS busy,
@@ -43,7 +44,7 @@ WITH mine AS MATERIALIZED (
 )
 SELECT c.fence, a.done, date_part('epoch', coalesce(c.running_since, clock_timestamp())) AS begun_s,
        CASE WHEN a.last_success_at <= clock_timestamp() + interval '1 minute' THEN date_part('epoch', a.last_success_at) END
-         AS last_success_s, a.timed_out
+         AS last_success_s, a.since_timeout_s
   FROM asked a LEFT JOIN claimed c USING (entity_code, task_type) ORDER BY a.n;
 
 -- name: end

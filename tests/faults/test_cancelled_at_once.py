@@ -1,0 +1,156 @@
+"""Tasks that are cancelled in the turn of the loop that made them: what they own is released, and the work is done.
+
+A stop, a session that is lost and a look at claims can each come in that turn. asyncio then never begins the coroutine.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.batches import BatchWorld, Numbers
+from kit.consumers import LONG, all_done, done_times, running_consumer, seed
+from kit.fanout import MODULE, Hub, fanout_world
+from kit.report_faults import ask, functions, is_made
+from kit.reports import report_world
+from kit.servers import RabbitServer
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.batch.consumer import BatchConsumer
+from tickwright.capabilities.fanout import consumer as fanout_consumer
+from tickwright.capabilities.fanout.consumer import FanoutConsumer
+from tickwright.capabilities.polling import consumer_desk
+from tickwright.capabilities.polling.consumer_desk import Desk
+from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.store.claiming import ClaimedWork
+
+
+class CancelledAtOnce:
+    """Cancels the first task that is made of ``work`` before its first step.
+
+    Attributes:
+        made: How many tasks of it were made.
+    """
+
+    def __init__(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        self._name, self.made = work.__qualname__, 0
+        asyncio.get_running_loop().set_task_factory(self._make)
+
+    def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **words: Any) -> "asyncio.Task[Any]":
+        task = asyncio.Task(work, loop=loop, **words)
+        if work.__qualname__ == self._name:
+            self.made += 1
+            if self.made == 1:
+                task.cancel()
+        return task
+
+    async def again(self) -> None:
+        """Wait until a task of it was made a second time."""
+        await eventually_async(lambda: self.made > 1, what=f"{self._name} begins again")
+
+
+@pytest.mark.parametrize("work", [ReportSupervisor._step, ClaimedWork._try], ids=["step", "part"])
+async def test_a_report_is_made_although_its_work_was_cancelled_at_once(
+    database_url: str, tmp_path: Path, work: Callable[..., Coroutine[Any, Any, None]]
+) -> None:
+    """G1: step and part are released; the part's attempt does not count."""
+    async with report_world(database_url, tmp_path) as world, world.process(functions()):
+        cancelled = CancelledAtOnce(work)
+        row = await is_made(world, await ask(world))
+        parts = await world.pool.fetch("SELECT attempts, owner FROM tickwright.report_parts")
+    assert cancelled.made > 1
+    assert [tuple(part) for part in parts] == [(1, None)] * 2
+    assert row["owner"] is None
+
+
+async def test_an_execution_ends_although_its_work_was_cancelled_at_once(batches: BatchWorld) -> None:
+    """C2: no try is counted, and no chunk is worked twice."""
+    work = Numbers()
+    await batches.process(work)
+    cancelled = CancelledAtOnce(ClaimedWork._try)
+    execution_id = await batches.start(await batches.put())
+    row = await batches.over(execution_id)
+    assert cancelled.made > 1
+    assert (row["status"], row["tries"], row["lost"]) == ("FINISHED", 0, 0)
+    assert Counter(work.log) == {(execution_id, number): 1 for number in range(3)}
+
+
+async def test_a_claim_that_is_lost_as_it_begins_frees_its_place(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLW-1: the place is the process's own, whoever has the claim by now."""
+    begin, begun = BatchConsumer._begin, asyncio.Event()
+
+    def lost(self: BatchConsumer, *claim: Any) -> None:
+        begin(self, *claim)
+        self._lose_all()
+        begun.set()
+
+    monkeypatch.setattr(BatchConsumer, "_begin", lost)
+    process = await batches.process(Numbers())
+    await batches.start(await batches.put())
+    await begun.wait()
+    await eventually_async(lambda: process.consumer.running == 0, what="its place is free")
+
+
+async def check_a_message_comes_again(database_url: str, amqp_url: str) -> None:
+    """It goes back to the queue; the only slot of the process is free for it."""
+    hub = Hub()
+    async with fanout_world(database_url, amqp_url, None) as world:
+        await world.put_module()
+        async with world.consumer({MODULE: hub}) as consumer:
+            cancelled = CancelledAtOnce(FanoutConsumer._handle)
+            task = await world.put_task("A")
+            await cancelled.again()
+            await eventually_async(lambda: consumer.counts["succeeded"] == 1, what="it is done")
+    assert hub.ended == [task]
+
+
+async def test_a_message_whose_work_was_cancelled_at_once_comes_again(
+    database_url: str, rabbit_server: RabbitServer
+) -> None:
+    """FAN-6: as with one that is cancelled later."""
+    await check_a_message_comes_again(database_url, rabbit_server.url)
+
+
+async def check_a_poll_leaves_the_permit(database_url: str) -> None:
+    """The partner allows one call at a time, so a permit that is not closed would be the last one."""
+
+    async def answers(_poll: Poll) -> Answer:
+        return Answer("moving")
+
+    async with running_consumer(database_url, functions={"acme": answers}, terms=LONG) as consumer:
+        cancelled = CancelledAtOnce(Desk._poll)
+        trackers = await seed(consumer.pool, 3, concurrency=1)
+        await cancelled.again()
+        await eventually_async(lambda: all_done(consumer.pool, trackers), what="every poll is made")
+        assert await done_times(consumer.pool, trackers) == Counter(trackers.ids)
+
+
+async def test_a_poll_that_was_cancelled_at_once_leaves_the_partners_permit(database_url: str) -> None:
+    """POL-1: each poll is made once."""
+    await check_a_poll_leaves_the_permit(database_url)
+
+
+# ---------------------------------------------------------------------- without the guard
+
+
+async def test_the_suite_notices_a_message_whose_work_does_not_begin(
+    database_url: str, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task as asyncio makes it."""
+    monkeypatch.setattr(fanout_consumer, "begins", lambda work: work)
+    with pytest.raises(AssertionError, match="_handle begins again"):
+        await check_a_message_comes_again(database_url, rabbit_server.url)
+
+
+async def test_the_suite_notices_a_poll_whose_work_does_not_begin(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task as asyncio makes it."""
+    monkeypatch.setattr(consumer_desk, "begins", lambda work: work)
+    with pytest.raises(AssertionError, match="_poll begins again"):
+        await check_a_poll_leaves_the_permit(database_url)

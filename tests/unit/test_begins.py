@@ -1,0 +1,64 @@
+"""Work that certainly begins: a cancellation before its first step reaches its first await."""
+
+import asyncio
+
+import pytest
+
+from tickwright.store.begins import begins
+
+
+class Work:
+    """Waits, and writes down what reached it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.may_end = asyncio.Event()
+
+    async def run(self) -> str:
+        """Wait until it may end."""
+        self.log.append("begun")
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            await asyncio.sleep(0)  # one cancellation is one: what releases may wait
+            raise
+        finally:
+            self.log.append("over")
+        return "done"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_cancellation_reaches_the_work_however_early_it_comes(turns: int) -> None:
+    """What the work owns is released by its own ``except`` and ``finally``, and the task is a cancelled one."""
+    work = Work()
+    task = asyncio.create_task(begins(work.run()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert task.cancelling() == 1
+    assert work.log == ["begun", "cancelled", "over"]
+
+
+async def test_work_that_is_not_cancelled_is_as_it_would_be_without() -> None:
+    """Its result, its error and its name are its own."""
+    work = Work()
+    task = asyncio.create_task(begins(work.run()))
+    assert "Work.run" in repr(task)
+    work.may_end.set()
+    assert await task == "done"
+
+    async def fails() -> None:
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        await asyncio.create_task(begins(fails()))
+
+
+async def test_work_of_which_no_task_was_made_is_closed() -> None:
+    """A closed group takes no task; nothing warns of a coroutine that was never awaited."""
+    work = Work()
+    begins(work.run()).close()
+    assert work.log == []
