@@ -9,14 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import ClientSession
-from providers import TOKEN, TOKEN_HOSTS, TOKEN_VARIABLE, serve
+from providers import PROVIDERS, TOKEN, TOKEN_HOSTS, TOKEN_VARIABLE, serve
 
 from tickwright import EntityTask, Tickwright
 
 app = Tickwright()
-PROVIDERS = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
 CONSUMERS = 3
 
 
@@ -101,7 +101,7 @@ async def main() -> None:
             line = await lines.get()
         scheduler.cancel()
         await asyncio.wait([scheduler])
-    print("done")
+    print("done", "to go on by hand:", f"export PROVIDERS_PORT={urlsplit(addresses['DE.SLO']).port}", sep="\n")
 
 
 if __name__ == "__main__":

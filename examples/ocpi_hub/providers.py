@@ -12,6 +12,7 @@ from aiohttp import web
 
 TOKEN = "OCPI_HUB_TOKEN"
 TOKEN_VARIABLE, TOKEN_HOSTS = f"TICKWRIGHT_SECRET_{TOKEN}", f"TICKWRIGHT_SECRET_HOSTS_{TOKEN}"
+PROVIDERS = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
 LOCATIONS, PAGE = 5, 2
 
 
@@ -44,15 +45,26 @@ class Provider:
 
 @asynccontextmanager
 async def serve(providers: Mapping[str, float]) -> AsyncIterator[dict[str, str]]:
-    """Serve them at a free port of loopback; give where each one's locations are."""
+    """Serve them at `PROVIDERS_PORT` of loopback, or at a free one; give where each one's locations are."""
     server = web.Application()
     for code, seconds in providers.items():
         server.router.add_get(f"/{code}/locations", Provider(code, seconds).answer)
     runner = web.AppRunner(server)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", int(os.environ.get("PROVIDERS_PORT", "0"))).start()
         port = runner.addresses[0][1]
         yield {code: f"http://127.0.0.1:{port}/{code}/locations" for code in providers}
     finally:
         await runner.cleanup()
+
+
+async def main() -> None:
+    """Serve them until this is stopped."""
+    async with serve(PROVIDERS) as addresses:
+        print(*addresses.values(), sep="\n", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -81,17 +81,20 @@ async def report(country: str) -> None:
 
 async def main() -> None:
     """Make both databases, run the role that brings parts and merges them, ask for the users of one country."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["USERS_FILE"] = f"{folder}/users.sqlite"
-        make_users(Path(os.environ["USERS_FILE"]))
-        async with app:
-            await make_withdrawals(app.database.url)
-            # a source is read as a plain role: a superuser is refused
-            os.environ["FUND_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "fund_reader")
-            working = asyncio.create_task(app.run_worker(roles=["report-listener"]))
-            await report("NL")
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+    users = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="withdrawals-")) / "users.sqlite"
+    make_users(users)
+    os.environ["USERS_FILE"] = str(users)
+    async with app:
+        await make_withdrawals(app.database.url)
+        # a source is read as a plain role: a superuser is refused
+        os.environ["FUND_URL"] = await asyncio.to_thread(ensure_reader, app.database.url, "fund_reader")
+        working = asyncio.create_task(app.run_worker(roles=["report-listener"]))
+        await report("NL")
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    print(
+        "to go on by hand:", *(f"export {name}='{os.environ[name]}'" for name in ("USERS_FILE", "FUND_URL")), sep="\n"
+    )
 
 
 if __name__ == "__main__":

@@ -90,6 +90,15 @@ async def test_each_bad_body_has_its_own_answer(api: RunningApi) -> None:
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
 
 
+@pytest.mark.parametrize("key", ["", "two words", "caf\u00e9", "k" * 256])
+async def test_a_key_outside_its_pattern_is_refused(api: RunningApi, key: str) -> None:
+    """What the schema of the header says is what the header is held to, with and without a stream."""
+    headers = {"Idempotency-Key": key}
+    (await api.operator.post("/v1/jobs", JOB % b"", headers=headers)).says(409, "invalid_key")
+    (await api.operator.bulk(JOB % b"", **headers)).says(409, "invalid_key")
+    assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
+
+
 async def test_errors_say_where_they_are(api: RunningApi) -> None:
     """Line and column, pointer, field: what a person needs to find it."""
     said = (await api.operator.post("/v1/jobs", b'{"task_type":\n  nope}')).json

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.batches import BatchedImport
 
 LINE = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z","payload":{"n":%d}}\n'
 
@@ -50,6 +53,44 @@ async def test_good_lines_become_jobs_and_bad_ones_say_why(api: RunningApi) -> N
     assert all(reject["message"] for reject in said["rejects"])
     assert said["committed_lines"] == 11
     assert await count(api) == 3
+
+
+@pytest.mark.parametrize("line", [b"\n", b"x\n"])
+async def test_lines_that_are_nothing_leave_others_their_turn(api: RunningApi, line: bytes) -> None:
+    """However short the lines of a piece are, other requests have their turn every thousand lines."""
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def one_piece() -> AsyncIterator[bytes]:
+        turning.append(asyncio.create_task(take_turns()))
+        await asyncio.sleep(0)
+        yield line * 100_000
+        turning.pop().cancel()
+
+    turning: list[asyncio.Task[None]] = []
+    done = await api.service.imports.run(one_piece(), caller=Caller("test", Role.OPERATOR))
+    assert (done.lines, done.created, done.committed_lines) == (100_000, 0, 100_000)
+    assert turns >= 100
+
+
+async def test_empty_lines_are_only_counted(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of line feeds costs a comparison for each of them: none is taken as a line."""
+    taken = []
+    take = BatchedImport._take
+
+    async def counted(self: BatchedImport[Any], line: bytes | None) -> None:
+        taken.append(line)
+        await take(self, line)
+
+    monkeypatch.setattr(BatchedImport, "_take", counted)
+    said = (await api.operator.bulk(b"\n" * 500_000 + LINE % 1)).json
+    assert (said["lines"], said["created"], said["committed_lines"]) == (500_001, 1, 500_001)
+    assert len(taken) == 1
 
 
 async def test_a_large_import_is_complete(api: RunningApi) -> None:

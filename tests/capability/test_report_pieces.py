@@ -11,8 +11,10 @@ import pytest
 
 from kit.postgres import as_reader
 from tickwright.capabilities.reports.spool import write_part
+from tickwright.domain.errors import Rejected
+from tickwright.sources import postgres
 from tickwright.sources.named import Sources, SourceTerms
-from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, gathered, weight_bytes
+from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, gathered, weight_bytes
 
 ROWS, ROW_BYTES = 1_000, 1_000_000
 PEAK_BYTES_MAX = 250_000_000
@@ -78,9 +80,91 @@ async def test_a_thousand_rows_of_a_megabyte_take_the_room_of_a_few(
     assert took < PEAK_BYTES_MAX, f"{took / 1e6:.0f} MB"
 
 
+async def of_a_large_function(_url: str, _folder: Path) -> AsyncIterator[Mapping[str, Any]]:
+    """Give one row above the bound."""
+    yield {"text": "x" * (ROW_BYTES_MAX + 1)}
+
+
+def of_large_postgres(url: str, _folder: Path) -> Any:
+    """Ask PostgreSQL for rows of 200 MB."""
+    return query(url, "SELECT repeat('x', 200000000) AS text FROM generate_series(1, 10);  -- ten")
+
+
+def of_large_sqlite(_url: str, folder: Path) -> Any:
+    """Ask SQLite for rows of 200 MB."""
+    with closing(sqlite3.connect(folder / "empty.db")) as database:
+        database.execute("CREATE TABLE t (id integer)")
+    return query(f"sqlite://{folder}/empty.db", "SELECT hex(zeroblob(100000000)) AS text")
+
+
+def of_large_files(_url: str, folder: Path) -> Any:
+    """Ask DuckDB for a row of 20 MB."""
+    (folder / "files").mkdir()
+    return query(f"files://{folder}/files", "SELECT repeat('x', 20000000) AS text FROM range(2)")
+
+
+@pytest.mark.parametrize("make", [of_a_large_function, of_large_postgres, of_large_sqlite, of_large_files])
+async def test_a_row_above_its_bound_is_refused_and_takes_no_room(
+    database_url: str, tmp_path: Path, make: Callable[[str, Path], Any]
+) -> None:
+    """PostgreSQL weighs a row before it sends it and SQLite before it makes it; the error says what to do."""
+    await check_too_large(make(database_url, tmp_path), tmp_path / "part.ndjson")
+
+
+async def write_rows(rows: Any, path: Path) -> None:
+    """Write the rows of a function or a query."""
+    if isinstance(rows, AsyncIterator):
+        await write_part(rows, path, declared={})
+    else:
+        async with rows as opened:
+            await write_part(opened, path, declared={})
+
+
+async def check_too_large(rows: Any, path: Path) -> None:
+    """Check that rows are refused, permanently and within the room of a few pieces."""
+    before = forget_peak()
+    with pytest.raises(Rejected, match="gives a row of more than 16 MiB of text; select fewer columns") as refused:
+        await write_rows(rows, path)
+    took = peak_bytes() - before
+    assert (refused.value.code, refused.value.retriable) == ("row_too_large", False)
+    assert not list(path.parent.glob(path.name))
+    assert took < PEAK_BYTES_MAX, f"{took / 1e6:.0f} MB"
+
+
+async def test_a_missing_bound_in_the_query_is_noticed(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PostgreSQL source that sends its query as it is holds a whole row before it can refuse it."""
+    monkeypatch.setattr(postgres, "_AHEAD", "")
+    monkeypatch.setattr(postgres, "_BEHIND", "")
+    with pytest.raises(AssertionError, match=r"^\d+ MB"):
+        await check_too_large(of_large_postgres(database_url, tmp_path), tmp_path / "part.ndjson")
+
+
+@pytest.mark.parametrize("column", ["repeat('x', 16000000)", "decode(repeat('ab', 16000000), 'hex')"])
+async def test_rows_just_below_the_bound_are_written(database_url: str, tmp_path: Path, column: str) -> None:
+    """A few of the largest rows are in memory at once, and no more, although they are sent as twice as much."""
+    path = tmp_path / "part.ndjson"
+    before = forget_peak()
+    async with query(database_url, f"SELECT {column} AS large FROM generate_series(1, 20)") as rows:
+        facts = await write_part(rows, path, declared={})
+    took = peak_bytes() - before
+    path.unlink()
+    assert facts.rows == 20
+    assert took < 4 * CHUNK_ROWS * 2 * ROW_BYTES_MAX, f"{took / 1e6:.0f} MB"
+
+
+@pytest.mark.parametrize("end", ["", ";", "\n;\n", "; -- the end", " -- the ; end", " /* ; */ ; /* ; */ ;"])
+async def test_what_ends_a_query_is_no_part_of_it(database_url: str, end: str) -> None:
+    """Semicolons and comments behind a query are taken, and its quoted ones stay."""
+    async with query(database_url, f"SELECT ';' AS a, :x AS b, 'c' AS a{end}".replace(":x", "1")) as rows:
+        assert [tuple(row) async for piece in rows for row in piece] == [(";", 1, "c")]
+        assert [column.name for column in rows.columns] == ["a", "b", "a"]
+
+
 def test_small_rows_are_gathered_to_full_pieces_and_large_ones_to_few() -> None:
     """Whatever there is comes, in its order; the last piece is what is left."""
-    for text, most in (("", PIECE_ROWS), ("x" * (PIECE_BYTES // 50), 60)):
+    for text, most in (("", PIECE_ROWS), ("x" * (PIECE_BYTES // 50), 55)):
         left = [(number, text) for number in range(1_230)]
 
         def fetch(count: int, left: list[tuple[int, str]] = left) -> list[tuple[int, str]]:
@@ -89,7 +173,7 @@ def test_small_rows_are_gathered_to_full_pieces_and_large_ones_to_few() -> None:
             return taken
 
         pieces = []
-        while piece := gathered(fetch):
+        while piece := gathered(fetch, "source a"):
             pieces.append(piece)
         assert [row[0] for piece in pieces for row in piece] == list(range(1_230))
         assert {len(piece) for piece in pieces[:-1]} == {most}

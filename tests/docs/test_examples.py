@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,7 +43,7 @@ def load(path: str) -> Any:
     return module
 
 
-async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: str) -> None:
+async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: str, tmp_path: Path) -> None:
     """The one that was rolled back has neither an order nor a reminder."""
     command = [sys.executable, str(EXAMPLES / "one_shot_jobs/shop.py")]
     env = environment(DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0")
@@ -54,6 +56,7 @@ async def test_the_shop_reminds_of_the_order_that_was_committed(database_url: st
     db = await asyncpg.connect(database_url)
     assert await db.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 1
     assert await db.fetchval("SELECT count(*) FROM shop_orders") == 1
+    await follow("one_shot_jobs", tmp_path, [], lambda: _run_roles(db, "worker"), DATABASE_URL=database_url)
     await db.close()
 
 
@@ -73,7 +76,8 @@ async def test_the_parcel_that_was_committed_has_a_tracker(database_url: str, tm
     assert await db.fetchval("SELECT array_agg(number) FROM parcels") == ["P1"]
     rows = await db.fetch("SELECT external_id, status FROM tickwright.shipment_polling_tracker")
     assert [tuple(row) for row in rows] == [("P1", "Delivered")]
-    await follow("trackers", database_url, tmp_path, [], lambda: _run_roles(db, "scheduler", "relay", "poll-consumer"))
+    roles = ("scheduler", "relay", "poll-consumer")
+    await follow("trackers", tmp_path, [], lambda: _run_roles(db, *roles), DATABASE_URL=database_url)
     await db.close()
 
 
@@ -84,15 +88,16 @@ async def _run_roles(db: asyncpg.Connection, *wanted: str) -> bool:
 
 
 async def test_the_hub_is_done_with_fast_providers_while_the_slow_one_is_asked(
-    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer
+    database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Four providers on three consumers of one slot: each asked and done once, the slow one last."""
     queues = Fanout(rabbit_server.url)
     prefix = queues.names.prefix
-    env = environment(
-        DATABASE_URL=database_url, METRICS_BIND="127.0.0.1:0", AMQP_URL=rabbit_server.url, AMQP_PREFIX=prefix,
-        REDIS_URL=redis_server.url, REDIS_PREFIX=prefix,
-    )  # fmt: skip
+    servers = {
+        "DATABASE_URL": database_url, "AMQP_URL": rabbit_server.url, "AMQP_PREFIX": prefix,
+        "REDIS_URL": redis_server.url, "REDIS_PREFIX": prefix,
+    }  # fmt: skip
+    env = environment(METRICS_BIND="127.0.0.1:0", **servers)
     command = [sys.executable, str(EXAMPLES / "ocpi_hub/hub.py")]
     try:
         said = await asyncio.to_thread(
@@ -110,6 +115,13 @@ async def test_the_hub_is_done_with_fast_providers_while_the_slow_one_is_asked(
         )
         parties = await db.fetchval("SELECT string_agg(party::text, '') FROM tickwright.entities")
         assert "only-for-this-example" not in parties + said.stdout + said.stderr
+        began = await db.fetchval("SELECT clock_timestamp()")
+
+        async def are_asked_by_hand() -> bool:
+            sql = "SELECT count(*) FROM tickwright.fanout_cursors WHERE last_success_at > $1"
+            return bool(await db.fetchval(sql, began) == 4)
+
+        await follow("ocpi_hub", tmp_path, said.stdout.splitlines(), are_asked_by_hand, **servers)
         await db.close()
     finally:
         await queues.remove()
@@ -131,6 +143,7 @@ async def test_the_report_of_two_databases_is_one_file(database_url: str, tmp_pa
     )
     assert sizes.startswith("3 rows, ")
     assert address.startswith(f"file://{tmp_path}/objects/reports/")
+    file, more = file[:5], file[5:]
     assert file == [
         "name,amount,asked_at",
         "'=cmd|' /C calc'!A0,5.00,2026-01-07T09:15:00.000000Z",
@@ -138,6 +151,15 @@ async def test_the_report_of_two_databases_is_one_file(database_url: str, tmp_pa
         "ann,1000.00,2026-01-06T12:30:00.000000Z",
         "",
     ]
+    db = await asyncpg.connect(database_url)
+
+    async def is_made_by_hand() -> bool:
+        return bool(await db.fetchval("SELECT count(*) FROM tickwright.reports WHERE status = 'finished'") == 2)
+
+    await follow("withdrawals_report", tmp_path, more, is_made_by_hand, DATABASE_URL=database_url)
+    [made] = await asyncio.to_thread(lambda: list(tmp_path.glob("fresh/examples/withdrawals_report/*.csv")))
+    assert await asyncio.to_thread(made.read_text) == "\n".join(file)
+    await db.close()
 
 
 async def run_with_url(path: str, database_url: str, home: Path) -> list[str]:
@@ -162,7 +184,7 @@ async def test_the_campaign_applies_once_for_each_right_client(database_url: str
         f"SELECT count(*) FROM clients LEFT JOIN applications ON client_id = id WHERE ({wanted}) = (client_id IS NULL)"
     )
     assert await db.fetchval(sql) == 0
-    await follow("loan_campaign", database_url, tmp_path, said[3:], lambda: _is_done_by_hand(db))
+    await follow("loan_campaign", tmp_path, said[3:], lambda: _is_done_by_hand(db), DATABASE_URL=database_url)
     await db.close()
 
 
@@ -175,31 +197,56 @@ async def _is_done_by_hand(db: asyncpg.Connection) -> bool:
 
 
 async def follow(
-    folder: str, database_url: str, home: Path, exports: Sequence[str], is_done: Callable[[], Awaitable[bool]]
+    folder: str, home: Path, said: Sequence[str], is_done: Callable[[], Awaitable[bool]], **given: str
 ) -> None:
-    """Do by hand what an example's page says about production: its commands, in its folder, with what was printed."""
-    config = {"CONFIG": "tickwright.toml"} if (EXAMPLES / folder / "tickwright.toml").exists() else {}
-    env = environment(DATABASE_URL=database_url, HOME=str(home), **config)
-    for line in exports:
-        name, _, value = line.removeprefix("export ").partition("=")
-        env[name] = value.strip("'")
-    page = (EXAMPLES / folder / "README.md").read_text()
+    """Do by hand what an example's page says, line by line, in a fresh folder and with what its program printed.
+
+    Args:
+        folder: Of the example.
+        home: Of the embedded tools; the fresh folder is made in it.
+        said: What the program of the first line has printed; it is not started again.
+        is_done: Whether what runs then does what the page says.
+        given: Settings that outrank the page's: which servers there are.
+    """
+    shutil.copytree(EXAMPLES / folder, home / "fresh/examples" / folder)
+    given = {"HOME": str(home), "METRICS_BIND": "127.0.0.1:0", "API_BIND": f"127.0.0.1:{free_port()}", **given}
+    outranks, env, where = environment(**given), environment(), home / "fresh"
+    printed = dict(shlex.split(line)[1].split("=", 1) for line in said if line.startswith("export "))
     processes = []
     try:
-        for line in re.findall(r"^    (tickwright [^#\n]+)", page, re.MULTILINE):
-            words = [sys.executable, "-m", *line.split()]
-            own = {**env, "TICKWRIGHT_METRICS_BIND": f"127.0.0.1:{free_port()}"}
-            if words[3] == "run":
-                processes.append(await asyncio.to_thread(spawn, words, home / "log", own, cwd=EXAMPLES / folder))
-                continue
-            said = await asyncio.to_thread(
-                subprocess.run, words, env=own, cwd=EXAMPLES / folder, capture_output=True, text=True, check=False
-            )
-            assert said.returncode == 0, said.stdout + said.stderr
+        for line in re.findall(r"^    (\S.*)", (EXAMPLES / folder / "README.md").read_text(), re.MULTILINE):
+            match shlex.split(line, comments=True):
+                case ["cd", to]:
+                    where /= to
+                case ["export", *pairs]:
+                    for name, _, value in (pair.partition("=") for pair in pairs):
+                        env[name] = printed[name] if value == "…" else value
+                case ["python", script] if script.startswith("examples/"):
+                    assert (where / script).is_file()
+                case ["python" | "tickwright" as program, *words]:
+                    command = [sys.executable, *(["-m", "tickwright"] if program == "tickwright" else []), *words]
+                    if program == "python" or words[0] in {"run", "worker"}:
+                        own = {**env, **outranks}
+                        processes.append(await asyncio.to_thread(spawn, command, home / "log", own, cwd=where))
+                        continue
+                    done = await asyncio.to_thread(
+                        subprocess.run, command, env={**env, **outranks}, cwd=where, capture_output=True, text=True,
+                        check=False, timeout=100,
+                    )  # fmt: skip
+                    assert done.returncode == 0, done.stdout + done.stderr + (home / "log").read_text()
+                case other:
+                    raise AssertionError(f"a line that is not followed: {other}")
         await eventually_async(is_done, 120, what=f"the page's commands do what they say; {(home / 'log').read_text()}")
+        assert [process.poll() for process in processes] == [None] * len(processes), (home / "log").read_text()
     finally:
         for process in processes:
             kill_group(process)
+
+
+def test_every_page_with_a_program_is_followed() -> None:
+    """A new example has a test that follows its page."""
+    pages = {page.parent.name for page in EXAMPLES.glob("*/README.md") if "    python examples/" in page.read_text()}
+    assert pages == set(re.findall(r"await follow\(\s*\"(\w+)\"", Path(__file__).read_text()))
 
 
 async def test_the_ledger_says_what_the_bank_says_and_a_second_run_finds_nothing(
@@ -213,7 +260,7 @@ async def test_the_ledger_says_what_the_bank_says_and_a_second_run_finds_nothing
     sql = "SELECT count(*) FROM bank_entries FULL JOIN ledger_entries USING (id, cents)"
     assert await db.fetchval(sql) == 20_000
     roles = ("scheduler", "campaign-consumer")
-    await follow("reconciliation", database_url, tmp_path, exports, lambda: _run_roles(db, *roles))
+    await follow("reconciliation", tmp_path, exports, lambda: _run_roles(db, *roles), DATABASE_URL=database_url)
     await db.close()
 
 

@@ -12,6 +12,7 @@ from tickwright.api.bodies import JSON_TYPES, Receive, check_type, read_body
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
 from tickwright.api.problems import SAFE_HEADERS
+from tickwright.capabilities.jobs.requests import key_of_header
 from tickwright.capabilities.jobs.routes import SCOPE, created_answer
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
@@ -55,5 +56,5 @@ async def post_job(
 def _key(headers: list[tuple[bytes, bytes]]) -> str | None:
     for name, value in headers:
         if name == b"idempotency-key":
-            return value.decode("latin-1")
+            return key_of_header(value.decode("latin-1"))
     return None

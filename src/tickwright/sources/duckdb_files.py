@@ -88,7 +88,7 @@ class DuckdbReader:
         """Return the next rows."""
         assert self._connection is not None  # noqa: S101  # opened first
         try:
-            rows = gathered(self._connection.fetchmany)
+            rows = gathered(self._connection.fetchmany, f"source {self._name}")
         except duckdb.Error as error:
             raise self._said(error) from None
         documents = [one.is_json for one in self._selected]

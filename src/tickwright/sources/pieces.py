@@ -1,7 +1,7 @@
 """Rows on their way are gathered: some hundred at a time, since each hand-over costs, and fewer where they are large.
 
-What a row takes is only known when it is there. So libraries are asked for a few rows at a time, and whoever reads has
-no more in memory than one piece and those few.
+What a row takes is only known when it is there. So libraries are asked for a few rows at a time, a row has a bound, and
+a reader has no more in memory than one piece and those few.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +10,26 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-CHUNK_ROWS = 20
+from tickwright.domain.errors import Rejected
+
+CHUNK_ROWS = 5
 PIECE_ROWS = 500
 PIECE_BYTES = 4 * 1024 * 1024
+ROW_BYTES_MAX = 16 * 1024 * 1024
+"""Of texts and bytes; what merges the parts takes no longer line."""
 
 _TEXTS = frozenset({str, bytes, bytearray})
 _SMALL = frozenset({int, float, bool, type(None), Decimal, date, datetime, UUID})
 Row = Sequence[Any]
 
 
-def gathered(fetch: Callable[[int], Sequence[Row]]) -> list[Row]:
-    """Return the next rows of ``fetch``, which is asked for twenty at a time; none at the end.
+def gathered(fetch: Callable[[int], Sequence[Row]], of: str) -> list[Row]:
+    """Return the next rows of ``fetch``, which is asked for five at a time; none at the end.
 
-    At most 500 rows, and at most 4 MiB before the last twenty.
+    At most 500 rows, and at most 4 MiB before the last five.
+
+    Raises:
+        Rejected: ``row_too_large``, as :func:`weighed`. Permanent.
     """
     rows: list[Row] = []
     size_bytes = 0
@@ -31,8 +38,30 @@ def gathered(fetch: Callable[[int], Sequence[Row]]) -> list[Row]:
         if not some:
             break
         rows += some
-        size_bytes += weight_bytes(some)
+        size_bytes += weighed(some, of)
     return rows
+
+
+def weighed(rows: Sequence[Row], of: str) -> int:
+    """Return what a few rows weigh.
+
+    Raises:
+        Rejected: ``row_too_large``: one of them is above the bound; ``of`` says what gives it, such as ``"source
+            crm"``. Permanent.
+    """
+    size_bytes = weight_bytes(rows)
+    if size_bytes > ROW_BYTES_MAX and max(map(weight_bytes, rows)) > ROW_BYTES_MAX:
+        raise row_too_large(of)
+    return size_bytes
+
+
+def row_too_large(of: str) -> Rejected:
+    """Return the error for a row above the bound."""
+    text = (
+        f"{of} gives a row of more than {ROW_BYTES_MAX // 2**20} MiB of text; select fewer columns, cut long values "
+        "(left, substr), or put them into rows of their own"
+    )
+    return Rejected("row_too_large", text, bytes_max=ROW_BYTES_MAX)
 
 
 def weight_bytes(value: Any) -> int:

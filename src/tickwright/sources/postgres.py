@@ -5,7 +5,8 @@ nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop `
 parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is enough.
 
 libpq hands the rows over in pieces while the server still makes them: it is held back when we are slow, and its
-``statement_timeout`` covers the whole of it.
+``statement_timeout`` covers the whole of it. libpq keeps all of a row before it gives it, however large, so the server
+weighs each row before it sends it.
 """
 
 import contextlib
@@ -19,17 +20,20 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.placeholders import Bound, bind
+from tickwright.domain.placeholders import Bound, bare, bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms
-from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, weight_bytes
+from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, weighed
 from tickwright.sources.postgres_connections import Connection, Connections, Talk, conninfo_of, wait_for
 from tickwright.sources.postgres_errors import refused
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
 from tickwright.store.queries import load
 
-_ONE_QUERY = load("tickwright.sources.sql", "postgres.sql")["one_query"].rpartition("\n")[2].removesuffix("{query}")
+_Q = load("tickwright.sources.sql", "postgres.sql")
+_ONE_QUERY = _Q["one_query"].rpartition("\n")[2].removesuffix("{query}")
+_AHEAD, _BEHIND = _Q["bounded"].replace("{bytes_max}", str(ROW_BYTES_MAX)).split("{query}")
+_ROWS = {ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}
 
 
 class PostgresSource:
@@ -110,6 +114,7 @@ class PostgresRows:
 
     def __init__(self, connection: Connection, talk: Talk, bound: Bound, sql: str) -> None:
         self._pg, self._talk, self._bound, self._sql = connection.pgconn, talk, bound, sql
+        self._of = f"source {talk.name}"
         self._values = Transformer.from_context(SPELLING)
         self._first: PGresult | None = None
         self._instants: tuple[int, ...] = ()
@@ -117,8 +122,9 @@ class PostgresRows:
 
     async def open(self, texts: Sequence[bytes | None]) -> None:
         """Send the query and wait for the first piece, which names the columns."""
+        query = self._bound.sql[: len(self._bound.sql) - _behind(self._sql)]
         async with self._talk.in_time():
-            self._pg.send_query_params(self._bound.sql.encode(), texts, _types(self._bound, len(texts)))
+            self._pg.send_query_params(f"{_AHEAD}{query}{_BEHIND}".encode(), texts, _types(self._bound, len(texts)))
             self._pg.set_chunked_rows_mode(CHUNK_ROWS)
             await wait_for(self._pg, generators.send(self._pg))
         self._first = await self._next()
@@ -139,7 +145,7 @@ class PostgresRows:
                 self._values.set_pgresult(chunk, set_loaders=False)
                 some = self._load(chunk.ntuples)
                 rows += some
-                size_bytes += weight_bytes(some)
+                size_bytes += weighed(some, self._of)
             del chunk
             if len(rows) >= PIECE_ROWS or size_bytes >= PIECE_BYTES:
                 yield rows
@@ -152,18 +158,27 @@ class PostgresRows:
         try:
             rows = self._values.load_rows(0, count, tuple)
         except UnicodeDecodeError:
-            raise Rejected("source_refused", f"source {self._talk.name} has text that is not UTF-8") from None
+            raise Rejected("source_refused", f"{self._of} has text that is not UTF-8") from None
         for place in self._instants:
             if " BC" in "".join(row[place] or "" for row in rows):
-                where = f"column {self.columns[place].name} of source {self._talk.name}"
+                where = f"column {self.columns[place].name} of {self._of}"
                 raise Rejected("source_refused", f"{where} has a year before Christ; cast it to text")
         return rows
 
     async def _next(self) -> PGresult | None:
-        async with self._talk.in_time():
-            result: PGresult | None = await wait_for(self._pg, generators.fetch(self._pg))
-        if result is None or result.status in {ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
+        if self._pg.is_busy():
+            async with self._talk.in_time():
+                result: PGresult | None = await wait_for(self._pg, generators.fetch(self._pg))
+        else:  # it has come with the one before
+            result = self._pg.get_result()
+        if result is None or result.status in _ROWS:
             return result
         if result.status == ExecStatus.FATAL_ERROR:
-            raise refused(self._talk.name, result, self._bound, self._sql, self._talk.mask)
-        raise Rejected("source_refused", f"source {self._talk.name} only reads; write a single query")
+            raise refused(self._talk.name, result, self._bound, self._sql, self._talk.mask, ahead=len(_AHEAD))
+        raise Rejected("source_refused", f"{self._of} only reads; write a single query")
+
+
+def _behind(sql: str) -> int:
+    """Return how many characters are behind one query: a semicolon has no place in parentheses."""
+    end = bare(sql).find(";") if ";" in sql else -1
+    return len(sql) - end if end >= 0 else 0

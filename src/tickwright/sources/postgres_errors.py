@@ -7,9 +7,12 @@ from psycopg.pq.abc import PGresult
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import Bound
+from tickwright.sources.pieces import row_too_large
 
 MESSAGE_CHARS_MAX = 1000
 _TIMEOUT = "57014"
+_TOO_LARGE = ("tickwright row_too_large", "invalid memory alloc request size")
+"""What ``bounded`` says of a row, and what PostgreSQL says of one beyond a GB; never translated."""
 _ONE_QUERY = "a source answers one query: a single select, values or with that only reads"
 _UNTYPED = "write its type behind the name, as :name::text"
 _HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY, "0A000": _ONE_QUERY}
@@ -40,6 +43,8 @@ def refused(
     said = mask(_field(result, DiagnosticField.MESSAGE_PRIMARY) or "no reason given")[:MESSAGE_CHARS_MAX]
     if state == _TIMEOUT and "statement timeout" in said:
         return Unavailable("source_timeout", f"source {name} did not finish the query in time")
+    if any(text in said for text in _TOO_LARGE):
+        return row_too_large(f"source {name}")
     if not state or state.startswith(_PASSING):
         return lost(name, said)
     told = mask(_field(result, DiagnosticField.MESSAGE_HINT))[:MESSAGE_CHARS_MAX]

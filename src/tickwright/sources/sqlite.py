@@ -20,11 +20,13 @@ from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms, path_of
-from tickwright.sources.pieces import gathered
+from tickwright.sources.pieces import ROW_BYTES_MAX, gathered, row_too_large
 from tickwright.sources.threaded import ThreadedSource
 from tickwright.store.queries import load
 
 BUSY_S = 5.0
+VALUE_BYTES_MAX = 4 * ROW_BYTES_MAX
+"""What SQLite makes at all: of a value, and of a stored row, which may have more in it than a query selects."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FUNCTIONS_REFUSED = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlite_log"}
 """Functions that read or write files or load code, where a build of SQLite has them."""
@@ -79,6 +81,7 @@ class SqliteReader:
             )
             self._connection.execute(_QUERY_ONLY)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             self._connection.set_authorizer(_authorize)
             if within is not None:
                 self._connection.execute(_EXPLAIN + within).close()  # parsed, not run
@@ -94,7 +97,7 @@ class SqliteReader:
         """Return the next rows."""
         assert self._cursor is not None  # noqa: S101  # opened first
         try:
-            return gathered(self._cursor.fetchmany)
+            return gathered(self._cursor.fetchmany, f"source {self._name}")
         except sqlite3.Error as error:
             raise self._said(error) from None
 
@@ -113,6 +116,8 @@ class SqliteReader:
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None and code & 0xFF in _PASSING:
             return Unavailable("source_unavailable", f"source {self._name} is not available: {error}")
+        if code == sqlite3.SQLITE_TOOBIG:
+            return row_too_large(f"source {self._name}")
         return Rejected("source_refused", f"source {self._name} refuses the query: {str(error)[:1000]}")
 
 

@@ -19,6 +19,7 @@ from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import AWAY, Connection, Pool
 
 BATCH_BYTES_MAX = 4_194_304
+TURN_LINES = 1_000
 
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.imports")
@@ -116,10 +117,15 @@ class BatchedImport(ABC, Generic[T]):
         splitter = LineSplitter()
         async for chunk in chunks:
             for line in splitter.feed(chunk):
-                await self._take(line)
-                if self._full:
-                    await self._hand_over(finished=False)
-            await asyncio.sleep(0)  # the other requests of this process have their turn
+                if line == b"":
+                    self.result.lines += 1
+                else:
+                    await self._take(line)
+                    if self._full:
+                        await self._hand_over(finished=False)
+                if not self.result.lines % TURN_LINES:
+                    await asyncio.sleep(0)  # the other requests of this process have their turn
+            await asyncio.sleep(0)
         for line in splitter.end():
             await self._take(line)
         await self._hand_over(finished=True)
@@ -129,7 +135,7 @@ class BatchedImport(ABC, Generic[T]):
         try:
             if line is None:
                 raise Rejected("line_too_long", f"a line has at most {LINE_BYTES_MAX} bytes", status=413)
-            if not line or line.isspace():
+            if line.isspace():
                 return
             thing = await self._thing(line, self.result.lines)
         except TickwrightError as error:

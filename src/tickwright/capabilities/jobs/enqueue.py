@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import msgspec
+import structlog
 
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
@@ -25,6 +26,7 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
+_log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
 """For one write of what was collected; who called hears then that nobody knows its outcome."""
@@ -149,11 +151,18 @@ class TypeCatalog:
     def _read_behind(self) -> None:
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(_read_or_not)
 
     async def _read(self) -> None:
         async with self._pool.acquire() as connection:
             self._types = {kind.name: kind for kind in await load_types(connection)}
         self._read_s = monotonic()
+
+
+def _read_or_not(reading: "asyncio.Task[None]") -> None:
+    """Say why the types are old: they are used all the same, and the next call reads them again."""
+    if not reading.cancelled() and (error := reading.exception()) is not None:
+        _log.warning("enqueue.types_not_read", error=repr(error)[:200])
 
 
 _Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]

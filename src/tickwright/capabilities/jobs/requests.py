@@ -5,6 +5,7 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 ``unknown_field``, not a silent loss.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -90,6 +91,8 @@ class ScheduleBounds:
 
 
 BOUNDS = ScheduleBounds()
+KEY_PATTERN = "^[!-~]+$"
+_HEADER_KEY = re.compile(r"[!-~]+\Z")
 
 
 def read_job(
@@ -133,6 +136,17 @@ def with_digest(job: NewJob) -> NewJob:
         job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
     )
     return msgspec.structs.replace(job, digest=digest)
+
+
+def key_of_header(key: str | None) -> str | None:
+    """Return the value of an ``Idempotency-Key`` header that is as its schema says.
+
+    Raises:
+        Rejected: ``invalid_key`` (409). Permanent.
+    """
+    if key is not None and not _HEADER_KEY.match(key):
+        raise Rejected("invalid_key", "Idempotency-Key: ASCII characters without blanks, at least one", status=409)
+    return key
 
 
 def _one_key(outside: str | None, inside: str | None) -> str | None:

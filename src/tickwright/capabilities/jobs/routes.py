@@ -13,6 +13,7 @@ from tickwright.capabilities.jobs.looking_routes import looking_routes
 from tickwright.capabilities.jobs.many_routes import many_routes
 from tickwright.capabilities.jobs.requests import (
     BOUNDS,
+    KEY_PATTERN,
     FilterRequest,
     JobRequest,
     MoveRequest,
@@ -22,6 +23,7 @@ from tickwright.capabilities.jobs.requests import (
     ScheduleBounds,
     TaskTypeChange,
     TaskTypeRequest,
+    key_of_header,
 )
 from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.jobs.views import (
@@ -92,7 +94,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         body = await gate.read_bytes(request)
         with traces.continued(traceparent_of(request.scope["headers"])):
             made = await service.schedule_text(
-                body, key=request.headers.get("idempotency-key"), now=gate.now(), bounds=bounds
+                body, key=key_of_header(request.headers.get("idempotency-key")), now=gate.now(), bounds=bounds
             )
         status, location, text = created_answer(made.id, created=made.created)
         return Response(text, status, {"location": location}, media_type="application/json")
@@ -114,7 +116,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
             done = await service.imports.run(
                 gate.stream(request),
                 caller=caller,
-                key=request.headers.get("idempotency-key"),
+                key=key_of_header(request.headers.get("idempotency-key")),
                 now=gate.now(),
                 bounds=bounds,
             )
@@ -122,7 +124,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
 
 
 def _key_header(length_max: int) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": "^[!-~]+$"}
+    schema = {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": KEY_PATTERN}
     return {"name": "Idempotency-Key", "in": "header", "schema": schema}
 
 

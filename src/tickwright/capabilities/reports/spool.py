@@ -21,7 +21,7 @@ from tickwright.capabilities.reports.ndjson import rows_of
 from tickwright.capabilities.reports.spelling import Unspellable, first_unspellable, refuse_value, spell
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column, PartFacts, Rows
-from tickwright.sources.pieces import weight_bytes
+from tickwright.sources.pieces import weighed
 
 BYTES_MAX = 16 * 2**30
 PIECE_CELLS = 10_000
@@ -52,7 +52,7 @@ async def write_part(
 
     Raises:
         Rejected: ``row_columns_differ``, ``row_value``, ``duplicate_column``, ``invalid_column``,
-            ``invalid_column_type``, ``part_too_large``, and what reading them raises. Permanent.
+            ``invalid_column_type``, ``part_too_large``, ``row_too_large``, and what reading them raises. Permanent.
         Unavailable: ``no_space``, ``disk_failed``, and what reading them raises. Retry.
 
     Invariants:
@@ -121,7 +121,7 @@ async def _of_mappings(rows: AsyncIterable[Mapping[str, Any]], declared: Mapping
             gathered.append([row[name] for name in names])
         except (KeyError, TypeError):
             raise _differs(count, row, names) from None
-        size_bytes += weight_bytes(gathered[-1])
+        size_bytes += weighed(gathered[-1:], "the listener")
         if len(gathered) * len(names) >= PIECE_CELLS or len(gathered) >= PIECE_ROWS_MAX or size_bytes >= PIECE_BYTES:
             yield columns, gathered
             gathered, size_bytes = [], 0

@@ -32,6 +32,15 @@ SELECT u.rolname,
 -- What PostgreSQL parses and never runs: its grammar takes one SELECT, VALUES, TABLE or WITH behind FOR, and no statement that writes in a WITH.
 DECLARE tickwright CURSOR FOR {query}
 
+-- name: bounded
+-- A query whose rows are weighed before they are sent: one of more than {bytes_max} bytes is an error that names itself. OFFSET 0 keeps the query a plan
+-- of its own, so that nothing in it is computed twice. The weight is of values as they are out of their storage, for 0.1 us a row.
+SELECT "tickwright row".* FROM (SELECT * FROM (
+{query}
+) AS q OFFSET 0) AS "tickwright row"
+ WHERE CASE WHEN pg_catalog.pg_column_size("tickwright row".*) > {bytes_max}
+            THEN ('tickwright row_too_large ' || pg_catalog.pg_column_size("tickwright row".*))::int ELSE 1 END = 1
+
 -- name: end
 -- Whatever was set is as before, and locks of the session that a query took are released, in one message. Settings, temporary tables and LISTEN end with the transaction.
 ROLLBACK;
