@@ -275,7 +275,7 @@ async def test_a_missing_check_of_the_query_is_noticed(
     shop: Source, mark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, a text that is no query closes the parentheses that it is sent in, and is run."""
-    mutate(monkeypatch, postgres_source._check_one_query, "(_ONE_QUERY + bound.sql)", "bound.sql")
+    mutate(monkeypatch, postgres_source._check_one_query, "(_ONE_QUERY + bound.sql)", "'SELECT 1'")
     assert await ask(shop, "SELECT 1 AS id) AS m, (SELECT 2 AS id") == [(1, 2)]
     with pytest.raises((pytest.fail.Exception, AssertionError)):
         await test_a_source_answers_one_query_and_nothing_else(shop, mark)
