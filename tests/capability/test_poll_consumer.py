@@ -89,7 +89,7 @@ async def test_a_tracker_keeps_its_last_ten_events(database_url: str) -> None:
 
 
 async def test_an_answer_without_news_writes_no_tracker_and_no_message(database_url: str) -> None:
-    """Only the ledger knows of a poll that brought nothing new; older news is stale."""
+    """Only the ledger knows of a poll that brought nothing new; an older status is stale, a scan kept is known."""
     known = NOW - timedelta(hours=1)
 
     async def same(poll: Poll) -> Answer:
@@ -104,7 +104,10 @@ async def test_an_answer_without_news_writes_no_tracker_and_no_message(database_
 
     async with running_consumer(database_url, functions={"acme": same}) as side:
         trackers = await seed(side.pool, 4, due="now() + interval '2 seconds'")
-        await side.pool.execute("UPDATE tickwright.trackers SET status = 'moving', status_at = $1", known)
+        scan = json.dumps([{"at": (known - timedelta(days=1)).isoformat(), "text": "long ago"}])
+        await side.pool.execute(
+            "UPDATE tickwright.trackers SET status = 'moving', status_at = $1, events = $2::jsonb", known, scan
+        )
         await eventually_async(lambda: all_done(side.pool, trackers))
         rows = await side.pool.fetch("SELECT status, status_at, last_polled_at FROM tickwright.trackers")
         assert {tuple(row) for row in rows} == {("moving", known, None)}

@@ -236,6 +236,18 @@ async def test_bad_news_are_refused_by_their_code(
     assert await ground.events() == []
 
 
+async def test_news_from_far_ahead_say_by_which_clock_and_what_to_do(api: RunningApi, ground: Ground) -> None:
+    """Also of a terminal status: nothing is applied, and the same news with a right instant are."""
+    tracker = await ground.place(await ground.wheel(2))
+    now: datetime = await api.pool.fetchval("SELECT clock_timestamp()")
+    body = {"status": "Delivered", "at": (now + timedelta(hours=1)).isoformat(), "event_id": "d1"}
+    refused = await api.operator.post(f"/v1/trackers/{tracker}/events", body)
+    refused.says(422, "time_in_future")
+    assert "the database's clock; nothing was applied" in refused.json["detail"]
+    assert "send it again" in refused.json["detail"]
+    assert (await tell(api, tracker, "Delivered", now.isoformat(), "d1"))["ended"] is True
+
+
 async def test_ids_of_news_are_remembered_for_a_week(api: RunningApi, ground: Ground) -> None:
     """Whoever writes a new one forgets two old ones, so that the table holds a week and no loop looks after it."""
     tracker = await ground.place(await ground.wheel(2))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -27,6 +28,7 @@ from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.capabilities.polling import poll_queue
+from tickwright.capabilities.polling.poll_queue import QueueSource
 from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.parts_store import PartsStore
 from tickwright.capabilities.reports.records_store import RecordsStore
@@ -254,6 +256,51 @@ async def test_the_suite_notices_that_nothing_is_released(database_url: str, mon
     mutate(monkeypatch, ClaimGate._settle, "if not self.unsure:", "if self.unsure or not self.unsure:")
     with pytest.raises(AssertionError):
         await check_a_run_is_not_busy(database_url, "unheard")
+
+
+# ---------------------------------------------------------------------- what is given back late
+
+
+async def check_a_late_give_back_reaches_no_later_take(url: str) -> None:
+    """Known is (key, fence): the session has taken the turns again when the statement comes that gave them back."""
+    async with AnswerCuts(url) as cuts, await open_pool(cuts.url) as cut, await open_pool(url) as pool:
+        trackers = await seed(pool, 3, due="now() - interval '1 second'")
+        ours, other = (WorkerSession(pool, name=n, roles=["poll-consumer"], version="0") for n in ("ours", "other"))
+        await ours.open()
+        await other.open()
+        source, room = QueueSource(cut, ours), {trackers.partner_no: 10}
+        first = await source.take(room)
+        cuts.cut("Others may have them", "late")
+        with pytest.raises(AWAY):
+            await source.give_back(first)
+        again = await source.take(room)
+        assert [turn.ids for turn in again] == [turn.ids for turn in first]
+        await cuts.send_late()
+        assert not await QueueSource(pool, other).take(room), "two sessions carry out one poll at once"
+        async with pool.acquire() as connection, connection.transaction():
+            assert not await source.hold(connection, first), "an earlier take counts"
+            assert await source.hold(connection, again) == again
+
+
+async def test_a_late_give_back_of_polls_reaches_no_later_take(database_url: str) -> None:
+    """The fence of a poll is the instant of its take: an earlier one gives nothing back and has no effect."""
+    await check_a_late_give_back_reaches_no_later_take(database_url)
+
+
+@pytest.mark.parametrize(("name", "match"), [("give_back", "two sessions"), ("hold", "an earlier take")])
+async def test_the_suite_notices_polls_that_are_known_by_their_owner_alone(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, name: str, match: str
+) -> None:
+    """A mutant of the fence: whatever the session took before is taken for what it has now."""
+    mutated = (
+        poll_queue._SQL[name]
+        .replace(" AND q.taken_at = u.taken_at", "")
+        .replace("SELECT q.seq, q.owner, q.taken_at", "SELECT u.*")
+    )
+    assert mutated != poll_queue._SQL[name]
+    monkeypatch.setattr(poll_queue, "_SQL", MappingProxyType({**poll_queue._SQL, name: mutated}))
+    with pytest.raises(AssertionError, match=match):
+        await check_a_late_give_back_reaches_no_later_take(database_url)
 
 
 @pytest.mark.parametrize("error", [ConnectionError("cut off"), Unavailable("database_unavailable", "cut off")])

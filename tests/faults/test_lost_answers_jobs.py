@@ -122,6 +122,22 @@ async def _claimable(pool: Pool, session: WorkerSession) -> ClaimRequest:
     return ClaimRequest(session.token, plan, [Lane("t", 0)], timedelta(milliseconds=200))
 
 
+async def test_progress_of_an_attempt_is_not_written_to_a_later_one_of_the_same_session(database_url: str) -> None:
+    """It carries the fence of its attempt: said late, it finds nothing."""
+    pool = await open_pool(database_url)
+    session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+    await session.open()
+    request, store = await _claimable(pool, session), ClaimStore(pool)
+    [first, *_] = (await store.claim(request)).rows
+    assert await store.report_progress(session.token, first[0], first[6], "1")
+    await store.write("retry", session.token, [first[0]], [first[6]], [0.0], ["failed"], ["no luck"])
+    [again] = (await store.claim(request)).rows
+    assert again[0] == first[0]
+    assert not await store.report_progress(session.token, first[0], first[6], "2")
+    assert await store.report_progress(session.token, again[0], again[6], "3")
+    await pool.close()
+
+
 async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str) -> None:
     """The first retry stays on its way; the second is heard and the job claimed again: the first one finds nothing."""
     pool = await open_pool(database_url)

@@ -203,16 +203,17 @@ async def _zombie_writes_while_another_works(url: str) -> tuple[list[str], Count
 
 
 async def test_a_zombies_answer_changes_nothing_while_another_one_works(database_url: str) -> None:
-    """POL-2: the effect locks the turn's row under the token that took it."""
+    """POL-2: the effect locks the turn's row under the token, and the take, that it is of."""
     told, ledger, lost = await _zombie_writes_while_another_works(database_url)
     assert (told, list(ledger.values()), lost) == (["second"], [1], 1)
 
 
 async def test_the_mutant_without_the_fence_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the token taken out of the lock, the zombie's answer counts."""
-    mutated = poll_queue._SQL["hold"].replace("SELECT q.seq, q.owner", "SELECT q.seq, u.owner")
-    mutated = mutated.replace(" AND q.owner = u.owner", "")
+    mutated = poll_queue._SQL["hold"].replace("SELECT q.seq, q.owner, q.taken_at", "SELECT u.*")
+    mutated = mutated.replace(" AND q.owner = u.owner AND q.taken_at = u.taken_at", "")
     assert "q.owner" not in mutated
+    assert "q.taken_at" not in mutated
     monkeypatch.setattr(poll_queue, "_SQL", MappingProxyType({**poll_queue._SQL, "hold": mutated}))
     told, _, _ = await _zombie_writes_while_another_works(database_url)
     assert told == ["zombie"]

@@ -68,7 +68,17 @@ def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
     due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
     turn = ([0], [5], [f'"{due.isoformat()}"'], [3], [120], [0])
     ids = range(100, 150)
-    answers = ([0] * 50, ids, ["moved"] * 50, ["null"] * 50, ["null"] * 50, ["[]"] * 50, [False] * 50)
+    answers = (
+        [0] * 50,
+        ids,
+        ["moved"] * 50,
+        ["null"] * 50,
+        ["null"] * 50,
+        ["[]"] * 50,
+        ["[]"] * 50,
+        ["null"] * 50,
+        [False] * 50,
+    )
     plan = waiting.explain("effects", *turn, *answers, "pg:x")
     assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
     assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
@@ -77,7 +87,7 @@ def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
 def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> None:
     """Not what waits: our own by our token, those of the others by the index of the taken ones."""
     waiting.prepare("strays", poll_queue._SQL["strays"])
-    plan = waiting.explain("strays", 8, range(100))
+    plan = waiting.explain("strays", 8, range(100), ['"2026-01-01T00:00:00Z"'] * 100)
     assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
     assert plan.blocks < 20, plan.text
     waiting.prepare("orphans", poll_queue._SQL["orphans"])

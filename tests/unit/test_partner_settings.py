@@ -1,12 +1,13 @@
 """What may be written of a partner, and what an HTTP answer is taken for."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tickwright.capabilities.polling.courier import Answer, ScanEvent
+from tickwright.capabilities.polling.courier import EVENTS_MAX, Answer, ScanEvent
 from tickwright.capabilities.polling.courier_http import HttpCourier
 from tickwright.capabilities.polling.courier_terms import HttpTerms, answer_of, read_http
 from tickwright.domain.addresses import AllowList
@@ -95,6 +96,16 @@ TERMS = HttpTerms("https://x.example/{external_id}", {}, "s.0.code", at="s.0.t",
 def test_an_answer_is_read_by_its_paths(body: bytes, answer: Answer) -> None:
     """Statuses are mapped, or stay as they are."""
     assert answer_of(body, TERMS) == answer
+
+
+@pytest.mark.parametrize("latest_first", [False, True])
+def test_of_more_events_than_an_answer_has_the_latest_count(latest_first: bool) -> None:
+    """Whatever the order of the list."""
+    terms = HttpTerms("https://x.example/{external_id}", {}, "s", events="e")
+    scans = [{"at": at, "text": "x"} for at in sorted(range(EVENTS_MAX + 5), reverse=latest_first)]
+    answer = answer_of(json.dumps({"s": "moving", "e": scans}).encode(), terms)
+    assert isinstance(answer, Answer)
+    assert [event.at.timestamp() for event in answer.events] == list(range(5, EVENTS_MAX + 5))
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,12 @@ class Turn:
     """Polls that are to be carried out.
 
     Attributes:
-        key: The source's name for it; with ``owner`` unique in one process.
+        key: The source's name for it; with ``owner`` and ``taken_at`` unique in one process.
         owner: Under which ownership it was taken: the session's token, or the partition's generation.
         slot_id: Of the wheel; where the slice ledger counts it.
         due_at: To the second; (tracker id, ``due_at``) is the message id.
         ids: Trackers; ``account_nos`` and ``external_ids`` go with them.
+        taken_at: Where the same ownership may take it again: which of its takes this one is.
     """
 
     key: int
@@ -42,6 +43,7 @@ class Turn:
     ids: Sequence[int]
     account_nos: Sequence[int]
     external_ids: Sequence[str]
+    taken_at: datetime | None = None
 
 
 class PollSource(Protocol):

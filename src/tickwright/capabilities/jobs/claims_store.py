@@ -135,9 +135,9 @@ class ClaimStore:
         """Return ``(id, lost)`` of the held jobs that have to stop."""
         return [(row[0], row[1]) for row in await connection.fetch(_CLAIMS["check_held"], token, list(ids))]
 
-    async def report_progress(self, token: int, job_id: int, progress: str) -> bool:
+    async def report_progress(self, token: int, job_id: int, fence: int, progress: str) -> bool:
         """Write a job's progress; False when it is no longer ours."""
-        return _affected(await self._pool.execute(_RESULTS["report_progress"], token, job_id, progress)) == 1
+        return _affected(await self._pool.execute(_RESULTS["report_progress"], token, job_id, progress, fence)) == 1
 
     async def new_day(self) -> None:
         """Make sure that today's history table is there, and use it from now on."""

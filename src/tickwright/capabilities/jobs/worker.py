@@ -251,7 +251,7 @@ class JobWorker:
 
     async def report_progress(self, job: Job, progress: str) -> bool:
         """Write a running job's progress."""
-        return await self._store.report_progress(self._session.token, job.id, progress)
+        return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
 
     # ------------------------------------------------------------------ what is known
 

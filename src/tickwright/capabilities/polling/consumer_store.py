@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any
 
 from tickwright.capabilities.polling.courier import Answer
@@ -13,6 +14,8 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.polling.sql", "consumer.sql")
+EVENTS_KEPT = 10
+"""How many scan events a tracker keeps; ``write_effects`` says it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,26 @@ Key = tuple[int, datetime, int]
 async def write_effects(
     connection: Connection, effects: Mapping[Key, Effects], destination: str
 ) -> tuple[int, int, int]:
-    """Write effects in a transaction that holds their turns; ``(polls that are done now, news, late ones)``."""
+    """Write effects in a transaction that holds their turns; ``(polls that are done now, news, late ones)``.
+
+    Two turns of one tracker are written one after the other, so that the second is compared with what the first wrote.
+    """
     keys = sorted(effects)
-    turns = [list(column) for column in zip(*keys, strict=True)]
-    await connection.execute(SQL["lock_turns"], *turns)
+    await connection.execute(SQL["lock_turns"], *_columns(keys))
+    trackers = [tracker_id for one in effects.values() for tracker_id in one.answers]
+    steps = [keys] if len(set(trackers)) == len(trackers) else [[key] for key in sorted(keys, key=lambda key: key[1])]
+    counts = [await _write(connection, effects, step, destination) for step in steps]
+    polled, news, late = (sum(column) for column in zip(*counts, strict=True))
+    return polled, news, late
+
+
+def _columns(keys: Sequence[Key]) -> list[list[Any]]:
+    return [list(column) for column in zip(*keys, strict=True)]
+
+
+async def _write(
+    connection: Connection, effects: Mapping[Key, Effects], keys: Sequence[Key], destination: str
+) -> tuple[int, int, int]:
     answers: dict[str, list[Any]] = defaultdict(list)
     for n, key in enumerate(keys):
         for tracker_id, (answer, terminal) in effects[key].answers.items():
@@ -93,26 +112,36 @@ async def write_effects(
     row = await connection.fetchrow(
         SQL["write_effects"],
         list(range(len(keys))),
-        *turns,
+        *_columns(keys),
         [effects[key].interval_minutes for key in keys],
         [effects[key].dropped for key in keys],
-        *(answers[name] for name in ("n", "id", "status", "at", "newest_at", "events", "terminal")),
+        *(
+            answers[name]
+            for name in ("n", "id", "status", "at", "newest_at", "first_events", "last_events", "mark", "terminal")
+        ),
         destination,
     )
     return row["polled"], row["news"], row["late"]
 
 
 def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
+    events = sorted({(event.at, event.text) for event in answer.events})
+    texts = [f'{{"at":"{at.astimezone(UTC).isoformat()}","text":{json.dumps(text)}}}' for at, text in events]
     columns["n"].append(n)
     columns["id"].append(tracker_id)
     columns["status"].append(answer.status)
     columns["at"].append(answer.at)
-    columns["newest_at"].append(max((event.at for event in answer.events), default=None))
-    columns["events"].append(_events_json(answer))
+    columns["newest_at"].append(events[-1][0] if events else None)
+    last = _list(texts[-EVENTS_KEPT:])
+    columns["first_events"].append(_list(texts[:-EVENTS_KEPT]))
+    columns["last_events"].append(last)
+    columns["mark"].append(_mark(last) if texts else None)
     columns["terminal"].append(terminal)
 
 
-def _events_json(answer: Answer) -> str:
-    if not answer.events:
-        return "[]"
-    return json.dumps([{"at": event.at.astimezone(UTC).isoformat(), "text": event.text} for event in answer.events])
+def _mark(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f"[{','.join(texts)}]"

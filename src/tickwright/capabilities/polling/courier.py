@@ -58,7 +58,8 @@ class Answer:
     Attributes:
         status: 1 to 100 characters; ``None`` when it knows nothing of it, which changes nothing.
         at: When the status came to be; aware. Older than what is known already is stale and changes nothing.
-        events: At most 100; those after the known status are news.
+        events: At most 100, in any order. Those that were not told before are news, whatever the status; one that comes
+            when ten later ones are known is not told.
         terminal: Nothing more will come: the tracker ends. Also when the partner's settings list the status.
     """
 

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -174,12 +175,12 @@ def _events(document: Any, terms: HttpTerms) -> tuple[ScanEvent, ...]:
     if not isinstance(found, list):
         return ()
     events = []
-    for one in found[-EVENTS_MAX:]:
+    for one in found:
         at = _instant(look_up(one, terms.event_at))
         if at is not None:
             text = str(look_up(one, terms.event_text) or "").replace("\0", "")
             events.append(ScanEvent(at, text[:EVENT_TEXT_CHARS_MAX]))
-    return tuple(events)
+    return tuple(sorted(events, key=attrgetter("at"))[-EVENTS_MAX:])
 
 
 def look_up(document: Any, path: str) -> Any:

@@ -5,8 +5,10 @@ answers of polls, too (``write_effects`` in ``sql/consumer.sql``):
 
 - News are applied in the order of their own instants, not of their arrival: what is older than the status is stale.
 - An instant ahead of the database's clock counts as the instant of receipt, so that it hides nothing that comes later.
+  A webhook's that is more than five minutes ahead is refused: its sender can correct it, and polls go on.
 - Of two different statuses of one instant the one that arrives last counts. The same one is a duplicate.
 - A terminal status ends the tracker whatever its instant, and is the status from then on. After it nothing counts.
+- Scan events come with polls only. Each is told once, whatever the status and its instant: news from here hide none.
 """
 
 from collections.abc import Mapping
@@ -84,7 +86,13 @@ def check_news(news: News, now: datetime) -> None:
         Rejected: ``time_in_future``. Permanent; a clock of the sender is wrong.
     """
     if news.at > now + AHEAD_MAX:
-        raise Rejected("time_in_future", f"at: more than {AHEAD_MAX.seconds // 60} minutes ahead of now", field="at")
+        raise Rejected(
+            "time_in_future",
+            f"at: more than {AHEAD_MAX.seconds // 60} minutes ahead of {now.isoformat(timespec='seconds')}, "
+            "the database's clock; nothing was applied. Correct the sender's clock or time zone and send it again, "
+            "or send the instant of its receipt",
+            field="at",
+        )
 
 
 def is_terminal(status: str, terminal: str | None) -> bool:

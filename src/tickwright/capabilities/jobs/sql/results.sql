@@ -136,6 +136,6 @@ WITH outcome AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
 
 -- name: report_progress
--- What a running handler says of itself. Fenced. Index: scheduled_tasks_pkey.
+-- What a running handler says of itself. Fenced, also by the job's own fence: said late, it is not of a later attempt. Index: scheduled_tasks_pkey.
 UPDATE ONLY tickwright.scheduled_tasks t SET progress = $3::jsonb, updated_at = clock_timestamp()
- WHERE t.id = $2 AND t.owner = $1;
+ WHERE t.id = $2 AND t.owner = $1 AND t.fence = $4;

@@ -41,11 +41,15 @@ SELECT FROM tickwright.poll_slices AS l
 -- name: write_effects
 -- The effect of answers, all or none: what is new of it goes to the ledger, which is also the inbox; news go to the
 -- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
--- partner $4[i], interval $5[i], and $6[i] of its polls were dropped. Answer j of turn $7[j] is of tracker $8[j]: status
--- $9[j] since $10[j], its newest event at $11[j], its events $12[j] as JSON, and whether it ends the tracker, $13[j].
+-- partner $4[i], interval $5[i], and $6[i] of its polls were dropped. Answer j of turn $7[j] is of tracker $8[j], each tracker once: status
+-- $9[j] since $10[j], its newest event at $11[j], its events as JSON, none twice and the latest last, those before the last ten $12[j] and the last ten
+-- $13[j] with their mark $14[j], and whether it ends the tracker, $15[j].
+-- An event is new, whatever the status and its instant, if the tracker does not keep it, and comes behind the first of the ten that it keeps: so none
+-- that was told and is kept no more is new again. The order is that of instants, then of texts as bytes. An answer whose last ten were
+-- judged before has nothing new, which the mark tells, unless one of them is ahead of the clock.
 -- A status's instant that is ahead of the clock is none, and an event from there is told when its time has come: neither hides
 -- later news. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
--- News go to the destination $14. In a transaction that holds the turns and has locked them.
+-- News go to the destination $16. In a transaction that holds the turns and has locked them.
 -- Index: poll_done_due, trackers_pkey, poll_slices_pkey.
 WITH turn AS MATERIALIZED (
   SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[], $6::integer[])
@@ -53,10 +57,11 @@ WITH turn AS MATERIALIZED (
 ), answer AS MATERIALIZED (
   SELECT a.n, a.id, a.status, CASE WHEN a.at <= statement_timestamp() THEN a.at END AS at,
          CASE WHEN a.newest_at IS NULL OR a.newest_at <= statement_timestamp() THEN a.newest_at
-              ELSE (SELECT max((e ->> 'at')::timestamptz) FROM jsonb_array_elements(a.events::jsonb) AS e
-                     WHERE (e ->> 'at')::timestamptz <= statement_timestamp()) END AS newest_at, a.events, a.terminal
-    FROM unnest($7::integer[], $8::bigint[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::boolean[])
-    AS a (n, id, status, at, newest_at, events, terminal)
+              ELSE (SELECT max((e ->> 'at')::timestamptz) FROM jsonb_array_elements(a.last_events::jsonb) AS e
+                     WHERE (e ->> 'at')::timestamptz <= statement_timestamp()) END AS newest_at,
+         CASE WHEN a.newest_at <= statement_timestamp() THEN a.mark END AS mark, a.first_events, a.last_events, a.terminal
+    FROM unnest($7::integer[], $8::bigint[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::bigint[], $15::boolean[])
+    AS a (n, id, status, at, newest_at, first_events, last_events, mark, terminal)
 ), done AS MATERIALIZED (
   SELECT DISTINCT t.n, x.id
     FROM turn t JOIN tickwright.poll_done d ON d.slot_id = t.slot_id AND d.due_at = t.due_at AND d.partner_no = t.partner_no
@@ -79,25 +84,33 @@ WITH turn AS MATERIALIZED (
          superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled - c.polled))
     FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
 ), news AS MATERIALIZED (
-  SELECT k.id, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.events, f.newest_at,
-         f.status, f.at, f.terminal, k.status_at AS old_at
+  SELECT k.id, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.newest_at,
+         f.status, f.at, f.terminal, k.status_at AS old_at, f.mark, new.events
     FROM fresh f JOIN turn t USING (n) JOIN tickwright.trackers k ON k.id = f.id
+   CROSS JOIN LATERAL (
+     SELECT CASE WHEN f.last_events <> '[]' AND (k.told_mark = f.mark) IS NOT TRUE AND k.events IS DISTINCT FROM f.last_events::jsonb THEN (
+       SELECT jsonb_agg(s.e ORDER BY s.at, s.text)
+         FROM (SELECT e, (e ->> 'at')::timestamptz AS at, (e ->> 'text') COLLATE "C" AS text
+                 FROM (SELECT jsonb_array_elements(f.first_events::jsonb || f.last_events::jsonb) AS e
+                       EXCEPT SELECT jsonb_array_elements(k.events)) AS unknown) AS s
+        WHERE s.at <= statement_timestamp()
+          AND (coalesce(jsonb_array_length(k.events), 0) < 10
+               OR (s.at, s.text) > ((k.events -> 0 ->> 'at')::timestamptz, (k.events -> 0 ->> 'text') COLLATE "C"))) END AS events) AS new
    WHERE k.ended_at IS NULL
      AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at))
-          OR f.newest_at > k.status_at OR (f.newest_at IS NOT NULL AND k.status_at IS NULL)
-          OR f.terminal)
+          OR new.events IS NOT NULL OR f.terminal)
    ORDER BY k.id FOR NO KEY UPDATE OF k
 ), told AS (
   UPDATE tickwright.trackers k
      SET status = CASE WHEN n.status IS NOT NULL AND (n.terminal OR n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
          status_at = greatest(k.status_at, n.newest_at, coalesce(n.at, CASE WHEN n.newest_at IS NULL THEN clock_timestamp() END)),
          last_polled_at = clock_timestamp(),
-         events = CASE WHEN n.events = '[]' THEN k.events ELSE (
-           SELECT jsonb_agg(last.e ORDER BY last.at, last.e ->> 'text')
-             FROM (SELECT e, (e ->> 'at')::timestamptz AS at
-                     FROM (SELECT jsonb_array_elements(k.events) AS e UNION SELECT jsonb_array_elements(n.events::jsonb)) AS either
-                    WHERE (e ->> 'at')::timestamptz <= statement_timestamp()
-                    ORDER BY at DESC, e ->> 'text' DESC LIMIT 10) AS last) END,
+         events = CASE WHEN n.events IS NULL THEN k.events ELSE (
+           SELECT jsonb_agg(last.e ORDER BY last.at, last.text)
+             FROM (SELECT e, (e ->> 'at')::timestamptz AS at, (e ->> 'text') COLLATE "C" AS text
+                     FROM jsonb_array_elements(coalesce(k.events, '[]') || n.events) AS e
+                    ORDER BY at DESC, text DESC LIMIT 10) AS last) END,
+         told_mark = coalesce(n.mark, k.told_mark),
          ended_at = CASE WHEN n.terminal THEN clock_timestamp() END,
          ended_by = CASE WHEN n.terminal THEN 'terminal' END,
          place = CASE WHEN n.terminal THEN NULL ELSE k.place END
@@ -105,16 +118,14 @@ WITH turn AS MATERIALIZED (
   RETURNING k.id, k.status, k.status_at, k.ended_at
 ), published AS (
   INSERT INTO tickwright.outbox (destination, key, payload)
-  SELECT $14, n.id::text, jsonb_build_object(
+  SELECT $16, n.id::text, jsonb_build_object(
            'version', 1,
            'event', CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN k.status <> n.old_status THEN 'status' ELSE 'events' END,
            'reason', CASE WHEN k.ended_at IS NOT NULL THEN 'terminal' ELSE 'poll' END,
            'tracker_id', n.id, 'account_id', c.account_id, 'partner', p.name, 'external_id', n.external_id,
            'status', k.status, 'previous_status', n.old_status, 'at', k.status_at, 'due_at', n.due_at,
            'event_id', 'poll_' || n.id || '_' || date_part('epoch', n.due_at)::bigint,
-           'events', (SELECT coalesce(jsonb_agg(e ORDER BY e->>'at'), '[]') FROM jsonb_array_elements(n.events::jsonb) AS e
-                       WHERE (n.old_at IS NULL OR (e->>'at')::timestamptz > n.old_at)
-                         AND (e->>'at')::timestamptz <= statement_timestamp()))
+           'events', coalesce(n.events, '[]'))
     FROM news n JOIN told k USING (id)
     JOIN tickwright.polling_schedule_config c ON c.account_no = n.account_no
     JOIN tickwright.partners p ON p.partner_no = n.partner_no

@@ -1,6 +1,7 @@
 -- name: take
 -- Claim turns for session $1, the longest due first: at most $3[i] of partner $2[i], none before its second. Nobody
 -- waits for anybody, and a session that was declared lost, or refuses claims of the number $4, claims nothing.
+-- taken_at is the clock's, not the transaction's: no two takes of one turn by one session have the same.
 -- Index: poll_queue_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR SHARE
@@ -14,13 +15,15 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE tickwright.poll_queue q SET owner = $1, taken_at = clock_timestamp()
  WHERE q.seq = ANY (ARRAY (SELECT seq FROM picked)) AND q.owner IS NULL
-RETURNING q.seq, q.slot_id, q.due_at, q.partner_no, q.ids, q.account_nos, q.external_ids;
+RETURNING q.seq, q.slot_id, q.due_at, q.partner_no, q.ids, q.account_nos, q.external_ids, q.taken_at;
 
 -- name: hold
--- Which of the turns $1 are under the tokens $2 still, locked until the end of the transaction: the fence of every
+-- Which of the turns $1 are under the tokens $2 still, as taken at $3, locked until the end of the transaction: the fence of every
 -- effect. In order, so that two holders never wait for each other in a circle. Index: poll_queue_pkey.
-SELECT q.seq, q.owner
-  FROM tickwright.poll_queue q JOIN unnest($1::bigint[], $2::bigint[]) AS u (seq, owner) ON q.seq = u.seq AND q.owner = u.owner
+SELECT q.seq, q.owner, q.taken_at
+  FROM tickwright.poll_queue q
+  JOIN unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) AS u (seq, owner, taken_at)
+    ON q.seq = u.seq AND q.owner = u.owner AND q.taken_at = u.taken_at
  WHERE q.seq = ANY ($1::bigint[]) ORDER BY q.seq FOR UPDATE OF q;
 
 -- name: finish
@@ -28,10 +31,10 @@ SELECT q.seq, q.owner
 DELETE FROM tickwright.poll_queue WHERE seq = ANY ($1::bigint[]);
 
 -- name: give_back
--- Others may have them, if they are ours still. Index: poll_queue_pkey.
+-- Others may have them, if they are ours still, as taken at $3: said late, it does not reach a later take. Index: poll_queue_pkey.
 UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
-  FROM unnest($1::bigint[], $2::bigint[]) AS u (seq, owner)
- WHERE q.seq = u.seq AND q.owner = u.owner AND q.seq = ANY ($1::bigint[]);
+  FROM unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) AS u (seq, owner, taken_at)
+ WHERE q.seq = u.seq AND q.owner = u.owner AND q.taken_at = u.taken_at AND q.seq = ANY ($1::bigint[]);
 
 -- name: reclaim
 -- Turns of lost sessions are nobody's again; in the transaction that declares them lost. Index: poll_queue_taken.
@@ -57,10 +60,13 @@ WITH gone AS MATERIALIZED (
 SELECT count(*) FROM back;
 
 -- name: strays
--- Turns under our own token $1 that we do not know of ($2 are those that we do) are nobody's again: the claim was
+-- Turns under our own token $1 that we do not know of ($2, taken at $3, are those that we do) are nobody's again: the claim was
 -- committed, and its answer was lost. Behind refuse_claims. Index: poll_queue_taken.
 WITH back AS (
-  UPDATE tickwright.poll_queue SET owner = NULL, taken_at = NULL
-   WHERE owner = $1 AND seq <> ALL ($2::bigint[]) RETURNING 1
+  UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
+   WHERE q.owner = $1
+     AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::timestamptz[]) AS k (seq, taken_at)
+                      WHERE k.seq = q.seq AND k.taken_at = q.taken_at)
+  RETURNING 1
 )
 SELECT count(*) FROM back;

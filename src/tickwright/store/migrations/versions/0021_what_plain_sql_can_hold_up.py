@@ -3,7 +3,7 @@
 from tickwright.store.migrations.run import run_sql
 
 revision = "0021"
-down_revision = "0019"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
