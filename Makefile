@@ -6,7 +6,7 @@
 
 PYTHON_IN_VENV := .venv/bin/python
 TYPED := src/tickwright tests
-IN_PROCESSES := -n 2 --dist loadfile # a module stays together: its servers are started once
+IN_PROCESSES := -n 3 --dist loadfile # a module stays together: its servers are started once
 LOCK_OPTIONS := --group build --group dev --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
 

@@ -45,7 +45,7 @@ async def test_an_entity_is_set_whole_and_read_as_it_is(api: RunningApi) -> None
     made = await put(api.admin, "NL.ABC", HUB)
     assert made.status == 201, made.body
     assert (made.json["created"], made.json["entity"]["config_version"]) == (True, 1)
-    shown = (await api.viewer.get("/v1/entities/NL.ABC")).json
+    shown = (await api.admin.get("/v1/entities/NL.ABC")).json
     assert (shown["party"], shown["partner"]) == (HUB["party"], "dhl")
     assert [module["name"] for module in shown["modules"]] == ["LOCATIONS", "TARIFFS"]
     again = await put(api.admin, "NL.ABC", {"is_polling_enabled": False})

@@ -1,10 +1,13 @@
 """Secrets are handed out by name, from what was declared, for the hosts that were declared for them."""
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tickwright.capabilities.fanout.party import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.references import put_in
@@ -270,3 +273,13 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(folder: Path) -> None:
     assert [line.partition(" ")[0] for line in DeclaredSecrets({}, folder).problems()] == ["bare", "tnm.hosts:"]
     [said] = DeclaredSecrets({}, folder / "nothing").problems()
     assert "cannot be read" in said
+
+
+@pytest.mark.parametrize("text", ["x", "x.", "x:1", "://", "x@", "1" * 299 + " "])
+@pytest.mark.parametrize("name", ["note", "url", "servers"])
+def test_a_long_text_is_read_once(text: str, name: str) -> None:
+    """What is looked for in a given text takes as long as the text: from each letter on it would take hours."""
+    party = {name: text * (1_000_000 // len(text)) + " y"}
+    with suppress(Rejected):
+        destinations_of(party)
+    assert masked_hosts(json.dumps(party))

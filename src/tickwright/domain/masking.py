@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
-_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"<>]*")
+_IN_TEXT = re.compile(r"://[^\s\"<>]*")
 _AROUND = re.compile(r"[A-Za-z-]{0,20} ?")
 _ADDRESSES = frozenset({"target", "destination"})
 _HARMLESS = frozenset({"accept", "accept-charset", "accept-language", "content-type", "user-agent"})
@@ -39,7 +39,7 @@ def masked_address(text: str) -> str:
 
 def masked_text(text: str) -> str:
     """Return a text, such as an error, with the hosts only of the URLs in it."""
-    return _IN_TEXT.sub(lambda found: masked_address(found[0]), text) if "://" in text else text
+    return _IN_TEXT.sub(lambda found: masked_address(f"x{found[0]}")[1:], text) if "://" in text else text
 
 
 def masked_urls(document: Any, *, named: bool = False) -> Any:

@@ -24,7 +24,8 @@ HOSTS_MAX = 100
 PLAIN = "http://"
 _TLS = frozenset({"https", "wss"})
 _PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
+"""Begins where a word does: at every letter of one, a long text would take the square of its length."""
 _LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
 _ADDRESS_NAME = re.compile(
     "(?:host|hostname|url|uri|endpoint|server|address|addr|authority|base|callback|domain|gateway|href|link|origin|peer"
@@ -33,7 +34,7 @@ _ADDRESS_NAME = re.compile(
 _HOST_NAME = re.compile(r"(?:host|hostname|url|uri|endpoint)\Z")
 _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SQUEEZED = re.compile("[^a-z]")
-_LOOKS_LIKE_A_HOST = re.compile(r"\S*(?:\.|:[0-9]|\[)\S*")
+_IN_A_HOST = re.compile(r"\.|:[0-9]|\[")
 
 
 class Destination(NamedTuple):
@@ -161,6 +162,10 @@ def _in_document(value: Any, pointer: str, named: _Named) -> Iterator[Destinatio
         yield from _in_text(value, pointer, named)
 
 
+def _looks_like_a_host(text: str) -> bool:
+    return _IN_A_HOST.search(text) is not None and len(text.split()) == 1
+
+
 def _in_text(text: str, pointer: str, named: _Named = _Named.NO) -> Iterator[Destination]:
     plain = REFERENCE.sub("x", text)
     found = [*_URL.finditer(plain)]
@@ -173,7 +178,7 @@ def _in_text(text: str, pointer: str, named: _Named = _Named.NO) -> Iterator[Des
     if not plain or found or plain.startswith("/"):
         return
     authority = re.split("[/?#]", plain, maxsplit=1)[0]
-    if named is _Named.YES or (named is _Named.MAYBE and _LOOKS_LIKE_A_HOST.fullmatch(authority.strip())):
+    if named is _Named.YES or (named is _Named.MAYBE and _looks_like_a_host(authority)):
         yield _destination("", authority, pointer)
 
 

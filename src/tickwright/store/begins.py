@@ -18,7 +18,7 @@ def begins(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     The returned coroutine has begun: it is to become a task at once.
     """
     begun = _carried_out(work)
-    begun.__name__, begun.__qualname__ = work.__name__, work.__qualname__  # what a list of tasks shows
+    begun.__name__, begun.__qualname__ = work.__name__, work.__qualname__  # type: ignore[attr-defined]  # shown in lists of tasks
     begun.send(None)
     return begun
 

@@ -21,8 +21,8 @@ _SECRET_WORDS = ("token", "password", "secret", "apikey", "authorization", "cred
 _SQUEEZED = re.compile("[^a-z0-9]")
 _PLAIN_URL = re.compile(r"https?://[^\s@?#]+")
 """An address without a user or a query: ``tokenUrl`` and ``{"tokens": "https://…"}`` name places, not secrets."""
-_USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\s]*)@")
-_LONG_NUMBER = re.compile("[0-9]{300}")
+_USER = re.compile(r"://([^/?#\s]*)@")
+_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")
 """Part of a number that not every reader of JSON takes."""
 
 
