@@ -41,6 +41,27 @@ CURSOR = "SELECT * FROM tickwright.fanout_cursors WHERE entity_code = 'E1' AND t
 COUNTS = "SELECT succeeded, failed FROM tickwright.fanout_windows WHERE window_at = to_timestamp($1)"
 
 
+async def test_a_cancellation_while_it_connects_is_not_lost(redis_server: RedisServer) -> None:
+    """The client swallows one that comes while it connects, one time in five, and a loop that ends by it goes on."""
+    went_on = 0
+    for turns in range(300):
+        link = RedisLink(redis_server.url)
+
+        async def ask(link: RedisLink) -> None:
+            nonlocal went_on
+            await link.check()
+            me = asyncio.current_task()
+            went_on += me is None or me.cancelling()
+
+        task = asyncio.create_task(ask(link))
+        for _ in range(turns % 30):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await link.aclose()
+    assert went_on == 0
+
+
 @dataclass
 class Two:
     """Two consumers, or schedulers, on one Redis and one database, each behind a proxy that both share."""

@@ -163,7 +163,12 @@ class RedisLink:
 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
-    """Bound what is done inside, and turn what Redis and the network raise into ours."""
+    """Bound what is done inside, and turn what Redis and the network raise into ours.
+
+    The client loses a cancellation that comes while it connects. It is raised here: a loop that ends by it has to end.
+    """
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             yield
@@ -171,3 +176,6 @@ async def _translated() -> AsyncIterator[None]:
         said = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         raise Unavailable("redis_unavailable", f"Redis {said}: {reason}"[:500]) from error
+    finally:
+        if task is not None and task.cancelling() > cancels:
+            raise asyncio.CancelledError
