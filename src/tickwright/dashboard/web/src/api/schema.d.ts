@@ -124,7 +124,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke Session
-         * @description Sign a browser out from afar: one of the caller's key, or for an admin any; within a second everywhere.
+         * @description Sign a browser out from afar: one of the caller's key, or for an admin any; elsewhere within a second.
          */
         delete: operations["revoke_session_v1_sessions__session_id__delete"];
         options?: never;
@@ -1383,7 +1383,8 @@ export interface paths {
          * @description Ask for a report; the answer is its record, at once.
          *
          *     Where the same requester has an equal one under way (same type, format and conditions) its record is the answer
-         *     (200). With `max_age` a finished one that is not older answers as well, if its file is there.
+         *     (200). With `max_age` a finished one that is not older answers as well, if its file is there. Conditions are for
+         *     roles that see data of users.
          */
         post: operations["request_report_v1_reports_post"];
         delete?: never;
@@ -2668,7 +2669,7 @@ export interface paths {
         put?: never;
         /**
          * Revoke Key
-         * @description Refuse a key from now on; every replica does within a second.
+         * @description Refuse a key from now on; every other replica does within a second.
          */
         post: operations["revoke_key_v1_keys__key_id__revoke_post"];
         delete?: never;
@@ -3312,7 +3313,7 @@ export interface components {
          * @description One entity.
          *
          *         Attributes:
-         *             party: Goes into messages as it is. A secret that somebody wrote into it by SQL is shown as ``***``.
+         *             party: Goes into messages as it is. A secret that was written into it by SQL is shown as ``***``.
          *             modules: Those that it is polled for, in its order, and others that it was polled for once.
          */
         EntityDetail: {
