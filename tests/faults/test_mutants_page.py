@@ -118,9 +118,9 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ),
     (
         "addresses are shown whole",
-        user_data._without,
-        "and not _whole.get() else copy",
-        "and False else copy",
+        user_data.let_see,
+        "_whole.set(whole)",
+        "_whole.set(True)",
         checks.check_masking,
     ),
     ("lists are not hidden", user_data._without, "[_without(item) for item in value]", "value", checks.check_hiding),

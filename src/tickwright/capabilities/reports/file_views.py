@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tickwright.ports.user_data import Link
 
-class ReportFile(msgspec.Struct, kw_only=True):
+
+class ReportFile(msgspec.Struct, Link, kw_only=True):
     """Where a report's file can be fetched, by anybody who has the link.
 
     Attributes:
