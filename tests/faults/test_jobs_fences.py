@@ -140,7 +140,7 @@ async def _claim_beside_the_loss_of_its_session(url: str) -> Claimed:
 
 
 async def test_a_claim_waits_for_who_declares_its_session_lost(database_url: str) -> None:
-    """What a claim takes was reclaimed by nobody: the loss of its session is before it, or behind it."""
+    """A claim waits for the transaction that declares its session lost, and then takes nothing."""
     assert (await _claim_beside_the_loss_of_its_session(database_url)).rows == []
 
 
