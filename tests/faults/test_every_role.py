@@ -25,8 +25,11 @@ FAR_S = 0.1
 @asynccontextmanager
 async def _working(fleet: Fleet) -> AsyncIterator[tuple[Pool, Load]]:
     """Two processes with all roles, and a load; behind the block everything that was asked for has to end."""
-    assert tickwright("migrate", env=fleet.environment("new")).code == 0
-    key = tickwright("keys", "create", "loader", "--role", "operator", env=fleet.environment("new")).out.strip()
+    # in a thread: a proxy of the database lives in the loop of the test
+    migrated = await asyncio.to_thread(tickwright, "migrate", env=fleet.environment("new"))
+    assert migrated.code == 0, migrated.err
+    made = ("keys", "create", "loader", "--role", "operator")
+    key = (await asyncio.to_thread(tickwright, *made, env=fleet.environment("new"))).out.strip()
     try:
         makers, doers = fleet.start("new", MAKERS), fleet.start("new", DOERS)
         async with await open_pool(fleet.url, max_size=4) as pool:

@@ -65,6 +65,7 @@ class Model:
     fence: int = 0
     owner: int | None = None
     due: bool = True
+    begun: bool = False
     asked_to_stop: bool = False
     forgotten: bool = False
     by_hand: bool = False
@@ -181,7 +182,17 @@ class JobLife(RuleBasedStateMachine):
         self.job.status, self.job.owner = "processing", self.tokens[worker]
         self.job.attempts += 1
         self.job.fence += 1
+        self.job.begun = self.job.attempts < self.job.max_attempts  # a last attempt begins by a write of its own
         assert (rows[0][4], rows[0][6]) == (self.job.attempts, self.job.fence)
+
+    @precondition(lambda self: self.job is not None)
+    @rule(worker=WORKERS)
+    def begin(self, worker: int) -> None:
+        """A worker may begin exactly while it holds the job; a last attempt counts from here."""
+        assert self.job is not None
+        ours = self.do(self.store.begin_last(self.tokens[worker], [self.job.id], [self.job.fence]))
+        assert ours == ({self.job.id} if self.job.owner == self.tokens[worker] else set())
+        self.job.begun = self.job.begun or bool(ours)
 
     @precondition(lambda self: self.zombies)
     @rule()
@@ -224,7 +235,8 @@ class JobLife(RuleBasedStateMachine):
 
     @staticmethod
     def _apply(name: str, job: Model) -> None:
-        if name in NOTED:
+        unbegun = name in {"retry", "release_with_error"} and job.asked_to_stop and not job.begun
+        if name in NOTED and not unbegun:
             job.note(NOTED[name])
         if name.startswith("complete"):
             job.free("completed")
@@ -233,6 +245,7 @@ class JobLife(RuleBasedStateMachine):
             job.free("failed")
         elif name == "cancel_held" or job.asked_to_stop:
             job.free("cancelled")
+            job.attempts -= name == "release" or unbegun
         else:
             job.free("pending")
             job.due = True
@@ -240,14 +253,20 @@ class JobLife(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def lose(self, worker: int) -> None:
-        """A session is declared lost: what it held goes back, or ends when nothing is left to try."""
+        """A session is declared lost: what it held goes back, or ends when nothing is left to try.
+
+        An attempt that was not begun does not count.
+        """
         token, job = self.tokens[worker], self.job
         self.do(self._declare_lost(token))
         self.zombies.append(token)
         self.tokens[worker] = self.do(self.pool.fetchval(OPEN))
         if job is None or job.owner != token:
             return
-        job.note("lost")
+        if job.begun:
+            job.note("lost")
+        else:
+            job.attempts -= 1
         if job.asked_to_stop:
             job.free("cancelled")
         else:
