@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -15,10 +16,12 @@ from kit.receivers import (
     read_request,
     reset,
 )
+from kit.tcp_proxy import TcpProxy
 from tickwright.brokers.http import HttpBroker
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 
 SHORT = timedelta(seconds=0.4)
+ENOUGH = timedelta(seconds=60)
 
 
 @pytest.fixture
@@ -236,3 +239,15 @@ async def test_four_hundred_silent_receivers_cost_no_more_time_than_one(broker: 
         assert asyncio.get_running_loop().time() - started < 15, "eight at a time take 20 s"
     codes = {outcome.code for outcome in outcomes if not isinstance(outcome, Accepted)}
     assert codes == {"timeout", "connect_timeout"}
+
+
+@pytest.mark.parametrize("each_way_s", [0.1, 2.0])
+async def test_a_receiver_that_is_far_gets_each_message_once(broker: HttpBroker, each_way_s: float) -> None:
+    """Its distance counts for a call's time and for nothing else: what is in time is accepted."""
+    async with HttpReceiver() as receiver, TcpProxy("127.0.0.1", receiver.port) as proxy:
+        proxy.delay(each_way_s)
+        url = f"http://127.0.0.1:{proxy.port}/callback"
+        sent = [replace(message(url, ENOUGH), id=f"job_{number}") for number in range(20)]
+        outcomes = await asyncio.gather(*(broker.publish(one) for one in sent))
+    assert outcomes == [Accepted()] * 20
+    assert sorted(one.id for one in receiver.received) == sorted(one.id for one in sent)

@@ -1,5 +1,6 @@
 """Jobs whose claim or result was answered by a connection that broke: nothing hangs, and nothing counts twice."""
 
+import asyncio
 from collections import Counter
 from datetime import timedelta
 from types import MappingProxyType
@@ -10,9 +11,11 @@ import pytest
 
 from kit.answer_cuts import AnswerCuts, How
 from kit.engine import connect, policy, running_engine
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs import claims_store
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.claim_gate import ClaimGate
@@ -70,6 +73,54 @@ async def test_a_claim_that_is_cut_costs_no_job_and_no_attempt(
     assert states == [("completed", 1, 200)]
     assert len(runs) == 200
     assert set(runs.values()) == {1}
+
+
+async def check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled when its claim is answered, and begins again: what the claim brought runs as a first attempt."""
+    runs: Counter[int] = Counter()
+    claim, cancelled = ClaimStore.claim, asyncio.Event()
+
+    async def answered_too_late(store: ClaimStore, request: ClaimRequest) -> Claimed:
+        claimed = await claim(store, request)
+        if claimed.rows and not cancelled.is_set():
+            [task] = [one for one in asyncio.all_tasks() if "Claimer.run" in repr(one.get_coro())]
+            asyncio.get_running_loop().call_soon(task.cancel)
+            cancelled.set()
+        return claimed
+
+    async def work(job: Job) -> None:
+        runs[job.id] += 1
+
+    monkeypatch.setattr(ClaimStore, "claim", answered_too_late)
+    other = await connect(database_url)
+    async with running_engine(database_url, {"work": work}) as engine:
+        await other.execute(FILL, 5, "work")
+        await asyncio.wait_for(cancelled.wait(), 30)
+        await engine.worker.claimer.wait_stopped()
+        again = asyncio.create_task(engine.worker.claimer.run())
+        await eventually_async(lambda: _none_left(other), 10, what="all jobs done")
+        states = await _states(other)
+    await again
+    await other.close()
+    assert (states, runs.total()) == ([("completed", 1, 5)], 5)
+
+
+async def test_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J1: no job stands under a live session whose claimer did not hear of it."""
+    await check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(database_url, monkeypatch)
+
+
+async def test_the_suite_notices_a_claimer_that_ends_and_is_sure(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of the guard: only a claim that failed makes the gate unsure."""
+    mutate(monkeypatch, Claimer.run, "self._gate.unsure = True", "pass")
+    with pytest.raises(AssertionError, match="all jobs done"):
+        await check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(database_url, monkeypatch)
 
 
 RESULTS = {

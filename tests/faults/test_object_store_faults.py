@@ -140,6 +140,23 @@ async def test_a_silent_store_is_unavailable_in_time(proxy: TcpProxy, unlucky: B
         assert late.bytes == await unlucky.size(late.key) == 10
 
 
+@pytest.mark.parametrize("each_way_s", [0.1, 2.0])
+async def test_a_store_that_is_far_is_slow_and_nothing_else(
+    proxy: TcpProxy, patient: BucketStore, tmp_path: Path, each_way_s: float
+) -> None:
+    """What a report needs of it goes well with the product's own bounds, also an object in several parts."""
+    small, large = make_file(tmp_path / "small", 10), make_file(tmp_path / "large", 9 * MIB)
+    proxy.delay(each_way_s)
+    await patient.put_file("a/1", small)
+    await patient.put_file("a/2", large)
+    assert {one.key: one.bytes for one in await patient.listing("a", 10)} == {"a/1": 10, "a/2": 9 * MIB}
+    assert await content(patient, "a/1") == small.read_bytes()
+    await patient.fetch_file("a/2", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == large.read_bytes()
+    await patient.delete(["a/1", "a/2"])
+    assert list(await patient.listing("a", 10)) == []
+
+
 @asynccontextmanager
 async def answering(status: int, body: str = "", headers: Mapping[str, str] | None = None) -> AsyncIterator[int]:
     """Serve one answer to whatever is asked, and give the port."""

@@ -6,6 +6,7 @@ import pytest
 
 from plans.conftest import Planner
 from tickwright.capabilities.polling import consumer_store, poll_queue
+from tickwright.partners import store
 
 FILL = """
 INSERT INTO tickwright.partners (name) SELECT 'p' || n FROM generate_series(1, 20) AS n;
@@ -109,3 +110,32 @@ def test_locking_turns_reads_a_row_of_the_ledger_for_each(waiting: Planner) -> N
     plan = waiting.explain("lock_turns", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
     assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
     assert plan.blocks < 10 * len(rows), plan.text
+
+
+def test_an_exchange_with_partners_reads_their_rows_and_shares(waiting: Planner) -> None:
+    """Two partners of a thousand with twenty sessions each: no other partner, and no other session."""
+    waiting.run(
+        "INSERT INTO tickwright.partners (name) SELECT 'far' || n FROM generate_series(1, 1000) AS n;"
+        "INSERT INTO tickwright.partner_states (partner_no) SELECT partner_no FROM tickwright.partners;"
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "SELECT n, 'w', '{}', '0', now() + interval '1 h' FROM generate_series(1000, 2999) AS n;"
+        "INSERT INTO tickwright.partner_shares (partner_no, worker, granted) "
+        "SELECT partner_no, 1000 + (partner_no * 20 + n) % 2000, 1 "
+        "FROM tickwright.partners, generate_series(1, 20) AS n"
+    )
+    for table in ("partners", "partner_states", "partner_shares", "workers"):
+        waiting.run(f"ANALYZE tickwright.{table}")
+    rows = waiting.run("SELECT partner_no, xmin::text FROM tickwright.partner_states ORDER BY partner_no DESC LIMIT 2")
+    numbers, versions = zip(*rows, strict=True)
+    waiting.prepare("read_states", store.SQL["read_states"])
+    plan = waiting.explain("read_states", [*numbers])
+    assert plan.scans_of("partner_states") == {"partner_states_pkey"}, plan.text
+    assert plan.scans_of("partner_shares") == {"partner_shares_pkey"}, plan.text
+    assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
+    assert plan.blocks < 250, plan.text
+    waiting.prepare("write_exchange", store.SQL["write_exchange"])
+    zeros = [0.0, 0.0]
+    decided = (zeros, zeros, ["closed"] * 2, zeros, [0, 0], [9, 9], zeros, zeros, [0, 0], [0, 0], [1, 1])
+    plan = waiting.explain("write_exchange", 7, [*numbers], [*versions], *decided, ["none", "none"])
+    assert plan.scans_of("partner_states") == {"partner_states_pkey"}, plan.text
+    assert plan.blocks < 60, plan.text

@@ -128,6 +128,9 @@ class Claimer:
                 await self._turn_or_wait()
             await self._finish_claims()
             await self._bell.disarm()
+        except BaseException:
+            self._gate.unsure = True  # a claim may have been answered, and nobody takes over what it brought
+            raise
         finally:
             self._over.set()
 
