@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from kit.engine import connect
 from kit.leases import LONG
 from kit.mutants import mutate
 from kit.waiting import eventually_async
@@ -431,6 +432,53 @@ async def test_a_long_open_transaction_is_named_by_its_pid(pool: asyncpg.Pool, l
     await loop.round(lease)
     assert (f"pid {pid}", "resolved") in await states(pool, "old_snapshot")
     await other.close()
+
+
+async def test_a_late_type_is_found_behind_thousands_that_nobody_knows(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Names that come before its own in the alphabet, each with a job that is due."""
+    loop = alerting(pool)
+    await pool.execute(WORKER)
+    await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('work', 'python:work')")
+    await pool.execute(
+        "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at) "
+        "SELECT 't' || n, now() - interval '1 hour' FROM generate_series(1, 3000) AS n"
+    )
+    await loop.round(lease)
+    assert await states(pool, "lateness") == []
+    await pool.execute(
+        "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority) "
+        "SELECT 'work', now() - interval '1 hour', p FROM generate_series(-3, 3) AS p"
+    )
+    await loop.round(lease)
+    assert await states(pool, "lateness") == [("work", "firing")]
+
+
+async def test_dead_letters_of_many_names_are_few_alerts(pool: asyncpg.Pool, lease: Lease) -> None:
+    """Those with many letters by their names, the rest as one, which stays as it is while names come and go."""
+    loop = alerting(pool)
+    add = (
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
+        "SELECT $1 + n, CASE WHEN n % 10 = 0 THEN 'pg:often' ELSE 'pg:x' || $1 + n END, '{}', '{}', now(), 1, now() "
+        "FROM generate_series(1, 3000) AS n"
+    )
+    for start in (0, 10_000, 20_000):
+        await pool.execute(add, start)
+        await loop.round(lease)
+    assert sorted(await states(pool, "dead_letters")) == [("many others", "firing"), ("pg:often", "firing")]
+
+
+async def test_a_session_that_keeps_notifications_is_named(pool: asyncpg.Pool, database_url: str) -> None:
+    """It listens inside an open transaction; the bound is none here, as a real one takes gigabytes."""
+    other = await connect(database_url)
+    await other.execute("LISTEN mine")
+    transaction = other.transaction()
+    await transaction.start()
+    pid = await other.fetchval("SELECT pg_backend_pid()")
+    await pool.execute("SELECT pg_notify('mine', repeat('x', 7900) || n) FROM generate_series(1, 20) AS n")
+    rows = await pool.fetch(module.SQL["notifications_pile_up"].replace("> $1::integer", ">= $1::integer"), 0)
+    await transaction.rollback()
+    await other.close()
+    assert [row["subject"] for row in rows] == [f"pid {pid}"]
 
 
 async def test_dead_rows_fire_and_clear_with_a_vacuum(pool: asyncpg.Pool, lease: Lease) -> None:

@@ -233,6 +233,23 @@ async def test_a_search_path_of_its_own_changes_no_decision(app: asyncpg.Connect
     await app.execute("INSERT INTO tickwright.entities (code) VALUES ('A')")
 
 
+async def test_a_destination_that_no_relay_carries_is_refused(app: asyncpg.Connection) -> None:
+    """Its row would stay for ever, and be looked at in turn with everybody's."""
+    for destination in ("carrier-pigeon:home", "example.com/hook", "HTTPS://example.com", "alerts:x"):
+        with pytest.raises(asyncpg.CheckViolationError, match="destination_unknown") as refused:
+            await app.execute(OUTBOX, destination)
+        assert "https://" in (refused.value.hint or "")
+    for destination in (
+        "pg:mine",
+        "kafka:mine",
+        "amqp:mine/key",
+        "https://example.com/",
+        "wss://example.com/",
+        "ws:mine",
+    ):
+        await app.execute(OUTBOX, destination)
+
+
 async def test_running_jobs_are_asked_to_stop_and_no_more(app: asyncpg.Connection, other: asyncpg.Connection) -> None:
     """A cancellation by the role leaves the job with its worker."""
     await app.execute(JOB.replace("'t'", "'held'"))

@@ -404,6 +404,7 @@ async def test_headers_that_cannot_be_read_are_a_dead_letter_of_one_row(world: R
     """Its neighbours of the same destination are sent at the first attempt."""
     scripted = Scripted()
     insert = "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ('test:a', '{}', $1)"
+    await world.pool.execute("ALTER TABLE tickwright.outbox DISABLE TRIGGER outbox_fits")  # of an earlier release
     await world.pool.executemany(insert, [["{}"], [headers], ["{}"]])
     relay = world.relay(brokers={"test": scripted})
     async with world.running(relay):

@@ -77,6 +77,13 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
             "the database did not answer this in time; narrow the filter or the time range, or try again",
         ),
     ),
+    (
+        (asyncpg.ProgramLimitExceededError,),
+        Unavailable(
+            "database_limit_reached",
+            "the database has reached a limit of its own, such as a full queue of notifications; look at the alerts",
+        ),
+    ),
     (_BUSY, Unavailable("busy", "somebody else holds what this needs; try again")),
     (
         (asyncpg.ReadOnlySQLTransactionError,),

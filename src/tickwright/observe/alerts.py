@@ -112,6 +112,12 @@ RULES: tuple[AlertRule, ...] = (
         (timedelta(minutes=5),),
     ),
     AlertRule(
+        "notifications_pile_up",
+        "critical",
+        "The queue of notifications is {percent} % full; full, it stops all. {subject} ({application}) keeps it.",
+        (25,),
+    ),
+    AlertRule(
         "dead_rows",
         "warning",
         "{subject} has {dead} dead rows; is autovacuum stopped, or a transaction open?",

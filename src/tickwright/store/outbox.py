@@ -38,12 +38,12 @@ class ClaimBounds:
     Attributes:
         rows_per_lane: Per destination.
         lanes: Destinations that are looked at.
-        payload_bytes: In all, headers included, as stored; one row more at most.
+        payload_bytes: In all, headers included, by the longest texts that they can be; one row more at most.
     """
 
     rows_per_lane: int = 200
     lanes: int = 200
-    payload_bytes: int = 16 * 1024 * 1024
+    payload_bytes: int = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

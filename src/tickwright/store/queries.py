@@ -53,8 +53,8 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
 
 
 def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries in which ``{lane}`` stands for the walk over the lanes of jobs that are there."""
-    return filled(queries, "lane", of=_SHARED)
+    """Return queries in which ``{lane}`` and ``{runnable}`` stand for walks over the lanes of jobs that are there."""
+    return filled(filled(queries, "lane", of=_SHARED), "runnable", of=_SHARED)
 
 
 _SHARED = load("tickwright.store.sql", "fragments.sql")

@@ -38,6 +38,7 @@ BATCH_MAX = 2000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 8000
 BACKLOG_MAX = 20_000
+HELD_BYTES_MAX = 128 * 1024 * 1024
 AWAY_S = 0.5
 
 _log = structlog.get_logger("tickwright.jobs")
@@ -97,6 +98,7 @@ class Claimer:
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._crowded = False
+        self._held_bytes = 0
         self._stopping = False
         self._started = False
         self._over = asyncio.Event()
@@ -215,10 +217,16 @@ class Claimer:
         return min(PREFETCH_MAX, int(self._runner.measure_rate() * PREFETCH_S))
 
     def _budget(self) -> int:
-        if self._takes.backlog() > BACKLOG_MAX:
+        if self._takes.backlog() > BACKLOG_MAX or self._holds_too_much():
             return 0
         runner = self._runner
         return runner.slots - runner.busy + self._prefetch() - runner.queued
+
+    def _holds_too_much(self) -> bool:
+        """Whether the payloads in hand are as many bytes as may be; added up when what came since was as much."""
+        if self._held_bytes > HELD_BYTES_MAX:
+            self._held_bytes = sum(len(job.payload_json) for job in self._runner.held())
+        return self._held_bytes > HELD_BYTES_MAX
 
     def _allowance(self, budget: int, arriving: Mapping[str, int]) -> dict[str, int]:
         allowance = {}
@@ -277,6 +285,7 @@ class Claimer:
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
         self._lanes.know(claimed.new_lanes)
         if claimed.rows:
+            self._held_bytes += sum(len(row[2]) for row in claimed.rows)
             self.rest.found_work()
             self._takes.take(claimed)
 

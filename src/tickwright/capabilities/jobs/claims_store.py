@@ -25,6 +25,9 @@ _COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 
+CLAIM_BYTES_MAX = 128 * 1024 * 1024
+"""Payloads that one claim brings, by the longest texts that they can be: 2,000 rows below 2,000 bytes, or 64 above."""
+
 Row = Sequence[Any]
 
 _log = structlog.get_logger("tickwright.jobs")
@@ -41,6 +44,7 @@ class Claimed:
         looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
         new_lanes: Priorities in use that nobody knew of.
         fire_s: The instants that rate-limited jobs were given, by id.
+        was_cut: More was due than may come at once, by its bytes.
         received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
     """
 
@@ -50,6 +54,7 @@ class Claimed:
     looked_s: float
     new_lanes: list[Lane]
     fire_s: dict[int, float] = field(default_factory=dict)
+    was_cut: bool = False
     received_s: float = field(default_factory=monotonic)
 
 
@@ -86,11 +91,12 @@ class ClaimStore:
         """Claim what ``request`` says; alone, or inside the caller's transaction."""
         rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
         now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
+        was_cut = tail[5] > 0
         found = []
         while rows and rows[-1][0] is None:
             gap = rows.pop()
             found.append(Lane(gap[1], gap[3]))
-        return Claimed(rows, now_s, next_due_s, looked_s, found)
+        return Claimed(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut)
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
@@ -171,6 +177,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
         request.number,
+        CLAIM_BYTES_MAX,
     )
 
 

@@ -32,6 +32,9 @@ COLLECTED_S = 10.0
 """For one write of what was collected; who called hears then that nobody knows its outcome."""
 COPY_ROWS = 5000
 PAYLOAD_BYTES_MAX = 65_536
+WRITTEN_BYTES_MAX = 1_048_576
+DIGITS_MAX = 309
+EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
 KEY_LENGTH_MAX = 255
 PRIORITY_MAX = 100
 ATTEMPTS_MAX = 1000
@@ -44,6 +47,7 @@ COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
 )  # fmt: skip
 TOGETHER = "jobs"
+_EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
 
 
@@ -89,8 +93,13 @@ def check_new_job(job: NewJob) -> NewJob:
         raise Rejected(
             "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
         )
-    if len(job.payload) > PAYLOAD_BYTES_MAX or len(job.payload.encode()) > PAYLOAD_BYTES_MAX:
-        raise Rejected("payload_too_large", f"payload: at most {PAYLOAD_BYTES_MAX} bytes", status=413, field="payload")
+    if _is_too_long(job.payload):
+        raise Rejected(
+            "payload_too_large",
+            f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",
+            status=413,
+            field="payload",
+        )
     if job.key is not None and not 1 <= len(job.key) <= KEY_LENGTH_MAX:
         raise Rejected(
             "invalid_key", f"idempotency key: 1 to {KEY_LENGTH_MAX} characters", status=409, field="idempotency_key"
@@ -104,6 +113,13 @@ def check_new_job(job: NewJob) -> NewJob:
     _check_instant("execute_at", job.execute_at)
     _check_instant("expires_at", job.expires_at)
     return job
+
+
+def _is_too_long(payload: str) -> bool:
+    """Whether a payload is too long, also where PostgreSQL writes it out: 1e300 is 301 digits there."""
+    if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
+        return True
+    return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
 
 
 def _check_instant(field: str, at: datetime | None) -> None:

@@ -69,7 +69,7 @@ class LaneBook:
         self.know(claimed.new_lanes)
         counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
-        all_full = len(claimed.rows) >= plan.total_max
+        all_full = claimed.was_cut or len(claimed.rows) >= plan.total_max
         more = {name for name, count in counts.items() if count >= asked[name] or all_full}
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)

@@ -104,7 +104,7 @@ class Pacer:
     @staticmethod
     def _look_again(entry: Entry, claimed: Claimed, plan: ClaimPlan) -> None:
         """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim."""
-        entry.paced_more = len(claimed.rows) >= plan.rows_max[0]
+        entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0]
         wait_s = 0.0
         if entry.paced_more:
             wait_s = min(AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)

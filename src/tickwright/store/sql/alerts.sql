@@ -14,24 +14,28 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
   FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
 
 -- name: dead_letters
--- Dead letters of the last $1, per type or destination; counted up to 10,000.
+-- Dead letters of the last $1, per type or destination; counted up to 10,000. Of more than a hundred of them those with a hundredth
+-- each, and the rest as one: a name for each letter would fire and clear with every look.
 -- Indexes: scheduled_tasks_dead_at, outbox_dead_at.
-SELECT subject, jsonb_build_object('count', count(*))::text AS facts
-  FROM ((SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
-          WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 10000)
-        UNION ALL
-        (SELECT left(destination, 200) FROM tickwright.outbox_dead
-          WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 10000)) AS d
- GROUP BY subject LIMIT 1000;
+WITH named AS (
+  SELECT subject, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
+    FROM ((SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
+            WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 10000)
+          UNION ALL
+          (SELECT left(destination, 200) FROM tickwright.outbox_dead
+            WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 10000)) AS d
+   GROUP BY subject
+)
+SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, jsonb_build_object('count', sum(n))::text AS facts
+  FROM named GROUP BY 1;
 
 -- name: lateness
--- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive.
+-- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many types nobody knows.
 -- Index: scheduled_tasks_due, two probes a lane.
-WITH RECURSIVE {lane}
+WITH RECURSIVE {runnable}
 SELECT lane.task_type AS subject,
        jsonb_build_object('late_s', round(max(date_part('epoch', clock_timestamp() - oldest.due))::numeric))::text AS facts
-  FROM (SELECT * FROM lane LIMIT 1000) AS lane
-  JOIN tickwright.task_types k ON k.name = lane.task_type AND k.paused_at IS NULL AND k.gone_at IS NULL
+  FROM runnable AS lane
  CROSS JOIN LATERAL (
    SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
     WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
@@ -43,12 +47,11 @@ SELECT lane.task_type AS subject,
 
 -- name: no_live_worker
 -- Whether a job that may run is due for longer than $1 while no worker is alive. Index: scheduled_tasks_due.
-WITH RECURSIVE {lane}
+WITH RECURSIVE {runnable}
 SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
  WHERE NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
                       AND 'worker' = ANY (w.roles))
-   AND EXISTS (SELECT FROM (SELECT * FROM lane LIMIT 1000) AS lane
-                 JOIN tickwright.task_types k ON k.name = lane.task_type AND k.paused_at IS NULL AND k.gone_at IS NULL
+   AND EXISTS (SELECT FROM runnable AS lane
                 WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
                                WHERE t.task_type = lane.task_type AND t.priority = lane.priority
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
@@ -77,6 +80,17 @@ SELECT DISTINCT ON (w.id) w.name || ' #' || w.id AS subject,
  WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
    AND CASE WHEN jsonb_typeof(w.facts -> s.fact) = 'number' THEN (w.facts ->> s.fact)::numeric > s.bound_ms END
  ORDER BY w.id, s.bound_ms LIMIT 1000;
+
+-- name: notifications_pile_up
+-- PostgreSQL's queue of notifications, where more than $1 percent of it are used: once it is full, every commit that notifies fails, ours
+-- too. A session that listens and stays in a transaction keeps it; the oldest such one is named.
+SELECT 'pid ' || coalesce(oldest.pid::text, 'unknown') AS subject,
+       jsonb_build_object('percent', round(100 * pg_notification_queue_usage()), 'application', oldest.application_name)::text AS facts
+  FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (SELECT a.pid, a.application_name FROM pg_stat_activity a
+                      WHERE a.datname = current_database() AND a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid()
+                      ORDER BY a.xact_start LIMIT 1) AS oldest ON true
+ WHERE 100 * pg_notification_queue_usage() > $1::integer;
 
 -- name: old_snapshot
 -- Backends and prepared transactions that hold back the oldest visible row for longer than $1, by pid.

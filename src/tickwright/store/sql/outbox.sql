@@ -38,7 +38,7 @@ WITH RECURSIVE walk AS (
       LIMIT lane.rows_max) AS r
    WHERE lane.h <> ALL ($2::bigint[])
 ), bounded AS (
-  SELECT f.*, sum(pg_column_size(f.payload) + pg_column_size(f.headers)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+  SELECT f.*, sum(tickwright.written_bytes(f.payload) + tickwright.written_bytes(f.headers)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM found f
 )
 SELECT h, id, destination, key, payload::text, headers::text, attempts

@@ -8,6 +8,7 @@
 -- Index: scheduled_tasks_due, one range a lane.
 -- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
 -- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
+-- Payloads of $13 bytes at the most, and one more, are taken at once; how many rows were left for that, the last row says.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR SHARE
 ), found AS MATERIALIZED (
@@ -22,13 +23,13 @@ WITH session AS MATERIALIZED (
     FROM session, (SELECT * FROM unnest($4::text[], $5::smallint[], $6::float8[])
                    UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
    ORDER BY u.priority DESC
-), picked AS MATERIALIZED (
-  SELECT one_type.at
+), due AS MATERIALIZED (
+  SELECT one_type.at, one_type.bytes
     FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS kind (task_type, rows_max)
    CROSS JOIN LATERAL (
-      SELECT job.at
+      SELECT job.at, job.bytes
         FROM lane CROSS JOIN LATERAL (
-          SELECT t.ctid AS at
+          SELECT t.ctid AS at, tickwright.written_bytes(t.payload) AS bytes
             FROM ONLY tickwright.scheduled_tasks t
            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
              AND (lane.due_from = 'epoch' OR t.xmax = '0')
@@ -40,6 +41,9 @@ WITH session AS MATERIALIZED (
        WHERE lane.task_type = kind.task_type
        LIMIT kind.rows_max) AS one_type
    LIMIT $8
+), picked AS MATERIALIZED (
+  SELECT at FROM (SELECT at, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before FROM due) AS summed
+   WHERE bytes_before < $13::bigint
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = greatest(t.fence, (SELECT tickwright.fence_floor())) + 1,
@@ -54,7 +58,7 @@ SELECT * FROM claimed
 UNION ALL
 SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, ((SELECT count(*) FROM due) - (SELECT count(*) FROM picked))::integer, NULL, NULL,
        date_part('epoch', clock_timestamp()),
        (SELECT min(date_part('epoch', next.due))
           FROM lane CROSS JOIN LATERAL (

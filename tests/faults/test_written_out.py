@@ -1,0 +1,150 @@
+"""Rows that are small where they are kept and large where they are written out stop nobody and fill no memory."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from kit.engine import connect, running_engine
+from kit.mutants import mutate
+from kit.waiting import eventually_async
+from tickwright.capabilities.jobs import claimer, claims_store
+from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane
+from tickwright.store.pool import open_pool
+
+MIB = 1024 * 1024
+MESSAGE = "INSERT INTO tickwright.outbox (destination, payload, headers) VALUES ('pg:t', {payload}, {headers})"
+JOB = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) VALUES (now(), 'work', {})"
+LARGE = (
+    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload) "
+    "SELECT now(), 'work', to_jsonb(repeat('a', 1000000)) FROM generate_series(1, $1)"
+)
+SAVED = (
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+    "VALUES (7, 'w', '{}', '0', now() + interval '1 h')"
+)
+LIVE = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+BOMBS = {
+    "one": "'[1e131071]'",
+    "fraction": "'[1e-16000]'",
+    "many": "to_jsonb(array_fill(1e308, ARRAY[9000]))",
+    "a gigabyte": "to_jsonb(array_fill(1e131071, ARRAY[9000]))",
+    "escapes": r"to_jsonb(repeat(E'\x01', 500000))",
+}
+GOOD = {
+    "numbers": "to_jsonb(array_fill(1e308, ARRAY[100]))",
+    "finest": "'[5e-324, 1.7976931348623157e308, -1e308]'",
+    "one number": "'1e308'",
+    "empty": "'{}'",
+    "a text": "to_jsonb(repeat('\"', 900000))",
+    "a copy": "(SELECT kept FROM copied)",
+    "a small copy": "(SELECT small FROM copied)",
+}
+# compressed where it lies, and comes in from there as it is
+COPIED = "CREATE TABLE copied AS SELECT to_jsonb(repeat('a', 900000)) AS kept, to_jsonb(repeat('a', 90000)) AS small"
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+async def test_json_that_is_much_longer_as_text_is_refused_where_it_comes_in(database_url: str, bomb: str) -> None:
+    """A payload or headers: a constraint is named, and nothing was written."""
+    connection = await connect(database_url)
+    headers = f"jsonb_build_object('a', {BOMBS[bomb]}::jsonb)"
+    for sql, name in (
+        (JOB.format(BOMBS[bomb]), "scheduled_tasks_payload"),
+        (MESSAGE.format(payload=BOMBS[bomb], headers="'{}'"), "outbox_payload"),
+        (MESSAGE.format(payload="'{}'", headers=headers), "outbox_headers"),
+    ):
+        with pytest.raises(asyncpg.CheckViolationError) as refused:
+            await connection.execute(sql)
+        assert refused.value.constraint_name == name
+        assert "at most" in (refused.value.hint or "")
+    assert await connection.fetchval(LIVE) + await connection.fetchval("SELECT count(*) FROM tickwright.outbox") == 0
+    await connection.close()
+
+
+@pytest.mark.parametrize("value", GOOD)
+async def test_json_of_any_ordinary_kind_comes_in_and_fits_its_bound(database_url: str, value: str) -> None:
+    """What claims assume of its text is never too little."""
+    connection = await connect(database_url)
+    await connection.execute(COPIED)
+    await connection.execute(JOB.format(GOOD[value]))
+    await connection.execute(MESSAGE.format(payload=GOOD[value], headers="'{}'"))
+    for table in ("scheduled_tasks", "outbox"):
+        sql = f"SELECT octet_length(payload::text), tickwright.written_bytes(payload) FROM tickwright.{table}"
+        written, assumed = await connection.fetchrow(sql)
+        assert written <= assumed
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("traceparent", "repeat('a', 200000000)"), ("request_digest", "repeat('a', 100000000)::bytea")],
+)
+async def test_texts_beside_a_payload_are_bounded(database_url: str, column: str, value: str) -> None:
+    """They are read with every claim, or compared with every key."""
+    connection = await connect(database_url)
+    sql = f"INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, {column}) VALUES (now(), 'work', {value})"
+    with pytest.raises(asyncpg.CheckViolationError, match="at most"):
+        await connection.execute(sql)
+    await connection.close()
+
+
+async def test_headers_of_a_message_are_bounded(database_url: str) -> None:
+    """They are read with every claim of the relay."""
+    connection = await connect(database_url)
+    headers = "jsonb_build_object('a', repeat('a', 300000))"
+    with pytest.raises(asyncpg.CheckViolationError, match="headers: at most"):
+        await connection.execute(MESSAGE.format(payload="'{}'", headers=headers))
+    await connection.close()
+
+
+async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(database_url: str) -> None:
+    """Rows that may be long are counted by what they may be, and the others are left for the next claim."""
+    pool = await open_pool(database_url, max_size=2)
+    await pool.execute(SAVED)
+    await pool.execute(LARGE, 100)
+    request = ClaimRequest(7, ClaimPlan(("work",), (200,), 200), [Lane("work", 0)], timedelta(milliseconds=200))
+    first, second = await ClaimStore(pool).claim(request), await ClaimStore(pool).claim(request)
+    await pool.close()
+    assert [(len(claimed.rows), claimed.was_cut) for claimed in (first, second)] == [(64, True), (36, False)]
+
+
+async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty large jobs and room for all: eight MiB and what two claims brought are held, and each runs once."""
+    monkeypatch.setattr(claimer, "HELD_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr(claims_store, "CLAIM_BYTES_MAX", 8 * MIB)
+    go_on, runs = asyncio.Event(), Counter[int]()
+
+    async def work(job: Job) -> None:
+        runs[job.id] += 1
+        await go_on.wait()
+
+    other = await connect(database_url)
+    async with running_engine(database_url, {"work": work}) as engine:
+        await other.execute(LARGE, 30)
+        await eventually_async(lambda: runs.total() >= 9, 30, what="as many as may be are held")
+        await asyncio.sleep(2)  # what goes on claiming has claimed all by now
+        held = len(engine.worker.runner.held())
+        go_on.set()
+        await eventually_async(lambda: engine.pool.fetchval(f"SELECT ({LIVE}) = 0"), 30, what="all are done")
+    await other.close()
+    assert (len(runs), runs.total()) == (30, 30)
+    assert held <= 8 + 2 * 4 + 1, "too much is held"
+
+
+async def test_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slots are as many as they are; its memory is bounded all the same."""
+    await check_a_worker_holds_so_many_bytes(database_url, monkeypatch)
+
+
+async def test_the_suite_notices_a_worker_without_a_bound_in_bytes(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of the guard: slots are all that counts."""
+    mutate(monkeypatch, Claimer._holds_too_much, "return self._held_bytes > HELD_BYTES_MAX", "return False")
+    with pytest.raises(AssertionError, match="too much is held"):
+        await check_a_worker_holds_so_many_bytes(database_url, monkeypatch)
