@@ -116,7 +116,7 @@ async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(databas
 async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thirty large jobs and room for all: eight MiB and what two claims brought are held, and each runs once."""
     monkeypatch.setattr(claimer, "HELD_BYTES_MAX", 8 * MIB)
-    monkeypatch.setattr(claims_store, "CLAIM_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr(claims_store, "LONG_MAX", 4)
     go_on, runs = asyncio.Event(), Counter[int]()
 
     async def work(job: Job) -> None:
@@ -127,7 +127,13 @@ async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pyt
     async with running_engine(database_url, {"work": work}) as engine:
         await other.execute(LARGE, 30)
         await eventually_async(lambda: runs.total() >= 9, 30, what="as many as may be are held")
-        await asyncio.sleep(2)  # what goes on claiming has claimed all by now
+        ticks: set[float | None] = set()
+
+        def has_looked() -> bool:
+            ticks.add(engine.worker.claimer.ticked_s)
+            return len(ticks) > 20
+
+        await eventually_async(has_looked, 60, what="what goes on claiming has claimed all")
         held = len(engine.worker.runner.held())
         go_on.set()
         await eventually_async(lambda: engine.pool.fetchval(f"SELECT ({LIVE}) = 0"), 30, what="all are done")

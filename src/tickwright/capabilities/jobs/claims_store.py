@@ -25,8 +25,8 @@ _COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 
-CLAIM_BYTES_MAX = 128 * 1024 * 1024
-"""Payloads that one claim brings, by the longest texts that they can be: 2,000 rows below 2,000 bytes, or 64 above."""
+LONG_MAX = 64
+"""Payloads that one claim brings of those that may be long, up to 2 MiB each; the others have at most 64 KB."""
 
 Row = Sequence[Any]
 
@@ -177,7 +177,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
         request.number,
-        CLAIM_BYTES_MAX,
+        LONG_MAX,
     )
 
 

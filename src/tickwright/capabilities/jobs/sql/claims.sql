@@ -8,7 +8,7 @@
 -- Index: scheduled_tasks_due, one range a lane.
 -- A claim that follows others (a lane with a bound) passes over rows that carry anybody's mark without trying their
 -- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
--- Payloads of $13 bytes at the most, and one more, are taken at once; how many rows were left for that, the last row says.
+-- Rows whose payloads may be long as text are taken until there are $13; how many were left for that, the last row says.
 WITH session AS MATERIALIZED (
   SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR SHARE
 ), found AS MATERIALIZED (
@@ -24,12 +24,12 @@ WITH session AS MATERIALIZED (
                    UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
    ORDER BY u.priority DESC
 ), due AS MATERIALIZED (
-  SELECT one_type.at, one_type.bytes
+  SELECT one_type.at, one_type.is_long
     FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS kind (task_type, rows_max)
    CROSS JOIN LATERAL (
-      SELECT job.at, job.bytes
+      SELECT job.at, job.is_long
         FROM lane CROSS JOIN LATERAL (
-          SELECT t.ctid AS at, tickwright.written_bytes(t.payload) AS bytes
+          SELECT t.ctid AS at, tickwright.may_be_long(t.payload) AS is_long
             FROM ONLY tickwright.scheduled_tasks t
            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
              AND (lane.due_from = 'epoch' OR t.xmax = '0')
@@ -42,8 +42,10 @@ WITH session AS MATERIALIZED (
        LIMIT kind.rows_max) AS one_type
    LIMIT $8
 ), picked AS MATERIALIZED (
-  SELECT at FROM (SELECT at, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before FROM due) AS summed
-   WHERE bytes_before < $13::bigint
+  SELECT at FROM due WHERE NOT (SELECT bool_or(is_long) FROM due)
+   UNION ALL
+  SELECT at FROM (SELECT at, count(*) FILTER (WHERE is_long) OVER (ROWS UNBOUNDED PRECEDING) AS long FROM due) AS counted
+   WHERE (SELECT bool_or(is_long) FROM due) AND long <= $13
 ), claimed AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'processing', owner = $1, attempts = t.attempts + 1, fence = greatest(t.fence, (SELECT tickwright.fence_floor())) + 1,

@@ -11,18 +11,21 @@ EXCEPTION WHEN program_limit_exceeded THEN
 END $$;
 COMMENT ON FUNCTION tickwright.large_json_fits(jsonb) IS 'Of json_fits: the text of a large value, which may be too long for PostgreSQL itself.';
 
--- 32: numbers of double precision take up to 26 times as much, escapes of a text six times. What comes compressed out of another table is small as
--- it lies there. Between these bounds written_bytes may guess. The inner CASE keeps a planner that knows the value from writing out a large one.
+CREATE FUNCTION tickwright.may_be_long(value jsonb) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
+RETURN pg_column_size(value) >= 2000 OR pg_column_compression(value) IS NOT NULL;
+COMMENT ON FUNCTION tickwright.may_be_long(jsonb) IS
+  'Whether a value that json_fits may have more than 64 KB as text: up to 2 MiB. What comes compressed is small as it lies there.';
+
+-- 32: numbers of double precision take up to 26 times as much, escapes of a text six times. The inner CASE keeps a planner that knows the value
+-- from writing out a large one.
 CREATE FUNCTION tickwright.json_fits(value jsonb) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
-RETURN CASE WHEN pg_column_size(value) < 2000 AND pg_column_compression(value) IS NULL
-            THEN octet_length((CASE WHEN pg_column_size(value) < 2000 THEN value END)::text) <= 32 * pg_column_size(value)
-            ELSE pg_column_size(value) <= 1048576 AND tickwright.large_json_fits(value) END;
+RETURN CASE WHEN tickwright.may_be_long(value) THEN pg_column_size(value) <= 1048576 AND tickwright.large_json_fits(value)
+            ELSE octet_length((CASE WHEN pg_column_size(value) < 2000 THEN value END)::text) <= 32 * pg_column_size(value) END;
 COMMENT ON FUNCTION tickwright.json_fits(jsonb) IS
   'Whether a payload has at most 1 MiB, and is not much longer as text: 2 MiB, and 32 times its size where it is small.';
 
 CREATE FUNCTION tickwright.written_bytes(value jsonb) RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
-RETURN CASE WHEN pg_column_size(value) < 2000 AND pg_column_compression(value) IS NULL
-            THEN 32 * pg_column_size(value) ELSE 2097152 END;
+RETURN CASE WHEN tickwright.may_be_long(value) THEN 2097152 ELSE 32 * pg_column_size(value) END;
 COMMENT ON FUNCTION tickwright.written_bytes(jsonb) IS
   'As many bytes as a value that json_fits can have as text, at most; without writing it out, which would cost as much as reading it.';
 
