@@ -19,7 +19,7 @@ from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
 from tickwright.runtime.admission import SPARES_MAX, ListenerLimits
 from tickwright.runtime.health import HealthServer
-from tickwright.runtime.listener import Listener, bind
+from tickwright.runtime.listener import PIPELINED_MAX, Listener, bind
 
 SHORT = ListenerLimits(head_s=0.4, idle_s=0.4, unread_s=0.4, linger_s=0.4, connections=64, per_address=24)
 LONG = replace(SHORT, head_s=600, idle_s=600, unread_s=600, linger_s=600)
@@ -195,6 +195,149 @@ async def test_a_request_that_was_read_leaves_its_connection_open(database_url: 
                 await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
         assert place.holds() == 1
         writer.close()
+
+
+ENDS_S = 30
+BARE = b"GET /healthz HTTP/1.1\r\n\r\n"
+BODIES = {
+    "with a length": b"content-length: %d\r\n\r\n%b" % (len(BARE), BARE),
+    "in chunks": b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BARE), BARE),
+}
+UPGRADES = {
+    "none": b"",
+    "any": b"connection: upgrade\r\nupgrade: anything\r\n",
+    "as Java sends it": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIA\r\n",
+    "in several fields": b"CONNECTION: a, b\r\nuPGRADE: c\r\nupgrade: d\r\nconnection:upgrade\r\n",
+    "of a proxy": b"Proxy-Connection: Upgrade\r\nUpgrade: websocket\r\n",
+}
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """Return what comes until the connection ends."""
+    return await asyncio.wait_for(reader.read(), ENDS_S)
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_body_is_never_the_next_request(database_url: str, kind: str, body: str, upgrade: str) -> None:
+    """Whatever upgrade is asked for, and in whichever segments the body arrives."""
+    async with LISTENERS[kind](database_url, LONG) as place:
+        for apart in (False, True):
+            reader, writer = await place.opened()
+            head, ends, rest = (BARE[:-2] + UPGRADES[upgrade] + BODIES[body]).partition(b"\r\n\r\n")
+            writer.write(head + ends + (b"" if apart else rest + BARE))
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), ENDS_S)
+            if apart:
+                writer.write(rest + BARE)
+                assert b"HTTP/1.1" not in await ended(reader)
+            else:
+                await asyncio.wait_for(reader.readuntil(b"HTTP/1.1 200 "), ENDS_S)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.readuntil(b"HTTP/1.1 "), 0.1)
+            writer.close()
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("chunks", [False, True])
+async def test_a_job_is_scheduled_whatever_upgrade_is_asked_for(database_url: str, chunks: bool, upgrade: str) -> None:
+    """The fast lane reads the body, in one piece or byte by byte, and the connection serves the next request."""
+    text = b'{"task_type":"noop","payload":{}}'
+    lengths = b"transfer-encoding: chunked" if chunks else b"content-length: %d" % len(text)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text) if chunks else text
+    async with running_api(database_url, listener=LONG) as running:
+        head = b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n" % str(running.operator.key).encode()
+        head += UPGRADES[upgrade] + b"content-type: application/json\r\n" + lengths + b"\r\n\r\n"
+        for pieces in ([head + body], [head, body], [head, *(bytes([byte]) for byte in body)]):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ENDS_S)).lower()
+            assert b" 201 " in answer
+            await reader.readexactly(int(answer.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            writer.write(PROBE)
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), ENDS_S)
+            writer.close()
+
+
+async def test_connect_is_refused_and_nothing_behind_it_is_read(database_url: str, kind: str) -> None:
+    """Behind it another protocol would begin, as far as the parser knows."""
+    async with LISTENERS[kind](database_url, LONG) as place:
+        for target in (b"127.0.0.1:80", b"/healthz"):
+            reader, writer = await place.opened()
+            writer.write(b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = await reader.readline()
+            writer.write(BARE)
+            answer += await ended(reader)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"connect_not_allowed" in answer
+            assert answer.count(b"HTTP/1.1") == 1
+            writer.close()
+
+
+async def test_of_thousands_of_requests_in_one_segment_a_few_are_answered(database_url: str, kind: str) -> None:
+    """The first and those that may wait for its answer; then the connection closes."""
+    async with LISTENERS[kind](database_url, LONG) as place:
+        reader, writer = await place.opened()
+        writer.write(BARE * 5_000)
+        assert (await ended(reader)).count(b"HTTP/1.1 200") == 1 + PIPELINED_MAX
+        writer.close()
+
+
+async def test_no_more_jobs_are_scheduled_than_may_wait(database_url: str) -> None:
+    """What is not answered has done nothing, so that it may be sent again."""
+    text = b'{"task_type":"noop","payload":{}}'
+    async with running_api(database_url, listener=LONG) as running:
+        head = b"POST /v1/jobs HTTP/1.1\r\nauthorization: Bearer %b\r\n" % str(running.operator.key).encode()
+        head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write((head + text) * 50)
+        assert (await ended(reader)).count(b"HTTP/1.1 201") == 1 + PIPELINED_MAX
+        writer.close()
+        assert await running.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 1 + PIPELINED_MAX
+
+
+@pytest.mark.parametrize("path", [b"/v1/session", b"/v1/jobs", b"/v1/stream"])
+async def test_trailers_without_end_are_refused(database_url: str, path: bytes) -> None:
+    """Many short ones, and a long one: not kept, counted, and after 32 KiB the connection closes."""
+    async with running_api(database_url, listener=LONG) as running:
+        for begins, piece in [(b"0\r\n", b"a: b\r\n" * 100), (b"0\r\na: ", b"b" * 500)]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            method = b"GET " if path == b"/v1/stream" else b"POST "
+            head = method + path + b" HTTP/1.1\r\nauthorization: Bearer " + str(running.operator.key).encode()
+            head += b"\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(head + begins)
+            sending = asyncio.create_task(repeated(writer, piece))
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ENDS_S)
+            if path != b"/v1/stream":  # whose answer does not wait for a body: behind its begin nothing is parsed
+                assert b" 431 " in answer
+                assert b"head_too_large" in await ended(reader)
+            assert b"connection: close" in answer
+            sending.cancel()
+            writer.transport.abort()
+        await eventually_async(lambda: running.overview.streams == 0, 30, what="it has ended")
+
+
+async def repeated(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    """Send a piece again and again."""
+    with suppress(ConnectionError):
+        while not writer.is_closing():
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+
+async def test_what_is_no_http_does_not_disturb_the_answer_before_it(database_url: str, kind: str) -> None:
+    """It comes whole and alone, and the connection closes; by itself what is no HTTP hears a 400."""
+    async with LISTENERS[kind](database_url, LONG) as place:
+        for sent, status in [(BARE + b"what\r\n\r\n", b"200"), (b"what\r\n\r\n", b"400")]:
+            reader, writer = await place.opened()
+            writer.write(sent)
+            answer = await ended(reader)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert answer.count(b"HTTP/1.1 ") == 1
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, PROBE, EARLY])

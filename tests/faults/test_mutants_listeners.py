@@ -24,6 +24,26 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
         "",
         checks.check_the_busy,
     ),
+    ("an upgrade ends a request", BoundedProtocol._parse, "line = ", "return; line = ", checks.check_upgrades),
+    ("trailers are fields", BoundedProtocol._is_of_head, "return self._in_head", "return True", checks.check_trailers),
+    ("trailers have no end", BoundedProtocol.data_received, "> HEAD_BYTES_MAX", "> inf", checks.check_trailers),
+    ("all may wait", BoundedProtocol._check_pipeline, ">= PIPELINED_MAX", ">= inf", checks.check_the_pipeline),
+    ("refused and read on", BoundedProtocol._refuse, "self._is_deaf = True", "", checks.check_the_fields),
+    ("any number of fields", BoundedProtocol._is_of_head, ">= FIELDS_MAX", ">= inf", checks.check_the_fields),
+    (
+        "read on behind the answer",
+        BoundedProtocol._reads_no_more,
+        "return closes or",
+        "return",
+        checks.check_the_end_of_parsing,
+    ),
+    (
+        "a request does not hear of its client's end",
+        BoundedProtocol._let_go,
+        "if cycle is not None",
+        "if False",
+        checks.check_the_end_of_a_stream,
+    ),
     ("every name is ours", Hosts._judge, "self._all or", "True or", checks.check_the_name),
 ]
 GUARDS = [mutant[1:] for mutant in MUTANTS]

@@ -8,31 +8,72 @@ from typing import Any
 
 from kit.waiting import eventually_async
 from tickwright.runtime.admission import ListenerLimits
-from tickwright.runtime.listener import Listener, bind
+from tickwright.runtime.listener import FIELDS_MAX, PIPELINED_MAX, BoundedProtocol, Listener, bind
 
 LIMITS = ListenerLimits(head_s=0.3, idle_s=0.3, unread_s=0.3, linger_s=0.3, connections=40, per_address=20)
 PATIENT = replace(LIMITS, head_s=600, idle_s=600, unread_s=600, linger_s=600)
 LARGE = 16_000_000
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 GONE_S = 5.0
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+JAVA = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\nUpgrade: h2c\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class Ground:
-    """An application that answers ``/healthz``, much, or later."""
+    """An application that answers ``/healthz``, much, later, in a stream, or when it has read the body.
+
+    Attributes:
+        seen: Path, body and number of fields of each request that was read.
+        streamed: The bytes of bodies that arrived behind the begin of a stream.
+        gone: Set when a stream ends with its client.
+    """
 
     def __init__(self) -> None:
-        self.later = asyncio.Event()
+        self.later, self.gone = asyncio.Event(), asyncio.Event()
+        self.seen: list[tuple[str, bytes, int]] = []
+        self.streamed = 0
         self.server: Listener | None = None
         self.port = 0
 
-    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer."""
+        if scope["path"] == "/stream":
+            await self._stream(receive, send)
+            return
+        if scope["path"] == "/read":
+            read = b""
+            while (message := await receive())["type"] == "http.request":
+                read += message["body"]
+                if not message["more_body"]:
+                    break
+            self.seen.append((scope["path"], read, len(scope["headers"])))
+        if scope["path"] == "/smuggled":
+            self.seen.append((scope["path"], b"", 0))
         if scope["path"] == "/later":
             await self.later.wait()
         body = b"x" * LARGE if scope["path"] == "/large" else b"ok"
         length = str(len(body)).encode()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
         await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        while (message := await receive())["type"] == "http.request":
+            self.streamed += len(message["body"])
+        self.gone.set()
+
+    async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, BoundedProtocol]:
+        """Connect, and return the server's end too: what is given to it arrives in segments that are known."""
+        before = set(self.server.server_state.connections) if self.server else set()
+        reader, writer = await self.sends(b"")
+        await eventually_async(
+            lambda: self.server and set(self.server.server_state.connections) - before, what="it is there"
+        )
+        assert self.server is not None
+        protocol: Any = next(iter(self.server.server_state.connections - before))
+        return reader, writer, protocol
 
     @property
     def holds(self) -> int:
@@ -122,4 +163,104 @@ async def check_the_name() -> None:
     async with listening(PATIENT) as ground:
         reader, writer = await ground.sends(b"GET /healthz HTTP/1.1\r\nhost: evil.example\r\n\r\n")
         assert b" 421 " in await asyncio.wait_for(reader.readline(), GONE_S)
+        writer.transport.abort()
+
+
+async def check_upgrades() -> None:
+    """Wherever a request that asks for an upgrade is cut, its body is read, is no request, and the next one is."""
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+    for rest in (b"content-length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED), CHUNKED + chunks):
+        await _is_read(b"POST /read HTTP/1.1\r\nhost: x\r\n" + JAVA + rest)
+
+
+async def _is_read(sent: bytes) -> None:
+    async with listening(PATIENT) as ground:
+        for cut in range(1, len(sent)):
+            reader, writer, protocol = await ground.connected()
+            protocol.data_received(sent[:cut])
+            await asyncio.sleep(0)
+            protocol.data_received(sent[cut:] + PROBE)
+            for _ in range(2):
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), GONE_S)
+                assert head.startswith(b"HTTP/1.1 200"), (cut, head)
+                assert b"connection: close" not in head, cut
+                await reader.readexactly(2)
+            assert ground.seen == [("/read", SMUGGLED, 4)], (cut, ground.seen)
+            ground.seen.clear()
+            writer.transport.abort()
+            await eventually_async(lambda: ground.holds == 0, GONE_S, what="it has ended")
+
+
+async def check_trailers() -> None:
+    """Trailers are no fields of their request, and neither they nor chunks without bytes go on for ever."""
+    async with listening(PATIENT) as ground:
+        reader, writer = await ground.sends(b"POST /read HTTP/1.1\r\n" + CHUNKED + b"1\r\nx\r\n0\r\nx-a: b\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), GONE_S)
+        assert ground.seen == [("/read", b"x", 1)]
+        writer.transport.abort()
+    for begins, piece in [(b"0\r\n", b"a: b\r\n"), (b"0\r\nx: ", b"a"), (b"1;x=", b"a")]:
+        async with listening(PATIENT) as ground:
+            reader, writer, protocol = await ground.connected()
+            protocol.data_received(b"POST /read HTTP/1.1\r\n" + CHUNKED + begins)
+            for _ in range(40):
+                protocol.data_received(piece * (1_000 // len(piece)))
+            assert b" 431 " in await asyncio.wait_for(reader.readline(), GONE_S)
+            await asyncio.wait_for(reader.read(), GONE_S)
+            assert ground.seen == [("/read", b"", 1)]  # which heard that its client is gone
+            writer.transport.abort()
+
+
+async def check_the_pipeline() -> None:
+    """Of thousands of requests in one segment a few wait; they are answered, and the connection closes."""
+    async with listening(PATIENT) as ground:
+        reader, writer, protocol = await ground.connected()
+        protocol.data_received(b"GET /later HTTP/1.1\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n" * 14_000)
+        assert len(protocol.pipeline) == PIPELINED_MAX
+        protocol.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        assert len(protocol.pipeline) == PIPELINED_MAX
+        ground.later.set()
+        answers = await asyncio.wait_for(reader.read(), GONE_S)
+        assert answers.count(b"HTTP/1.1 200") == 1 + PIPELINED_MAX
+        assert answers.count(b"connection: close") == 1
+        writer.transport.abort()
+
+
+async def check_the_fields() -> None:
+    """A head in one segment has so many fields at the most; behind one that is too large nothing is read."""
+    async with listening(PATIENT) as ground:
+        reader, writer = await ground.sends(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (FIELDS_MAX + 1) + b"\r\n")
+        assert b" 431 " in await asyncio.wait_for(reader.readline(), GONE_S)
+        writer.transport.abort()
+        reader, writer, protocol = await ground.connected()
+        for sent in (b"GET /later HTTP/1.1\r\n\r\n", b"GET /smuggled HTTP/1.1\r\na: " + b"b" * 40_000, b"\r\n\r\n"):
+            protocol.data_received(sent)
+        assert not protocol.pipeline
+        ground.later.set()
+        assert (await asyncio.wait_for(reader.read(), GONE_S)).count(b"HTTP/1.1 ") == 1
+        assert ground.seen == []
+        writer.transport.abort()
+
+
+async def check_the_end_of_parsing() -> None:
+    """Behind the begin of an answer nothing of the request is parsed."""
+    async with listening(PATIENT) as ground:
+        reader, writer, protocol = await ground.connected()
+        protocol.data_received(b"POST /stream HTTP/1.1\r\n" + CHUNKED)
+        assert b"connection: close" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), GONE_S)
+        for _ in range(10):
+            protocol.data_received(b"1\r\nx\r\n")
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        await asyncio.wait_for(ground.gone.wait(), GONE_S)
+        assert ground.streamed == 0
+
+
+async def check_the_end_of_a_stream() -> None:
+    """A stream ends with its client, also where another request of that client waits behind it."""
+    async with listening(PATIENT) as ground:
+        reader, writer, protocol = await ground.connected()
+        protocol.data_received(b"GET /stream HTTP/1.1\r\n\r\n" + PROBE)
+        await asyncio.wait_for(reader.readuntil(b"first"), GONE_S)
+        protocol.transport.abort()
+        await asyncio.wait_for(ground.gone.wait(), GONE_S)
         writer.transport.abort()

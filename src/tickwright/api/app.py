@@ -5,6 +5,7 @@ routing, so that no route can be forgotten; and one place where an error becomes
 are the fast lane of ``POST /v1/jobs`` and FastAPI with everything else.
 """
 
+import asyncio
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -197,12 +198,15 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     app.include_router(receiver_routes(context.receivers, gate))
     app.include_router(key_routes(context, auth, gate))
 
+    building = asyncio.Lock()
+
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
         ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *FIGURE_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
-        return answer(document(app, ours))
+        async with building:  # the first one takes long, and other requests do not wait for it
+            return answer(await asyncio.to_thread(document, app, ours))
 
     return app
 

@@ -56,27 +56,37 @@ class LineSplitter:
     """Cuts a stream into lines; one that is too long is dropped while it comes, not kept."""
 
     def __init__(self) -> None:
-        self._kept = b""
-        self._dropping = False
+        self._kept, self._dropping = bytearray(), False  # of a line without its end; it grows in place
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
         """Return the lines that ``chunk`` completes; ``None`` stands for one that was too long."""
-        *lines, rest = (self._kept + chunk).split(b"\n")
-        for number, line in enumerate(lines):
-            dropped = self._dropping and number == 0
-            self._dropping = self._dropping and number > 0
-            yield None if dropped or len(line) > LINE_BYTES_MAX else line
-        if lines:
-            self._dropping = False
-        self._kept = rest
-        if len(rest) > LINE_BYTES_MAX or self._dropping:
-            self._kept, self._dropping = b"", True
+        begun, *lines = chunk.split(b"\n")
+        self._keep(begun)
+        if not lines:
+            return
+        *whole, rest = lines
+        yield self._taken()
+        for line in whole:
+            yield line if len(line) <= LINE_BYTES_MAX else None
+        self._keep(rest)
 
     def end(self) -> Iterator[bytes | None]:
         """Return a last line without a line end."""
         if self._kept or self._dropping:
-            yield None if self._dropping else self._kept
-        self._kept, self._dropping = b"", False
+            yield self._taken()
+
+    def _keep(self, part: bytes) -> None:
+        if not self._dropping:
+            self._kept += part
+            self._dropping = len(self._kept) > LINE_BYTES_MAX
+        if self._dropping:
+            self._kept.clear()
+
+    def _taken(self) -> bytes | None:
+        line = None if self._dropping else bytes(self._kept)
+        self._kept.clear()
+        self._dropping = False
+        return line
 
 
 def text_of_row(line: bytes) -> str:

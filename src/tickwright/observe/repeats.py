@@ -25,6 +25,7 @@ REPEATED = frozenset(
         "jobs.result_delayed",
         "lease.not_taken",
         "lease.renewal_failed",
+        "listener.refused",
         "metrics.database_away",
         "poll_relay.database_away",
         "poll_relay.stands",

@@ -3,6 +3,12 @@
 A connection has an absolute deadline while it waits for its client: for a head, for the next request, for the end of
 a body that the answer did not wait for, and for the reading of an answer. No byte that arrives moves a deadline; a
 head that begins and an answer that ends do. One loop checks all connections, so a request arms no timer.
+
+What a client sends is read in one way only. An ``Upgrade`` is ignored, together with its effect on the parser, which
+would take the body for the next request. Behind an answer to a request whose body has not ended, and behind what is
+refused, nothing is parsed any more: the connection closes. Everything that is kept without being a body has a bound:
+heads, trailers, what stands between chunks, and requests that wait for the answers before theirs.
+
 How many connections there may be, and which of them makes room, is in :mod:`tickwright.runtime.admission`.
 """
 
@@ -17,11 +23,14 @@ from typing import Any
 
 import structlog
 import uvicorn
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tickwright.runtime.admission import Admission, Admitted, ListenerLimits
 
 HEAD_BYTES_MAX = 32_768
+FIELDS_MAX = 256
+PIPELINED_MAX = 8
 ACCEPTS_AT_ONCE = 32
 BACKLOG = 2_048
 TICKS_PER_S = 10
@@ -36,6 +45,7 @@ class _Refusal:
     """An ASGI application with one answer: a problem, after which the connection closes."""
 
     def __init__(self, status: int, title: str, code: str, detail: str) -> None:
+        self.code = code
         fields = {"type": f"urn:tickwright:problem:{code}", "title": title, "status": status}
         self._body = json.dumps({**fields, "detail": detail, "code": code}).encode()
         self._status, self._title = status, title
@@ -60,8 +70,16 @@ _TOO_LARGE = _Refusal(
     431,
     "Request Header Fields Too Large",
     "head_too_large",
-    f"the head of a request has at most {HEAD_BYTES_MAX} bytes",
+    f"the head of a request has at most {HEAD_BYTES_MAX} bytes and {FIELDS_MAX} fields; so have trailers",
 )
+_MALFORMED = _Refusal(400, "Bad Request", "invalid_http", "this is no request of HTTP/1.1")
+_TOO_DEEP = _Refusal(
+    503,
+    "Service Unavailable",
+    "too_many_pipelined",
+    f"at most {PIPELINED_MAX} requests of a connection wait for the answers before theirs",
+)
+_NO_TUNNEL = _Refusal(400, "Bad Request", "connect_not_allowed", "this is no proxy: CONNECT is not answered here")
 _TOO_MANY = _Refusal(
     503,
     "Service Unavailable",
@@ -76,6 +94,14 @@ _NOT_OURS = _Refusal(
 )
 
 
+class _Refused(Exception):
+    """Raised in a callback, the only way to stop the parser within a segment."""
+
+    def __init__(self, refusal: _Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection with its deadlines; see the module."""
 
@@ -83,14 +109,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._admission, self._limits = admission, admission.limits
         self._due_s = self._unread_due_s = inf
-        self._unread_bytes = self._head_bytes = 0
+        self._unread_bytes = self._bare_bytes = 0
         self._in_head, self._head_begun = True, False
-        self._is_spare = self._lingers = False
+        self._is_spare = self._lingers = self._is_deaf = False
+        self._answering: Any = None  # the request that has been given to the application last
 
     @property
     def waits_for_client(self) -> bool:
         """Whether nothing goes on here until the client sends or reads; such a connection may make room."""
-        cycle: Any = self.cycle  # None before the first head
+        cycle = self._answering
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
     # ------------------------------------------------------------------ the transport's side
@@ -105,23 +132,68 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Make room."""
+        """Make room, and say so to the request under way; uvicorn says it to the last one only."""
         self._admission.forget(self)
+        self._let_go(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head, and read no more behind an answer that closes."""
-        if self._lingers:
+        """Parse, unless the connection only waits for its end; refuse what is too much or no HTTP."""
+        if self._reads_no_more():
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            if self._is_answering:
-                self.transport.abort()
+        self._bare_bytes += len(data)
+        try:
+            self._parse(data)
+        except HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.refusal if isinstance(cause, _Refused) else _MALFORMED)
+        else:
+            if self._bare_bytes > HEAD_BYTES_MAX:
+                self._refuse(_TOO_LARGE)
+
+    def _reads_no_more(self) -> bool:
+        cycle: Any = self.cycle  # None before the first head
+        closes = cycle is not None and cycle.response_started and cycle.more_body  # its answer did not wait for it
+        return closes or self._is_deaf or self._lingers or self.transport.is_closing()
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser; where it stops at an upgrade, let another one read the same head without that field."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as upgrade:
+                line = b" ".join(
+                    [self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()]
+                )
+                fields = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+                data = b"\r\n".join([line, *fields, b"", data[upgrade.args[0] :]])
+                self.parser = HttpRequestParser(self)
             else:
-                self.transport.write(_TOO_LARGE.raw())
-                self.linger()
+                return
+
+    def _refuse(self, refusal: _Refusal) -> None:
+        """Read nothing more. Requests that came whole are answered; else this one is, if nothing else is under way."""
+        self._is_deaf = True
+        _log.warning("listener.refused", code=refusal.code)
+        cycle: Any = self.cycle
+        if self.transport.is_closing():
+            return
+        if self._is_answering and not cycle.more_body:
+            cycle.keep_alive = False
+            cycle.transport = _ClosesLater(self)
+        elif self.pipeline or (self._is_answering and cycle.response_started):
+            self.transport.abort()
+        else:
+            self._let_go(cycle)
+            self.transport.write(refusal.raw())
+            self.linger()
+
+    @staticmethod
+    def _let_go(cycle: Any) -> None:
+        """Tell the application that there is nobody for its answer."""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def pause_writing(self) -> None:
         """The client does not read: from now on it has to."""
@@ -137,14 +209,34 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first bytes of a head are there; an empty line before it is none."""
+        self._check_pipeline()
         self._head_begun = True
         self._due_s = self.loop.time() + self._limits.head_s
         super().on_message_begin()
         self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]  # for answers that do not end
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a field of a head; trailers are not kept."""
+        if self._is_of_head():
+            super().on_header(name, value)
+
+    def _check_pipeline(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _Refused(_TOO_DEEP)
+
+    def _is_of_head(self) -> bool:
+        if self._in_head and len(self.headers) >= FIELDS_MAX:
+            raise _Refused(_TOO_LARGE)
+        return self._in_head
+
     def on_headers_complete(self) -> None:
         """The head is there; an answer that begins before the body has ended closes the connection."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise _Refused(_NO_TUNNEL)
+            return  # it is parsed again
         self._in_head = self._head_begun = False
+        self._bare_bytes = 0
         self._due_s = inf
         if (refusal := self._refusal()) is not None:
             self.app = refusal
@@ -152,8 +244,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.default_headers = [*self.cycle.default_headers, *_CLOSE]
         self.cycle.transport = _ClosesLater(self)  # type: ignore[assignment]
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that is not offered is ignored, as HTTP has it; nobody has to install anything."""
+    def on_body(self, body: bytes) -> None:
+        """What comes from here on is counted again until there is more of the body."""
+        self._bare_bytes = 0
+        super().on_body(body)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _refusal(self) -> _Refusal | None:
         if self._is_spare and self.url.partition(b"?")[0].rpartition(b"/")[2] not in PROBES:
@@ -164,7 +262,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body has ended: the answer may leave the connection open, and what comes next is another head."""
-        self._in_head, self._head_bytes = True, 0
+        if self.parser.should_upgrade():
+            return  # as the parser has it; the body is still to come
+        self._in_head, self._bare_bytes = True, 0
         self.cycle.transport = self.transport
         self.cycle.default_headers = self.server_state.default_headers
         super().on_message_complete()

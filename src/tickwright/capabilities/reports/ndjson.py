@@ -25,16 +25,18 @@ async def rows_of(stream: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]
             ``non_finite_number``, ``number_out_of_range``, ``too_deep``, ``unsupported_character``; all with ``line``.
             Permanent.
     """
-    number, rest = 0, b""
+    number, kept = 0, bytearray()  # of a line without its end; it grows in place
     async for chunk in stream:
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
         for line in lines:
             number += 1
-            yield _row(line, number)
-        if len(rest) > LINE_BYTES_MAX:
+            yield _row(bytes(kept) + line if kept else line, number)
+            kept.clear()
+        kept += rest
+        if len(kept) > LINE_BYTES_MAX:
             raise _too_long(number + 1)
-    if rest:
-        yield _row(rest, number + 1)
+    if kept:
+        yield _row(bytes(kept), number + 1)
 
 
 def _row(line: bytes, number: int) -> dict[str, Any]:
