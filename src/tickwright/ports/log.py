@@ -87,6 +87,10 @@ class Doubt:
 Outcome = Committed | Aborted | Fenced | Doubt
 
 
+POSITION_UNREADABLE = "kafka_position_unreadable"
+"""The code of a position that no writer of ours wrote; reconciled, it is written again."""
+
+
 class PositionedLog(Protocol):
     """A log as one writer sees it; used by one task at a time."""
 
@@ -105,7 +109,7 @@ class PositionedLog(Protocol):
         """Return the number of the last batch of ``shard`` as an observer sees it now; fences nobody.
 
         Raises:
-            Rejected: It may not be read. Permanent until an operator acts.
+            Rejected: It may not be read, or is none. Permanent until an operator acts.
             Unavailable: It does not answer. Retry.
         """
         ...

@@ -12,10 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 
 class PollRecord(NamedTuple):
-    """One poll as a log carries it, read; names instead of numbers, since others may read it too."""
+    """One poll as a log carries it, read; names instead of numbers, since others may read it too.
+
+    Attributes:
+        slot_id: ``None`` in records of relays that did not say it yet: the source looks it up.
+    """
 
     tracker_id: int
-    slot_id: int
+    slot_id: int | None
     due_at: datetime
     partner: str
     account_id: str

@@ -5,7 +5,7 @@ could be lost or doubled. Then somebody who knows what happened (a topic that wa
 restored) says up to which batch all is published, and both sides are made to agree.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from tickwright.capabilities.polling.relay_model import check_position, choose_p
 from tickwright.domain.errors import Contended, Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller
-from tickwright.ports.log import Batch, Committed, Fenced, PositionedLog
+from tickwright.ports.log import POSITION_UNREADABLE, Batch, Committed, Fenced, PositionedLog
 from tickwright.runtime.leases import Lease, Leases
 from tickwright.runtime.poll_relay import lease_name
 from tickwright.store.audit import write_audit
@@ -132,7 +132,9 @@ class PollDesk:
         position, problem = None, None
         for _ in range(LOOKS_MAX):
             before = await self._numbers(shard)
-            position = await log.position(shard)
+            position, unreadable = await _position(log.position(shard))
+            if unreadable is not None:
+                return None, unreadable
             after = await self._numbers(shard)
             try:
                 check_position(shard, store.Numbers(after.batch_no, before.published_no), position)
@@ -160,7 +162,7 @@ class PollDesk:
         position, problem = await self._look(log, request.shard)
         if problem is None:
             raise _agreed(request.shard)
-        plan = await self._plan(request, position)
+        plan = await self._plan(request, position, problem)
         if not request.apply:
             return plan
         lease = await self._take(request.shard)
@@ -176,23 +178,23 @@ class PollDesk:
     async def _write(self, log: PositionedLog, request: ReconcileRequest, lease: Lease) -> tuple[ReconcileView, Any]:
         """Write the position; once more where a relay fences us that began to open its log before we had the lease."""
         for _ in range(OPENS_MAX):
-            plan = await self._plan(request, await log.open(request.shard))
+            plan = await self._plan(request, *await _position(log.open(request.shard)))
             outcome = await log.publish(Batch(plan.adopted, lease.fence, "", ()))
             if not isinstance(outcome, Fenced):
                 break
         return plan, outcome
 
-    async def _plan(self, request: ReconcileRequest, position: int | None) -> ReconcileView:
+    async def _plan(self, request: ReconcileRequest, position: int | None, problem: Rejected | None) -> ReconcileView:
         async with self._pool.acquire() as connection:
             numbers = await store.read_numbers(connection, request.shard)
             frozen = await store.read_frozen(connection, request.shard)
-        problem = _problem(request.shard, numbers, position)
+        unreadable = problem is not None and problem.code == POSITION_UNREADABLE
         adopted = choose_position(numbers, position, request.position)
         trackers = sum(len(row.ids) for row in frozen.rows) if frozen else 0
         counted = trackers if frozen is not None and frozen.number <= adopted else 0
         return ReconcileView(
             shard=request.shard,
-            problem=problem,
+            problem=POSITION_UNREADABLE if unreadable else _problem(request.shard, numbers, position),
             batch_no=numbers.batch_no,
             published_no=numbers.published_no,
             position=position,
@@ -221,6 +223,16 @@ class PollDesk:
                 connection, caller, "outbox.reconcile", f"poll-relay:{plan.shard}", before=plan, after=done
             )
         return done
+
+
+async def _position(asked: Awaitable[int | None]) -> tuple[int | None, Rejected | None]:
+    """Return a position, or none and why it cannot be read: then it is to be written again."""
+    try:
+        return await asked, None
+    except Rejected as error:
+        if error.code != POSITION_UNREADABLE:
+            raise
+        return None, error
 
 
 def _problem(shard: int, numbers: store.Numbers, position: int | None) -> str:

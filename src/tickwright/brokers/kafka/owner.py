@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from tickwright.brokers.kafka.terms import KafkaTerms, log, unavailable
-from tickwright.brokers.kafka.topics import NEVER_GONE, make_missing, translate
+from tickwright.brokers.kafka.topics import NEVER_GONE, PLAIN, make_missing, translate
 from tickwright.ports.ids import monotonic
 
 OWNER = "installation"
@@ -23,7 +23,7 @@ def owner(terms: KafkaTerms, installation: str) -> str:
     """
     topic = terms.topic(OWNER)
     try:
-        make_missing(AdminClient(terms.client(), logger=log), terms, {topic: (1, NEVER_GONE)})
+        make_missing(AdminClient(terms.client(), logger=log), terms, {topic: (1, {**NEVER_GONE, **PLAIN})})
         first = _first_record(terms, topic)
         if first is None:
             _write(terms, topic, installation)

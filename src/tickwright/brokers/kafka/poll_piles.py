@@ -83,7 +83,7 @@ class Piles:
 
     def put(self, offset: int, poll: PollRecord, now_s: float) -> Pile | None:
         """Add a poll; return its pile when that is a new one."""
-        key = poll.slot_id, poll.due_at, poll.partner
+        key = poll.slot_id or 0, poll.due_at, poll.partner
         pile, new = self._growing.get(key), None
         if pile is None or len(pile.polls) >= PILE_MAX:
             pile = new = self._growing[key] = Pile(self, key, now_s)

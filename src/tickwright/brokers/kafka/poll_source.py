@@ -27,7 +27,7 @@ from tickwright.brokers.kafka.poll_piles import Pile, Piles, Waiting
 from tickwright.brokers.kafka.terms import KafkaTerms
 from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic
-from tickwright.ports.polls import Turn
+from tickwright.ports.polls import PollRecord, Turn
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -38,6 +38,8 @@ ACCOUNTS_MAX = 100_000
 SORT_MAX = 2000
 LOOK_OVER_EVERY_S = 2.0
 SAY_EVERY_S = 2.0
+
+Read = tuple[int, PollRecord | None]
 
 _SQL = load("tickwright.brokers.kafka", "polls.sql")
 _log = structlog.get_logger("tickwright.polls")
@@ -182,16 +184,28 @@ class KafkaPollSource:
         read = [records[place] for place in range(min(len(records), SORT_MAX))]  # the thread goes on adding
         if any(poll is not None and poll.partner not in self._partners for _, poll in read):
             self._partners.update(await self._pool.fetch(_SQL["partners"]))  # newer than any of these records
+        read = await self._know_slots(read)
         now_s = monotonic()
         for offset, poll in read:
             records.popleft()
             if not holding.progress.read(offset):
                 continue
-            if poll is None or poll.partner not in self._partners:
+            if poll is None or poll.slot_id is None or poll.partner not in self._partners:
                 self._skip(holding, offset, unknown=poll is not None)
             elif (pile := holding.piles.put(offset, poll, now_s)) is not None:
                 self._wait(pile)
         holding.note()
+
+    async def _know_slots(self, read: list[Read]) -> list[Read]:
+        """Look up the slots of polls whose relay did not say them; who is polled no more has none."""
+        lacking = [poll for _, poll in read if poll is not None and poll.slot_id is None]
+        if not lacking:
+            return read
+        slots = dict(await self._pool.fetch(_SQL["slots"], sorted({poll.tracker_id for poll in lacking})))
+        return [
+            (offset, poll if poll is None else poll._replace(slot_id=slots.get(poll.tracker_id, poll.slot_id)))
+            for offset, poll in read
+        ]
 
     def _skip(self, holding: Holding, offset: int, *, unknown: bool) -> None:
         holding.progress.finish([offset])

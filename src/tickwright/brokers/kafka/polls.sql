@@ -23,6 +23,10 @@ SELECT p.partition, p.epoch
 -- Numbers of all partners by name. There are a few. Index: none.
 SELECT name, partner_no FROM tickwright.partners;
 
+-- name: slots
+-- The slots of those of the trackers $1 that are polled still: records of relays up to 0.1 do not say theirs. Index: trackers_pkey.
+SELECT id, place / 60 AS slot_id FROM tickwright.trackers WHERE id = ANY ($1::bigint[]) AND place IS NOT NULL;
+
 -- name: accounts
 -- Numbers of accounts by name. Index: polling_schedule_config_pkey.
 SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE account_id = ANY ($1::text[]);

@@ -3,14 +3,16 @@
 Everything here blocks and belongs into a thread; every wait is bounded.
 """
 
-import json
 from threading import Event
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+import msgspec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tickwright.brokers.kafka.terms import KafkaTerms, log, unavailable
 from tickwright.brokers.kafka.topics import POSITIONS, translate
+from tickwright.domain.errors import Rejected
 from tickwright.ports.ids import monotonic
+from tickwright.ports.log import POSITION_UNREADABLE
 
 TAIL = 200
 POLL_S = 0.25
@@ -24,6 +26,15 @@ _SOON = frozenset(
 )
 
 
+class _Position(msgspec.Struct):
+    """The value of a record; see docs/messages.md."""
+
+    batch_no: int
+
+
+_decode = msgspec.json.Decoder(_Position).decode
+
+
 def read_position(terms: KafkaTerms, shard: int) -> int | None:
     """Return the number of the last batch that is in; ``None`` where the topic says nothing, or there is no topic.
 
@@ -31,7 +42,7 @@ def read_position(terms: KafkaTerms, shard: int) -> int | None:
     before was fenced; without that it is what an observer sees.
 
     Raises:
-        Rejected: ``kafka_not_allowed``. Permanent.
+        Rejected: ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
         Unavailable: ``kafka_unavailable``. Retry.
     """
     config = terms.client(
@@ -71,15 +82,30 @@ def _bounds(consumer: Consumer, place: TopicPartition, wait_s: float) -> tuple[i
 
 
 def _last_from(consumer: Consumer, place: TopicPartition, offset: int, wait_s: float) -> int | None:
+    """Return what the last record from ``offset`` on says; those before it say nothing that counts."""
     consumer.assign([TopicPartition(place.topic, place.partition, offset)])
-    last, deadline = None, monotonic() + wait_s
+    last: Message | None = None
+    deadline = monotonic() + wait_s
     while monotonic() < deadline:
         message = consumer.poll(POLL_S)
         if message is None:
             continue
         error = message.error()
         if error is None:
-            last = int(json.loads(message.value() or b"")["batch_no"])
+            last = message
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            return last
+            return None if last is None else _read(place, last)
     raise unavailable("the relay's position could not be read in time")
+
+
+def _read(place: TopicPartition, record: Message) -> int:
+    try:
+        found = _decode(record.value() or b"")
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        where = f"{place.topic}/{place.partition}/{record.offset()}"
+        text = (
+            f"the record {where} is no position, so another than the relay wrote it: see to it that nobody else may "
+            f"write to that topic, then let tickwright outbox reconcile write the position again ({error!r:.100})"
+        )
+        raise Rejected(POSITION_UNREADABLE, text, topic=place.topic, partition=place.partition) from error
+    return found.batch_no

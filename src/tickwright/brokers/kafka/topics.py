@@ -9,10 +9,17 @@ from threading import Event
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tickwright.brokers.kafka.terms import REPLICATION_SAFE, SHARDS_MAX, KafkaTerms, log, unavailable
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.ports.ids import monotonic
 
 IN_SYNC_SAFE = 2
@@ -23,7 +30,11 @@ _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 """A record carries its broker's clock: ours may be wrong by hours, and such records a broker would refuse."""
 
 NEVER_GONE = {"retention.ms": "-1", "retention.bytes": "-1"}
-_POSITION_CONFIG = {**NEVER_GONE, "cleanup.policy": "compact", "segment.ms": "3600000"}
+PLAIN = {"compression.type": "uncompressed"}
+"""Of what we read: the broker refuses records that are too large once they are unpacked. Of 4 KB a reader would have
+to make 120 MB, and fail at it each time."""
+
+_POSITION_CONFIG = {**NEVER_GONE, **PLAIN, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def prepare_topics(terms: KafkaTerms, topic: str) -> int:
@@ -37,14 +48,15 @@ def prepare_topics(terms: KafkaTerms, topic: str) -> int:
         How many partitions the polls' topic has.
 
     Raises:
-        Rejected: ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``, ``kafka_not_allowed``. Permanent.
+        Rejected: ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``, ``kafka_topic_compressed``,
+            ``kafka_not_allowed``. Permanent.
         Unavailable: Kafka does not answer. Retry.
     """
     admin = AdminClient(terms.client(), logger=log)
     try:
         positions = terms.topic(POSITIONS)
         wanted = {
-            topic: (terms.partitions, {}),
+            topic: (terms.partitions, PLAIN),
             terms.topic(EVENTS): (terms.partitions, {}),
             positions: (SHARDS_MAX, _POSITION_CONFIG),
         }
@@ -76,7 +88,7 @@ def make_missing(admin: AdminClient, terms: KafkaTerms, wanted: Mapping[str, tup
     return _await(admin, terms, missing)
 
 
-def translate(error: KafkaException) -> Exception:
+def translate(error: KafkaException) -> TickwrightError:
     """Return our error for one of the client library's."""
     cause: KafkaError = error.args[0]
     if cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
@@ -99,6 +111,10 @@ _FORBIDDEN = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
     }
 )
+
+
+_NOT_TO_BE = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
+"""A setting that whoever runs the brokers has ruled out."""
 
 
 def _make(
@@ -156,10 +172,30 @@ def _check_configs(admin: AdminClient, terms: KafkaTerms, topic: str, positions:
             positions, "its cleanup.policy must be compact and nothing else: a position must never go"
         )
     for name, config in found.items():
+        if config["compression.type"] != PLAIN["compression.type"]:
+            _make_plain(admin, terms, name)
         in_sync = int(config["min.insync.replicas"] or 1)
         if in_sync < IN_SYNC_SAFE and not terms.allow_single_broker:
             text = f"the topic {name} has min.insync.replicas={in_sync}; {IN_SYNC_SAFE} are needed"
             raise Rejected("kafka_replication_unsafe", text, topic=name)
+
+
+def _make_plain(admin: AdminClient, terms: KafkaTerms, name: str) -> None:
+    """Let a topic take no compressed records any more: it was made by an earlier release, or by somebody else."""
+    entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in PLAIN.items()]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    (done,) = admin.incremental_alter_configs([resource], request_timeout=terms.wait_s).values()
+    try:
+        done.result(terms.wait_s)
+    except TimeoutError as error:
+        raise unavailable(f"the topic {name} could not be altered in time") from error
+    except KafkaException as error:
+        if error.args[0].code() not in _FORBIDDEN | _NOT_TO_BE:
+            raise
+        setting = "=".join(*PLAIN.items())
+        text = f"the topic {name} takes compressed records, and we may not alter it: set its {setting}"
+        raise Rejected("kafka_topic_compressed", text, topic=name) from error
+    log.info("topic %s: compression.type=uncompressed", name)
 
 
 def _unsafe_positions(name: str, problem: str) -> Rejected:

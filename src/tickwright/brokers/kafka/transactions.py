@@ -60,7 +60,8 @@ class KafkaLog:
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``,
-                ``kafka_transaction_timeout``, ``kafka_not_allowed``. Permanent until an operator acts.
+                ``kafka_position_unreadable``, ``kafka_topic_compressed``, ``kafka_transaction_timeout``,
+                ``kafka_not_allowed``. Permanent until an operator acts.
             Unavailable: ``kafka_unavailable``. Retry.
         """
         self._discard()
@@ -74,7 +75,7 @@ class KafkaLog:
         """Return what the topic says of ``shard`` now, without fencing anybody.
 
         Raises:
-            Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``. Permanent.
+            Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
             Unavailable: ``kafka_unavailable``. Retry.
         """
         self._terms.check_options()

@@ -17,6 +17,9 @@ VERSION = 1
 ID_MAX = 2**53 - 1
 SLOT_MAX = 2**31 - 1
 YEARS = (2000, 2200)
+PARTNER_MAX = 50
+NAME_MAX = 200
+"""As the columns have them: a name that is longer is of no row, and would only fill the memory of who holds it."""
 
 
 class PollMessage(msgspec.Struct, frozen=True):
@@ -26,6 +29,7 @@ class PollMessage(msgspec.Struct, frozen=True):
         version: 1. Members may be added under it; none is renamed or gets another meaning.
         id: ``poll_<tracker id>_<due second since 1970>``.
         due_at: RFC 3339 in UTC, whole seconds.
+        slot_id: Its slot in the slice ledger; ``None`` from relays up to 0.1, which said it in a header only.
     """
 
     version: int
@@ -35,6 +39,7 @@ class PollMessage(msgspec.Struct, frozen=True):
     partner: str
     account_id: str
     external_id: str
+    slot_id: int | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -55,7 +60,9 @@ def poll_records(rows: list[FrozenRow], accounts: Mapping[int, str]) -> Iterator
         for tracker_id, account_no, external_id in zip(row.ids, row.account_nos, row.external_ids, strict=True):
             event_id = f"poll_{tracker_id}_{due_second}"
             account_id = accounts.get(account_no) or str(account_no)
-            message = PollMessage(VERSION, event_id, tracker_id, due_at, row.partner, account_id, external_id)
+            message = PollMessage(
+                VERSION, event_id, tracker_id, due_at, row.partner, account_id, external_id, row.slot_id
+            )
             yield Record(poll_key(tracker_id), _encode(message), [("event_id", event_id.encode()), slot])
 
 
@@ -64,8 +71,10 @@ def poll_key(tracker_id: int) -> bytes:
     return b"%d" % tracker_id
 
 
-def read_poll(value: bytes, headers: Mapping[str, bytes]) -> PollRecord:
+def read_poll(value: bytes) -> PollRecord:
     """Return the poll of a record.
+
+    Its headers are not read: a name that is not UTF-8 ends the process inside the client library.
 
     Raises:
         ValueError: Not a poll of version 1. Permanent for this record.
@@ -74,13 +83,13 @@ def read_poll(value: bytes, headers: Mapping[str, bytes]) -> PollRecord:
         message = _decode(value)
         poll = PollRecord(
             message.tracker_id,
-            int(headers["slot_id"]),
+            message.slot_id,
             datetime.fromisoformat(message.due_at),
             message.partner,
             message.account_id,
             message.external_id,
         )
-    except (msgspec.MsgspecError, KeyError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # the latter also of members that nobody knows
         raise ValueError(repr(error)) from error
     if message.version != VERSION or not _is_storable(poll):
         raise ValueError(f"version {message.version} of {message.id[:80]!r}, due at {message.due_at[:40]!r}")
@@ -89,6 +98,8 @@ def read_poll(value: bytes, headers: Mapping[str, bytes]) -> PollRecord:
 
 def _is_storable(poll: PollRecord) -> bool:
     """Whether the database could have written it: what it cannot even be asked about would come again for ever."""
-    texts = poll.partner + poll.account_id + poll.external_id
-    in_bounds = 1 <= poll.tracker_id <= ID_MAX and 0 <= poll.slot_id <= SLOT_MAX and "\0" not in texts
+    texts, longest = (poll.partner, poll.account_id, poll.external_id), (PARTNER_MAX, NAME_MAX, NAME_MAX)
+    if any(len(text) > most or "\0" in text for text, most in zip(texts, longest, strict=True)):
+        return False
+    in_bounds = 1 <= poll.tracker_id <= ID_MAX and 0 <= (poll.slot_id or 0) <= SLOT_MAX
     return in_bounds and poll.due_at.tzinfo is not None and YEARS[0] <= poll.due_at.year <= YEARS[1]

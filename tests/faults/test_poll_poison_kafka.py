@@ -1,0 +1,212 @@
+"""Records that somebody else writes to the relay's topics: none stops the polls of others, or fills the memory."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from kit import kafka_raw
+from kit.consumers import LONG, ConsumerProcess, Trackers, all_done, done_times, http_of, running_consumer, slice_of
+from kit.kafka import KafkaServer
+from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, publish
+from kit.kafka_polls import PollWorld, poll_world, set_topic
+from kit.mutants import mutate
+from kit.partners import Courier
+from kit.processes import kill_group
+from kit.waiting import eventually_async
+from tickwright import Answer, Poll
+from tickwright.brokers.kafka import positions, topics
+from tickwright.brokers.kafka.poll_source import KafkaPollSource
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller, Role
+from tickwright.runtime.leases import Leases
+from tickwright.runtime.poll_desk import PollDesk, ReconcileRequest
+from tickwright.runtime.session import WorkerSession
+from tickwright.store.pool import Pool
+
+PARTITIONS = 3
+TOO_LARGE = 10
+COMPRESSION = "compression.type"
+UNREADABLE = "kafka_position_unreadable"
+POLL = (
+    b'{"version":1,"id":"poll_1_0","tracker_id":1,"due_at":"2026-11-21T10:00:00Z","partner":"nobody",'
+    b'"account_id":"shop","external_id":"T1","slot_id":0%s}'
+)
+
+
+@pytest.fixture
+async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str) -> AsyncIterator[PollWorld]:
+    """A database and names in Kafka of the test's own."""
+    async with poll_world(database_url, kafka_server.url, kafka_prefix) as made:
+        yield made
+
+
+async def answer(_: Poll) -> Answer:
+    """Be a courier."""
+    return Answer("moving")
+
+
+def put(bootstrap: str, topic: str, value: bytes | None, partitions: int = PARTITIONS) -> None:
+    """Put a record into each partition; blocks."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for number in range(partitions):
+        producer.produce(topic, value, b"0", number)
+    assert producer.flush(10) == 0
+
+
+async def test_a_header_name_that_is_no_text_ends_no_process(world: PollWorld, tmp_path: Path) -> None:
+    """Asked for its headers the client library faults in memory, again after each start: nobody asks for them."""
+    async with Courier() as courier:
+        trackers = await publish(world, 60, http=http_of(courier))
+        made = kafka_raw.batch(kafka_raw.record(b"{}", [(b"\xff\xfe", b"1")]))
+        for number in range(PARTITIONS):
+            assert await asyncio.to_thread(kafka_raw.send, world.bootstrap, world.topic, number, made) == 0
+        more = await publish(world, 60, name="other", http=http_of(courier))
+        child = ConsumerProcess(world.url, tmp_path / "consumer.log", kafka=(world.bootstrap, world.prefix))
+        try:
+            for expected in (trackers, more):
+
+                async def done(expected: Trackers = expected) -> bool:
+                    return child.process.poll() is not None or await all_done(world.pool, expected)
+
+                await eventually_async(done, 40)
+            assert child.process.poll() is None, "the record ended the process"
+        finally:
+            kill_group(child.process)
+
+
+async def test_a_record_that_cannot_be_read_is_stepped_over(world: PollWorld) -> None:
+    """Brackets deeper than a reader goes, and names that no column holds: counted, and the same thread reads on."""
+    await world.log().open(0)
+    for more in (b',"x":' + b"[" * 1500 + b"]" * 1500, b',"external_id":"' + b"x" * 300_000 + b'"'):
+        await asyncio.to_thread(put, world.bootstrap, world.topic, POLL % more)
+    trackers = await publish(world, 60)
+    sources: list[KafkaPollSource] = []
+
+    def make(pool: Pool, session: WorkerSession) -> KafkaPollSource:
+        sources.append(kafka_source(world.bootstrap, world.prefix)(pool, session))
+        return sources[0]
+
+    async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=make):
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+        assert sources[0].counts.feed.unreadable == 2 * PARTITIONS
+        assert sources[0].counts.feed.records == 60 + 2 * PARTITIONS, "each was read once: no thread ended over one"
+    assert await done_times(world.pool, trackers) == Counter(trackers.ids)
+
+
+async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(world: PollWorld) -> None:
+    """Records of release 0.1: their slots are those of their trackers, and the ledger counts them there."""
+    trackers = await hand_to_relay(world, 30)
+    await world.log().open(0)
+    producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
+    due_at = trackers.due_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    for tracker_id, name in zip([*trackers.ids, 10**9], [*trackers.external_ids, "gone"], strict=True):
+        told = {"tracker_id": tracker_id, "due_at": due_at, "partner": "acme", "account_id": "shop"}
+        value = {"version": 1, "id": f"poll_{tracker_id}", "external_id": name, **told}
+        producer.produce(world.topic, json.dumps(value), partition=tracker_id % PARTITIONS)
+    assert producer.flush(10) == 0
+    offsets = Offsets(world)
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+        read = lambda: sum(offsets.committed().values()) == 31  # noqa: E731
+        await eventually_async(read, 20, what="the offsets pass also the poll of no tracker")
+    offsets.close()
+    assert (await slice_of(world.pool, trackers))["polled"] == 30
+
+
+async def test_consumers_of_both_releases_find_the_slot_of_a_poll(world: PollWorld) -> None:
+    """In the value, and still in the header."""
+    trackers = await publish(world, 5)
+    slot = trackers.slot_id
+    assert [(one.value["slot_id"], int(one.headers["slot_id"])) for one in await world.seen()] == [(slot, slot)] * 5
+
+
+def settings_of(world: PollWorld, topic: str) -> str:
+    """Return how a topic compresses; blocks."""
+    admin = AdminClient({"bootstrap.servers": world.bootstrap, "log_level": 0})
+    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return str(found.result(10)[COMPRESSION].value)
+
+
+@pytest.mark.parametrize("made_by", ["this release", "an earlier release"])
+async def test_what_is_small_only_while_it_is_packed_is_refused_by_the_broker(world: PollWorld, made_by: str) -> None:
+    """Of a few kilobytes a reader would have to make 64 MB. Topics that are there are altered by the relay."""
+    await publish(world, 5)
+    packed = await asyncio.to_thread(kafka_raw.bomb, 64 << 20)
+    if made_by == "an earlier release":
+        for topic in (world.topic, world.positions):
+            await asyncio.to_thread(set_topic, world.bootstrap, topic, COMPRESSION, "producer")
+        async with world.running(world.relay()):
+            plain = lambda: settings_of(world, world.topic) == "uncompressed"  # noqa: E731
+            await eventually_async(lambda: asyncio.to_thread(plain), 20, what="the topic is altered")
+    for topic in (world.topic, world.positions):
+        assert await asyncio.to_thread(kafka_raw.send, world.bootstrap, topic, 0, packed) == TOO_LARGE
+    more = await publish(world, 60, name="other")
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"other": answer}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, more), 30)
+
+
+async def test_a_topic_that_may_not_be_altered_is_refused(world: PollWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by an earlier release, and the relay may not alter topics: it says what to set, and goes on once it is."""
+
+    class Forbidding(AdminClient):
+        def incremental_alter_configs(self, resources: Any, *_: Any, **__: Any) -> Any:
+            answer = Future[None]()
+            answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no")))
+            return dict.fromkeys(resources, answer)
+
+    await world.log().open(0)
+    await asyncio.to_thread(set_topic, world.bootstrap, world.topic, COMPRESSION, "producer")
+    monkeypatch.setattr(topics, "AdminClient", Forbidding)
+    with pytest.raises(Rejected, match=COMPRESSION) as refused:
+        await world.log().open(0)
+    assert refused.value.code == "kafka_topic_compressed"
+    await asyncio.to_thread(set_topic, world.bootstrap, world.topic, COMPRESSION, "uncompressed")
+    await world.log().open(0)
+
+
+@pytest.mark.parametrize(
+    "value", [b"garbage", None, b"[]", b'{"batch_no":"x"}', b'{"batch_no":1e400}', b"\xff", b'{"more":' + b"[" * 3000],
+    ids=["text", "nothing", "list", "word", "huge", "bytes", "deep"],
+)  # fmt: skip
+async def test_a_position_that_is_none_is_refused_until_it_is_written_again(
+    world: PollWorld, value: bytes | None
+) -> None:
+    """The relay says why it goes on no more; reconciled, it goes on where it was, and no poll is lost or doubled."""
+    await world.fill(30, 10)
+    async with world.running(world.relay()):
+        await world.emptied()
+    await asyncio.to_thread(put, world.bootstrap, world.positions, value, 1)
+    await world.fill(5, 10, first=1000)
+    desk = PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
+    relay = world.relay()
+    async with world.running(relay):
+        refused = lambda: relay.refusal is not None and relay.refusal.code == UNREADABLE  # noqa: E731
+        await eventually_async(refused, 30, what="it says why")
+        (view,) = await desk.list()
+        assert (view.problem, view.waiting) == (UNREADABLE, 50)
+        plan = await desk.reconcile(ReconcileRequest(), caller=Caller("ann", Role.OPERATOR))
+        assert (plan.problem, plan.applied, plan.adopted) == (UNREADABLE, False, 3)
+        await desk.reconcile(ReconcileRequest(apply=True), caller=Caller("ann", Role.OPERATOR))
+        await world.emptied()
+    await world.check()
+
+
+async def test_the_mutant_that_takes_brackets_for_a_position_is_caught(
+    world: PollWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the guard the relay would end with an error that is nobody's."""
+    await world.log().open(0)
+    await asyncio.to_thread(put, world.bootstrap, world.positions, b'{"more":' + b"[" * 3000, 1)
+    mutate(monkeypatch, positions._read, ", ValueError, RecursionError)", ", ValueError)")
+    with pytest.raises(RecursionError):
+        await world.log().open(0)
