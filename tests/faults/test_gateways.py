@@ -14,6 +14,7 @@ from kit.waiting import eventually_async
 from tickwright.brokers.websocket import WebSocketBroker
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 
+DEEP = b"[" * 200_000 + b"]" * 200_000
 SECRET = "whsec_" + "bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5u"
 
 
@@ -75,7 +76,7 @@ async def test_a_refusal_is_passed_on_with_its_wish(gateway: Gateway, broker: We
     assert len(outcome.reason) <= 1000
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"nope", b'"\xff"', b"{}{}", b'{},"x":1'])
+@pytest.mark.parametrize("body", [b"", b"{", b"nope", b'"\xff"', b"{}{}", b'{},"x":1', DEEP])
 async def test_a_body_that_is_no_json_is_refused_for_good(
     gateway: Gateway, broker: WebSocketBroker, body: bytes
 ) -> None:

@@ -120,6 +120,8 @@ def test_of_more_events_than_an_answer_has_the_latest_count(latest_first: bool) 
         b'{"s": [{"code": true}]}',
         b'{"s": [{"code": "x", "t": "yesterday"}]}',
         b'{"s": [{"code": "x", "t": 1e300}]}',
+        b'{"s": [{"code": "x", "t": 1e17}]}',
+        b'{"s": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'"' + b"x" * 300_000 + b'"',
     ],
 )

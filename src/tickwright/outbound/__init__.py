@@ -5,7 +5,7 @@ package, so that there is one guard. It sits below ``brokers`` because brokers d
 other; it knows ``ports`` and ``domain`` only.
 """
 
-from tickwright.outbound.connector import GuardedSessions
+from tickwright.outbound.connector import BoundedHead, GuardedSessions
 from tickwright.outbound.failures import BLOCKED_CODE, blocked, outcome_of
 from tickwright.outbound.headers import check_headers, check_message
 from tickwright.outbound.pause import Pause
@@ -14,6 +14,7 @@ from tickwright.outbound.resolver import BlockedError, SystemResolver
 __all__ = [
     "BLOCKED_CODE",
     "BlockedError",
+    "BoundedHead",
     "GuardedSessions",
     "Pause",
     "SystemResolver",

@@ -4,7 +4,8 @@ Three fences, each enough on its own for its case: the resolver judges *all* add
 the socket factory judges the one address that is about to be connected to (literals come here
 without a resolver), and a session lives for a minute, so that a kept-alive connection cannot
 outlive a change in the DNS by more. There is no proxy, no cookie, no redirect and nothing from
-the environment. Heads of answers are bounded by us, because aiohttp bounds single lines only.
+the environment. Heads of answers are bounded by us, because aiohttp bounds single lines only, and so is
+what comes unasked, because aiohttp parses it.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from tickwright.ports.ids import monotonic
 
 HEAD_BYTES_MAX = 32 * 1024
 INFORMATIONAL_MAX = 16
+PIECE_BYTES_MAX = HEAD_BYTES_MAX
+UNHEARD_BYTES_MAX = 1024 * 1024
 SESSION_AGE_MAX_S = 60.0
 DNS_CACHE_S = 5
 IDLE_MAX_S = 15.0
@@ -34,8 +37,17 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class BoundedHead(ResponseHandler):
-    """Reads answers, and gives up on a head that never ends or is preceded by endless 1xx."""
+    """Reads answers, and gives up on what no decent server sends.
 
+    That is a head that never ends or is preceded by endless 1xx, anything between an answer and the next request, and,
+    once the connection is a WebSocket, bytes that become no frame. Whoever reads the frames calls ``heard``.
+
+    Attributes:
+        gave_up: Whether the connection was cut for any of that.
+    """
+
+    gave_up = False
+    _unheard_bytes = 0
     _waits_for_head = False
     _head_bytes = 0
     _informational = 0
@@ -51,10 +63,40 @@ class BoundedHead(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
+        """Pass on what was asked for, in pieces, so that no more than one is parsed behind the end of an answer.
+
+        No bytes at all mean that aiohttp's parser goes on with what it has.
+        """
+        for start in range(0, len(data) or 1, PIECE_BYTES_MAX):
+            if self.exception() is not None:
+                return
+            piece = data[start : start + PIECE_BYTES_MAX]
+            if self._waits_for_head:
+                self._head_received(piece)
+            elif piece and self._idle:
+                self.give_up()
+            else:
+                self._count_unheard(len(piece))
+                super().data_received(piece)
+
+    def heard(self) -> None:
+        """Say that a frame of the WebSocket arrived."""
+        self._unheard_bytes = 0
+
+    @property
+    def _idle(self) -> bool:
+        """Whether the answer is complete. Before the first request and on a WebSocket there is none."""
+        answering = self._payload is not None and not self._payload.is_eof()
+        return not (answering or self.upgraded or self._parser is None)
+
+    def _count_unheard(self, count: int) -> None:
+        if self.upgraded:
+            self._unheard_bytes += count
+            if self._unheard_bytes > UNHEARD_BYTES_MAX:
+                self.give_up()
+
+    def _head_received(self, data: bytes) -> None:
         """Count what belongs to an incomplete head, and do not let garbage behind a head take it back."""
-        if not self._waits_for_head:
-            super().data_received(data)
-            return
         self._parsing = True
         super().data_received(data)
         self._parsing = False
@@ -63,13 +105,19 @@ class BoundedHead(ResponseHandler):
         elif self._waits_for_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._give_up()
+                self.give_up()
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """Keep an error of the parser back until it is clear whether a head came before it."""
+        """Keep an error of the parser back until it is clear whether a head came before it.
+
+        A body hears of it as well: aiohttp would let its reader wait, or raise ``RuntimeError``.
+        """
         if self._parsing:
             self._parse_error = exc
-        elif exc_cause is None:
+            return
+        if self._payload is not None and not self._payload.is_eof() and self._payload.exception() is None:
+            self._payload.set_exception(exc)
+        if exc_cause is None:
             super().set_exception(exc)
         else:
             super().set_exception(exc, exc_cause)
@@ -85,7 +133,7 @@ class BoundedHead(ResponseHandler):
         else:
             self._waits_for_head = False
         if head_bytes > HEAD_BYTES_MAX or self._informational > INFORMATIONAL_MAX:
-            self._give_up()
+            self.give_up()
         else:
             super().feed_data(data, size)
 
@@ -93,14 +141,16 @@ class BoundedHead(ResponseHandler):
         error, self._parse_error = self._parse_error, None
         end = data.find(_HEAD_END)
         if end < 0 or error is None:
-            self._give_up()
+            self.give_up()
             return
         super().set_response_params(**self._parameters)
         super().data_received(data[: end + len(_HEAD_END)])
         if self._waits_for_head:
-            self._give_up()
+            self.give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Cut the connection, without a farewell that would have to be waited for."""
+        self.gave_up = True
         self._waits_for_head = False
         super().set_exception(HttpProcessingError(code=400, message="no decent head"))
         if isinstance(self.transport, asyncio.Transport):

@@ -7,6 +7,7 @@ says ``"ack": true``. A gateway that accepts the bytes and stays silent has prom
 import asyncio
 import ssl
 from collections.abc import Sequence
+from typing import cast
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -19,7 +20,7 @@ from tickwright.brokers.websocket.link import Link
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.outbound import GuardedSessions, blocked, outcome_of
+from tickwright.outbound import BoundedHead, GuardedSessions, blocked, outcome_of
 from tickwright.ports.broker import Message, Outcome, Refused
 from tickwright.ports.ids import unix_seconds
 
@@ -139,6 +140,7 @@ class WebSocketBroker:
                     heartbeat=HEARTBEAT_S,
                     max_msg_size=ACK_BYTES_MAX,
                     timeout=_CLOSING,
+                    autoping=False,  # aiohttp would answer without end and without a pause
                 )
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             self._sessions.release(generation)
@@ -146,7 +148,9 @@ class WebSocketBroker:
         except asyncio.CancelledError:
             self._sessions.release(generation)
             raise
-        return Link(socket, lambda: self._sessions.release(generation))
+        # aiohttp has no public way from a socket to its connection
+        protocol = cast("BoundedHead", socket._conn.protocol)  # type: ignore[union-attr]  # noqa: SLF001
+        return Link(socket, protocol, lambda: self._sessions.release(generation))
 
 
 async def _refuse_redirects(

@@ -19,8 +19,8 @@ _SILENT = Unknown("timeout", "No acknowledgement within the timeout; it may have
 class Channel:
     """Keeps at most one young link per destination.
 
-    A link that could not be made, or was lost without one acknowledgement, starts a pause that
-    doubles from 0.1 to 10 seconds; pushes during the pause are refused at once, so a gateway
+    A link that could not be made, was lost without one acknowledgement or was cut for its floods starts a pause
+    that doubles from 0.1 to 10 seconds; pushes during the pause are refused at once, so a gateway
     that is down costs no connection storm and holds nobody up.
     """
 
@@ -92,7 +92,7 @@ class Channel:
 
     def _lost(self, link: Link) -> None:
         self._link = None
-        if link.acknowledged:
+        if link.acknowledged and not link.cut:
             self._pause.succeeded()
         else:
             self._pause.failed()

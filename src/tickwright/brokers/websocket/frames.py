@@ -51,7 +51,7 @@ def encode_push(message: Message, *, now_unix_s: int) -> str:
     try:
         msgspec.json.decode(message.body, type=msgspec.Raw)
         return frame.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Rejected("not_json", "A WebSocket push carries JSON in UTF-8.") from None
 
 
@@ -59,7 +59,7 @@ def decode_ack(text: str) -> Ack | None:
     """Return the acknowledgement in a frame, or ``None`` when it is something else."""
     try:
         return _acks.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
 
 

@@ -166,7 +166,7 @@ def answer_of(body: bytes, terms: HttpTerms) -> Answer | Failed:
         text = (terms.statuses or {}).get(str(status), str(status))
         at = _instant(look_up(document, terms.at)) if terms.at else None
         return Answer(text, at, _events(document, terms))
-    except (msgspec.DecodeError, ValueError, OverflowError, Rejected) as error:
+    except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError, Rejected) as error:
         return Failed(f"the answer cannot be read: {error}")
 
 

@@ -1,0 +1,344 @@
+"""Receivers that send without end what nobody asked for; they are cut off, and others do not notice."""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kit.mutants import mutate
+from kit.receivers import TARGETS, HttpReceiver, RawServer, read_request
+from tickwright.brokers.http import HttpBroker
+from tickwright.brokers.websocket import WebSocketBroker
+from tickwright.brokers.websocket.link import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
+from tickwright.capabilities.polling.courier import Answer, Poll
+from tickwright.capabilities.polling.courier_http import HttpCourier
+from tickwright.capabilities.polling.courier_terms import HttpTerms
+from tickwright.outbound import BoundedHead
+from tickwright.ports.broker import Accepted, Message, Refused, Unknown
+
+CHUNK = 64 * 1024
+OFFERED = 6 * 1024 * 1024
+READ_MAX = 4 * 1024 * 1024
+"""Bytes that a flood may get rid of: what is read before the cut, and what the kernel holds."""
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+MINUTE = timedelta(seconds=60)
+POLL = Poll("poll_1_0", 1, "A1", "", "acme", datetime(2026, 1, 1, tzinfo=UTC), MINUTE)
+
+
+@pytest.fixture
+async def callbacks() -> AsyncIterator[HttpBroker]:
+    """Callbacks that may reach this machine."""
+    broker = HttpBroker(allow=TARGETS, connections_max=8)
+    yield broker
+    await broker.aclose()
+
+
+@pytest.fixture
+async def pushes() -> AsyncIterator[WebSocketBroker]:
+    """Pushes that may reach this machine."""
+    broker = WebSocketBroker(allow=TARGETS)
+    yield broker
+    await broker.aclose()
+
+
+def message(url: str, number: int = 1, body: bytes = b"{}", timeout: timedelta = MINUTE) -> Message:
+    """Return a small message."""
+    return Message(f"job_{number}", url, body, timeout=timeout)
+
+
+class Flood(RawServer):
+    """Answers each connection's first request and then sends ``noise``, a chunk in each turn of the loop.
+
+    Attributes:
+        sent: Bytes of the first connection's noise that left, at most ``OFFERED``.
+        over: Set when that connection was cut, or all of it left.
+        late: Set when the noise may begin.
+    """
+
+    def __init__(self, answer: bytes, noise: bytes, *, first: bytes = b"", websocket: bool = False) -> None:
+        super().__init__(self._flood)
+        self._answer = answer
+        self._first = first
+        self._noise = noise * (CHUNK // len(noise))
+        self._websocket = websocket
+        self.sent = 0
+        self.over, self.late = asyncio.Event(), asyncio.Event()
+        self.late.set()
+
+    async def _flood(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._websocket:
+                await shake_hands(reader, writer)
+                await read_push(reader)
+            else:
+                await read_request(reader)
+            writer.write(self._answer)
+            await self.late.wait()
+            writer.write(self._first)
+            while self.sent < OFFERED:
+                writer.write(self._noise)
+                await writer.drain()
+                self.sent += len(self._noise)
+                await asyncio.sleep(0)
+        finally:
+            self.over.set()
+
+
+async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Open a WebSocket as a server."""
+    head = (await read_request(reader)).decode()
+    key = next(line.split(": ")[1] for line in head.splitlines() if line.lower().startswith("sec-websocket-key:"))
+    made = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False)
+    accept = base64.b64encode(made.digest()).decode()
+    head = f"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+    writer.write(head.encode())
+
+
+async def read_push(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Read one masked frame of less than 64 KiB; return its opcode and its payload."""
+    first, length = await reader.readexactly(2)
+    size = length & 0x7F
+    if size == 126:
+        size = int.from_bytes(await reader.readexactly(2), "big")
+    mask = await reader.readexactly(4)
+    body = await reader.readexactly(size)
+    return first & 0xF, bytes(one ^ mask[place % 4] for place, one in enumerate(body))
+
+
+def text(what: str) -> bytes:
+    """Return a frame of a server."""
+    body = what.encode()
+    assert len(body) < 65536
+    length = bytes([len(body)]) if len(body) < 126 else b"\x7e" + len(body).to_bytes(2, "big")
+    return b"\x81" + length + body
+
+
+def ack(push: bytes) -> bytes:
+    """Return the acknowledgement of a push."""
+    return text(json.dumps({"webhook-id": json.loads(push)["webhook-id"], "ack": True}))
+
+
+async def serve_others(callbacks: HttpBroker, flood: Flood) -> int:
+    """Send healthy callbacks one after the other until the flood is over, and some more; return how many arrived."""
+    async with HttpReceiver() as receiver:
+        while not flood.over.is_set() or len(receiver.received) < 20:
+            assert await callbacks.publish(message(receiver.url, len(receiver.received))) == Accepted()
+        return len(receiver.received)
+
+
+HTTP_NOISE = {
+    "answers": (OK, OK),
+    "1xx": (OK, b"HTTP/1.1 100 C\r\n\r\n"),
+    "CRLF": (OK, b"\r\n"),
+    "garbage": (OK, b"x"),
+    "behind a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", OK),
+    "behind 204": (b"HTTP/1.1 204 No Content\r\n\r\n", OK),
+    "behind an error": (b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", OK),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["with the answer", "on the idle connection"])
+@pytest.mark.parametrize("kind", list(HTTP_NOISE))
+async def test_what_follows_an_answer_unasked_cuts_the_connection(callbacks: HttpBroker, kind: str, late: bool) -> None:
+    """The answer counts, healthy callbacks go on meanwhile, and the flood ends after what the kernel holds."""
+    async with Flood(*HTTP_NOISE[kind]) as flood:
+        if late:
+            flood.late.clear()
+        others = asyncio.create_task(serve_others(callbacks, flood))
+        outcome = await callbacks.publish(message(flood.url))
+        flood.late.set()
+        assert await others >= 20
+    assert outcome == Accepted() or (isinstance(outcome, Refused) and outcome.code == "http_500")
+    assert flood.sent < READ_MAX
+
+
+async def test_a_partner_that_sends_more_than_its_answer_is_cut_off() -> None:
+    """Polls are asked through the same sessions."""
+    body = b'{"s": "moving"}'
+    async with Flood(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), OK) as flood:
+        flood.late.clear()
+        terms = HttpTerms(f"{flood.url}/{{external_id}}", {}, "s")
+        courier = HttpCourier(terms, allow=TARGETS, connections_max=1)
+        assert await courier(POLL) == Answer("moving")
+        flood.late.set()
+        await flood.over.wait()
+        await courier.aclose()
+    assert flood.sent < READ_MAX
+
+
+async def test_a_broken_body_ends_its_reader(callbacks: HttpBroker) -> None:
+    """An outcome, at once, where aiohttp's reader would wait or raise what is no error of a connection."""
+    noise = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with Flood(noise, b"zz\r\n") as flood:
+        outcome = await callbacks.publish(message(flood.url))
+    assert isinstance(outcome, Refused)
+    assert outcome.code == "http_500"
+
+
+WS_NOISE = {
+    "ping": b"\x89\x00",
+    "pong": b"\x8a\x00",
+    "junk": text("[]"),
+    "acknowledgements of others": text('{"webhook-id": "somebody", "ack": true}'),
+    "fragments": b"\x00\x00",
+    "binary": b"\x82\x00",
+}
+
+
+@pytest.mark.parametrize("kind", list(WS_NOISE))
+async def test_a_gateway_that_sends_without_end_is_cut_off(
+    callbacks: HttpBroker, pushes: WebSocketBroker, kind: str
+) -> None:
+    """Whatever the frames are; the push is in doubt at once, and healthy callbacks go on meanwhile."""
+    first = b"\x01\x00" if kind == "fragments" else b""
+    async with Flood(b"", WS_NOISE[kind], first=first, websocket=True) as flood:
+        others = asyncio.create_task(serve_others(callbacks, flood))
+        outcome = await pushes.publish(message(flood.url.replace("http", "ws")))
+        assert await others >= 20
+    assert isinstance(outcome, Unknown)
+    assert outcome.code == "connection_lost"
+    assert flood.sent < READ_MAX
+
+
+async def test_one_acknowledgement_does_not_buy_a_flood(pushes: WebSocketBroker) -> None:
+    """A gateway that acknowledges and then floods is asked once per pause, like one that is down."""
+    outcomes = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer)
+        _, push = await read_push(reader)
+        writer.write(ack(push) + WS_NOISE["ping"] * (FRAMES_SPARE_MAX * 3))
+        await reader.read()
+
+    async with RawServer(script) as gateway:
+        for number in range(300):
+            outcomes.append(await pushes.publish(message(gateway.url.replace("http", "ws"), number)))
+        assert gateway.connections < 15
+    assert {one.code for one in outcomes if isinstance(one, Refused)} == {"gateway_unavailable"}
+
+
+async def test_acknowledgements_that_come_late_are_no_flood(pushes: WebSocketBroker) -> None:
+    """A gateway is slow with more pushes than it has frames to spare, and keeps its connection."""
+    count = FRAMES_SPARE_MAX * 3
+    asked = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer)
+        late = [ack((await read_push(reader))[1]) for _ in range(count)]
+        asked.set()
+        _, last = await read_push(reader)
+        writer.write(b"".join(late) + ack(last))
+        await reader.read()
+
+    async with RawServer(script) as gateway:
+        url = gateway.url.replace("http", "ws")
+        waiting = [asyncio.create_task(pushes.publish(message(url, number))) for number in range(count)]
+        await asked.wait()
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        assert await pushes.publish(message(url, count)) == Accepted()
+        assert gateway.connections == 1
+
+
+async def test_a_ping_is_answered_with_what_it_says(pushes: WebSocketBroker) -> None:
+    """A gateway that pings to see whether we live hears that we do, and a pong of its own harms nothing."""
+    answers = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer)
+        _, push = await read_push(reader)
+        writer.write(b"\x8a\x00" + b"\x89\x05hello")
+        answers.append(await read_push(reader))
+        writer.write(ack(push))
+        await reader.read()
+
+    async with RawServer(script) as gateway:
+        assert await pushes.publish(message(gateway.url.replace("http", "ws"))) == Accepted()
+    assert answers == [(0xA, b"hello")]
+
+
+async def turns_for_answers(pushes: WebSocketBroker, count: int) -> int:
+    """Return how many turns the loop makes for others while so many acknowledgements, sent at once, are read."""
+    turns, seen = 0, []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer)
+        writer.write(b"".join([ack((await read_push(reader))[1]) for _ in range(count)]))
+        await reader.read()
+
+    async with RawServer(script) as gateway:
+        url = gateway.url.replace("http", "ws")
+
+        async def push(number: int) -> None:
+            assert await pushes.publish(message(url, number)) == Accepted()
+            seen.append(turns)
+
+        busy = asyncio.create_task(others())
+        await asyncio.gather(*(push(number) for number in range(count)))
+        busy.cancel()
+    return max(seen) - min(seen)
+
+
+async def test_others_have_turns_while_frames_are_read(pushes: WebSocketBroker) -> None:
+    """However many frames are there."""
+    assert await turns_for_answers(pushes, 800) >= 800 // FRAMES_PER_TURN // 2
+
+
+async def test_a_deep_answer_is_junk_and_harms_no_other(pushes: WebSocketBroker) -> None:
+    """JSON that no reader can follow is one frame that settles nothing."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer)
+        _, push = await read_push(reader)
+        writer.write(text('{"x":' + "[" * 30_000 + "]" * 30_000 + "}") + ack(push))
+        await reader.read()
+
+    async with RawServer(script) as gateway:
+        assert await pushes.publish(message(gateway.url.replace("http", "ws"))) == Accepted()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [
+        ((Link._read_frames, "not self._afford()", "False"), "acknowledgements of others"),
+        ((BoundedHead._count_unheard, "self._unheard_bytes > UNHEARD_BYTES_MAX", "False"), "fragments"),
+        ((vars(BoundedHead)["_idle"].fget, "not (answering", "not (True"), "CRLF"),
+    ],
+    ids=["frames are not counted", "fragments are not counted", "idle connections are read"],
+)
+async def test_a_missing_bound_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    callbacks: HttpBroker,
+    pushes: WebSocketBroker,
+    mutant: tuple[Any, str, str],
+    kind: str,
+) -> None:
+    """Mutants: without it the whole flood is read."""
+    mutate(monkeypatch, *mutant)
+    if kind in WS_NOISE:
+        cut_off = test_a_gateway_that_sends_without_end_is_cut_off(callbacks, pushes, kind)
+    else:
+        cut_off = test_what_follows_an_answer_unasked_cuts_the_connection(callbacks, kind, late=True)
+    with pytest.raises(AssertionError):
+        await cut_off
+
+
+async def test_a_reader_that_gives_nobody_a_turn_is_found(
+    monkeypatch: pytest.MonkeyPatch, pushes: WebSocketBroker
+) -> None:
+    """Mutant: all frames in one turn."""
+    mutate(monkeypatch, Link._read_frames, "await asyncio.sleep(0)", "pass")
+    assert await turns_for_answers(pushes, 800) < 800 // FRAMES_PER_TURN // 2
