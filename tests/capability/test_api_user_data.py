@@ -12,7 +12,8 @@ import pytest
 
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
-from tickwright.observe.alerts import RULES
+from kit.streams import open_stream
+from tickwright.observe.alerts import RULES, Finding
 from tickwright.ports.caller import Role
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
@@ -123,10 +124,12 @@ def filled(path: str, places: dict[str, Any]) -> str:
 
 
 async def seen(client: Client, paths: list[str], places: dict[str, Any]) -> dict[str, str]:
-    """The text of every answer."""
+    """The text of every answer, problems among them, and the first event of every stream."""
     answers = [await client.get(filled(path, places)) for path in paths]
     assert not [answer.body for answer in answers if answer.status >= 500]
-    return {path: answer.body.decode() for path, answer in zip(paths, answers, strict=True)}
+    texts = {path: answer.body.decode() for path, answer in zip(paths, answers, strict=True)}
+    async with open_stream(client) as stream:
+        return texts | {"/v1/stream": json.dumps(await stream.until(lambda view: view["jobs"]["latest"]))}
 
 
 async def test_no_route_shows_a_viewer_what_only_operators_see(api: RunningApi) -> None:
@@ -267,14 +270,20 @@ HTTP = {
 PARTY = {"url": f"{DOOR}#x", "notes": [f"see {DOOR}, or {DOOR}"], DOOR: 1, "api_host": f"cpo.example/{CANARY}"}
 WHOLE = {
     "/v1/task-types", "/v1/task-types/{name}", "/v1/partners", "/v1/partners/{name}", "/v1/outbox", "/v1/jobs/{job_id}",
-    "/v1/entities/{code}",
+    "/v1/entities/{code}", "/v1/alerts", "/v1/overview", "/v1/stream", "/v1/reports", "/v1/reports/{report_id}",
+    "/v1/reports/{report_id}/file", "/v1/reports/{report_id}/explain",
 }  # fmt: skip
+FACTS = '{"reason": "no %s", "n": 12345678901234567890123, "f": 1.10, "e": "a \\\\ \\u00e9"}'
 ODD = f"slack:{CANARY}"
 """Where an operator sees addresses and headers whole."""
 
 
-async def put_doors(api: RunningApi) -> None:
-    """Put the canary into every address and header that an operator sets, and let each leave its audit rows."""
+async def put_doors(api: RunningApi) -> int:
+    """Put the canary into every address and header that an operator sets, and let each leave its audit rows.
+
+    Returns:
+        The id of a report that failed.
+    """
     send = api.admin.send
     assert (await send("PUT", "/v1/task-types/hook", {"target": DOOR})).status == 201
     assert (await send("PATCH", "/v1/task-types/hook", {"max_attempts": 2})).status == 200
@@ -296,22 +305,53 @@ async def put_doors(api: RunningApi) -> None:
     requeued = await send("POST", "/v1/dead-letters/requeue", {"kind": "outbox", "subject": DOOR})
     assert requeued.status == 200, requeued.body
     assert (await send("POST", "/v1/outbox/7/discard")).status == 200
+    await api.pool.execute(
+        "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, facts) "
+        "VALUES ('outbox_oldest', 'x', 'info', 'x', 'firing', $1)",
+        FACTS % DOOR,
+    )
+    return await put_failures(api)
+
+
+async def put_failures(api: RunningApi) -> int:
+    """A report and an execution that failed, with the canary in their errors."""
+    await api.pool.execute(
+        "WITH made AS (INSERT INTO tickwright.batches (name, kind, type) VALUES ('shut', 'campaign', 'MANUAL') "
+        "              RETURNING id) "
+        "INSERT INTO tickwright.executions (batch_id, slot_at, status, error_message) "
+        "SELECT id, now(), 'EXCEPTION_OCCURRED', $1 FROM made",
+        f"no {DOOR}",
+    )
+    assert (await api.admin.send("PUT", "/v1/report-types/shut", {"listeners": {"users": {}}})).status == 201
+    report = (await api.operator.post("/v1/reports", {"type": "shut"})).json["id"]
+    await api.pool.execute(
+        "UPDATE tickwright.reports SET status = 'failed', step_at = NULL, finished_at = now(), error = $2 "
+        "WHERE id = $1",
+        report,
+        f"no {DOOR}",
+    )
+    return int(report)
 
 
 async def test_no_route_shows_a_viewer_what_may_open_a_door(database_url: str) -> None:
     """Every GET route: path and query of addresses and plain headers are for operators, in the audit for nobody."""
     async with running_api(database_url) as api:
-        await put_doors(api)
-        paths, client = await reads(api), api.viewer
+        report = await put_doors(api)
+        paths, client = [*await reads(api), *FILES], api.viewer
         job = (await client.get("/v1/jobs")).json["items"][0]["id"]
         shows: set[str] = set()
         for name in ("hook", "dhl", "pager"):
-            places = {"name": name, "job_id": job, "code": "door"}
+            places = {"name": name, "job_id": job, "code": "door", "report_id": report}
             found = await seen(client, paths, places)
             assert not [path for path, text in found.items() if CANARY in text]
             shows |= {path for path, text in (await seen(api.operator, paths, places)).items() if CANARY in text}
         assert "/v1/audit" not in shows
         assert shows >= WHOLE
+        problem = (await client.get(f"/v1/reports/{report}/file")).says(409, "report_not_finished")
+        assert problem.json["detail"].endswith(": no https://hooks.example/…")
+        assert problem.json["type"] == "urn:tickwright:problem:report_not_finished"
+        facts = (await client.get("/v1/alerts")).body.decode()
+        assert '"n": 12345678901234567890123, "reason": "no https://hooks.example/\\u2026"' in facts
         shown = (await client.get("/v1/partners/dhl")).json["settings"]["http"]
         assert shown["url"] == "https://api.example/…"
         assert shown["headers"] == {"X-Key": "***", "authorization": "***", "x-named": "Bearer ${env:DHL_TOKEN}"}
@@ -339,6 +379,21 @@ async def test_an_alert_names_the_host_of_a_destination_only(database_url: str) 
             [finding] = await alerting._ask(connection, rule)
         assert finding.subject == "https://hooks.example/…"
         assert finding.facts["age_s"] >= 900
+
+
+async def test_an_alert_tells_receivers_the_host_only_of_an_address_in_its_facts(database_url: str) -> None:
+    """Facts repeat what others answered; a receiver is somebody else's server."""
+    async with running_api(database_url) as api:
+        receiver = await api.admin.send("PUT", "/v1/alerts/receivers/pager", {"url": "https://pager.example/x"})
+        assert receiver.status == 201, receiver.body
+        rule = next(rule for rule in RULES if rule.name == "outbox_oldest")
+        async with api.pool.acquire() as connection, connection.transaction():
+            await alerting._settle(connection, rule, [Finding("x", {"age_s": 900, "reason": f"no {DOOR}"})], set())
+        told = await api.pool.fetchval("SELECT payload::text FROM tickwright.outbox WHERE destination LIKE 'alert:%'")
+        alert = (await api.operator.get("/v1/alerts")).json["items"][0]
+    assert alert["facts"] == {"age_s": 900, "reason": "no https://hooks.example/…"}
+    assert CANARY not in told
+    assert CANARY not in alert["summary"]
 
 
 async def test_what_is_masked_is_not_taken_for_a_setting(database_url: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.api import event_stream
 from tickwright.domain.errors import Unavailable
+from tickwright.ports.user_data import ALL, Sight
+from tickwright.runtime import snapshot
+from tickwright.runtime.overview_views import OverviewView
 from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots
 from tickwright.store.pool import Pool, open_pool
 
@@ -92,6 +96,28 @@ async def test_two_hundred_look_and_the_database_is_asked_once(pool: Pool) -> No
     for one in opened:
         one.__exit__(None, None, None)
     assert snapshots.streams == 0
+
+
+async def test_each_kind_of_caller_has_one_message_whatever_their_number(pool: Pool) -> None:
+    """A snapshot is encoded once per kind that listens, and for no other; who joins later gets that one."""
+    snapshots = Snapshots(pool, version="0", every_s=30)
+    sights = [ALL, Sight(whole=False), Sight(data=False, whole=False)]
+    with ExitStack() as open_, pytest.MonkeyPatch.context() as patch:
+        encoded: list[Sight] = []
+
+        def noted(view: OverviewView, to: Sight) -> OverviewView:
+            encoded.append(to)
+            return view
+
+        patch.setattr(snapshot, "shown", noted)
+        subscribers = [open_.enter_context(snapshots.subscribe(sight=sight)) for sight in sights * 20]
+        await snapshots.latest()
+        messages = [await one.next(20) for one in subscribers]
+        assert len({id(message) for message in messages}) == len(sights)
+        late = open_.enter_context(snapshots.subscribe(sight=sights[1]))
+        assert await late.next(20) is messages[1]
+        assert encoded == sights
+    await snapshots.stop()
 
 
 class Silent(CountingProbe):

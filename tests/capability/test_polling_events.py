@@ -195,6 +195,19 @@ async def test_news_of_a_tracker_without_a_place_are_kept(api: RunningApi, groun
     assert len(await ground.events()) == 2
 
 
+async def test_news_that_end_a_tracker_leave_a_line_in_the_audit(api: RunningApi, ground: Ground) -> None:
+    """Who ended it, by which status; other news leave none, they come by the thousand."""
+    tracker = await ground.place(await ground.wheel(2))
+    await tell(api, tracker, "InTransit", AT)
+    await tell(api, tracker, "Delivered", LATER)
+    await tell(api, tracker, "Delivered", LATER)
+    [line] = (await api.operator.get("/v1/audit?action=trackers.end")).json["items"]
+    assert (line["actor"], line["subject"]) == ("operator", f"tracker:{tracker}")
+    assert line["before"] == {"status": "InTransit"}
+    ended_at = (await api.viewer.get(f"/v1/trackers/{tracker}")).json["ended_at"]
+    assert (line["after"]["status"], line["after"]["ended_at"]) == ("Delivered", ended_at)
+
+
 async def test_the_registrar_takes_news_along(database_url: str) -> None:
     """What came before the place is there when the tracker has it: status, instant and postponement."""
     async with open_wheels(database_url) as wheels:
@@ -202,7 +215,7 @@ async def test_the_registrar_takes_news_along(database_url: str) -> None:
         await Ground(wheels.pool).partner()
         new = NewTracker("acme", "dhl", "W1", None, None)
         made = (await service.register(new, caller=ADMIN)).tracker.id
-        await service.take_news(made, News("InTransit", datetime(2026, 1, 1, tzinfo=UTC)))
+        await service.take_news(made, News("InTransit", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
         before = await service.get(made)
         await wheels.register(1)
         after = await service.get(made)

@@ -162,9 +162,9 @@ class Broken:
             raise self._error
         return await self._world.objects.size(key)
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
+    async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
         """Give pieces of four bytes, so many."""
-        data = b"".join([piece async for piece in self._world.objects.read(key)])
+        data = b"".join([piece async for piece in self._world.objects.read(key, start)])
         for number, first in enumerate(range(0, len(data), 4)):
             if number == self._after:
                 if self._error is not None:
@@ -195,6 +195,22 @@ async def test_a_store_that_does_not_give_the_first_byte_is_a_problem(
         link = await well.link(await well.given_file(DATA))
     async with report_api(alone, objects=Broken(alone, after=after, error=error)) as desk:
         (await desk.api.stranger.get(link["url"])).says(status, code)
+
+
+async def test_a_part_is_read_from_its_first_byte_on(alone: ReportWorld) -> None:
+    """The last byte of a large file costs no more than the first one."""
+    asked: list[int] = []
+
+    class Watched(Broken):
+        def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+            asked.append(start)
+            return self._world.objects.read(key, start)
+
+    async with report_api(alone, objects=Watched(alone)) as desk:
+        link = await desk.link(await desk.given_file(DATA))
+        last = len(DATA) - 1
+        answer = await desk.api.stranger.get(link["url"], headers={"Range": f"bytes={last}-{last}"})
+    assert (answer.status, answer.body, asked) == (206, DATA[-1:], [last])
 
 
 @pytest.mark.parametrize("error", [AWAY, None])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.api import ADMIN
 from kit.consumers import EVENTS_TO, Trackers, events, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, ScanEvent
@@ -79,7 +80,7 @@ async def test_a_scan_from_before_the_status_is_told(world: World) -> None:
     """Whether that counts from its receipt, or came by webhook: a status hides no event."""
     assert await world.poll("moving") == []
     assert await world.poll("moving", ScanEvent(AT, "scanned")) == ["scanned"]
-    said = await PollingService(world.pool).take_news(1, News("customs", datetime.now(UTC)))
+    said = await PollingService(world.pool).take_news(1, News("customs", datetime.now(UTC)), caller=ADMIN)
     assert said.outcome == "applied"
     told = await world.poll("moving", ScanEvent(AT, "scanned"), ScanEvent(AT + timedelta(minutes=1), "late"), at=AT)
     assert told == ["late"]
@@ -117,7 +118,7 @@ async def check_each_event_is_told_once(world: World, seed_of: int) -> None:
             at = AT + timedelta(seconds=chance.randrange(8)) + timedelta(microseconds=chance.choice([0, 0, 5]))
             history.append(ScanEvent(at, f"{chance.choice('aÄz')}{step}.{n}"))
         if chance.random() < 0.2:
-            await PollingService(world.pool).take_news(1, News(f"s{step}", AT + timedelta(seconds=step)))
+            await PollingService(world.pool).take_news(1, News(f"s{step}", AT + timedelta(seconds=step)), caller=ADMIN)
         answer = chance.sample(history, chance.choice([len(history)] * 3 + [len(history) // 2]))
         latest = sorted(told)[-EVENTS_KEPT:]
         known, full = set(told), len(latest) == EVENTS_KEPT

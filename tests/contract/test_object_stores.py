@@ -99,6 +99,17 @@ async def test_an_object_comes_back_as_it_was_put(object_store: ObjectStore, tmp
     )
 
 
+async def test_an_object_is_read_from_the_byte_that_is_asked_for(object_store: ObjectStore, tmp_path: Path) -> None:
+    """What is before it is not read, and there is nothing behind the end."""
+    size = PART + MIB + 3
+    data = make_file(tmp_path / "source", size).read_bytes()
+    await object_store.put_file("one", tmp_path / "source")
+    for start in (0, 1, MIB, PART - 1, PART, size - 1, size, size + 1):
+        pieces = [piece async for piece in object_store.read("one", start)]
+        assert b"".join(pieces) == data[start:]
+        assert len(pieces) <= (size - min(start, size)) // MIB + 2
+
+
 async def test_an_object_is_replaced_as_a_whole(object_store: ObjectStore, tmp_path: Path) -> None:
     """A longer one by a shorter one: nothing of the old one remains."""
     for size in (PART + 5, 7, 0, PART + 1):

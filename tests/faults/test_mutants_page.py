@@ -8,7 +8,7 @@ import pytest
 from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
-from tickwright.api import app, auth, cookies, gate, lane, session_routes, sessions
+from tickwright.api import app, auth, cookies, gate, lane, problems, session_routes, sessions
 from tickwright.capabilities.jobs import looking_routes
 from tickwright.capabilities.jobs.access import ApiKeys
 from tickwright.dashboard import page
@@ -104,7 +104,7 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("the fast lane asks for no role", lane.post_job, "Role.OPERATOR", "Role.VIEWER", checks.check_roles),
     (
         "all see data of users",
-        app.Api._route,
+        app.Api._meet,
         "let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)",
         "pass",
         checks.check_hiding,
@@ -112,19 +112,36 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     (
         "nothing is hidden",
         user_data.shown,
-        "if _seen.get() and _whole.get() else _without(value)",
+        "if seen.data and seen.whole else _without(value, seen)",
         "",
         checks.check_hiding,
     ),
     (
         "addresses are shown whole",
         user_data.let_see,
-        "_whole.set(whole)",
-        "_whole.set(True)",
+        "Sight(allowed, whole)",
+        "Sight(allowed, True)",
         checks.check_masking,
     ),
-    ("lists are not hidden", user_data._without, "[_without(item) for item in value]", "value", checks.check_hiding),
-    ("hidden data is found", looking_routes._filter, "sees()", "True", checks.check_hiding),
+    (
+        "lists are not hidden",
+        user_data._without,
+        "[_without(item, seen) for item in value]",
+        "value",
+        checks.check_hiding,
+    ),
+    (
+        "JSON that is copied is shown whole",
+        user_data._without,
+        "if seen.whole else msgspec.Raw(masked_tokens(bytes(value)))",
+        "",
+        checks.check_masking_of_alerts,
+    ),
+    ("streams show all to all", Snapshots._message, "shown(view, sight)", "view", checks.check_masking_of_streams),
+    ("problems say all", problems.problem, "shown(error.message)", "error.message", checks.check_masking_of_problems),
+    ("details of problems say all", problems.problem, "shown(details)", "details", checks.check_masking_of_problems),
+    ("hidden data is found", looking_routes._filter, "sight().data", "True", checks.check_hiding),
+    ("masked addresses are found", looking_routes._filter, "sight().whole", "True", checks.check_masking_of_looks),
     ("reads are not bound", app.Api._bounds, "if is_open_ended(path)", "if True", checks.check_reads_are_bound),
     ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),

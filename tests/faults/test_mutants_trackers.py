@@ -66,7 +66,9 @@ async def check_news_in_order(ground: Ground) -> None:
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     later = "UPDATE tickwright.trackers SET status = 'Newer', status_at = '2026-01-01T12:00:00Z' WHERE id = $1"
     old = News("Older", datetime(2026, 1, 1, 10, tzinfo=UTC))
-    [said] = await while_it_stands_still(ground, later, [tracker], [lambda: service.take_news(tracker, old)])
+    [said] = await while_it_stands_still(
+        ground, later, [tracker], [lambda: service.take_news(tracker, old, caller=ADMIN)]
+    )
     assert (said.outcome, (await service.get(tracker)).status) == ("stale", "Newer"), "T3 broken"
 
 
@@ -74,7 +76,7 @@ async def check_the_same_news_once(ground: Ground) -> None:
     """T4: the sender's id twice is one piece of news, also with another instant."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     for hour in (10, 11):
-        await service.take_news(tracker, News("Customs", datetime(2026, 1, 1, hour, tzinfo=UTC), "e1"))
+        await service.take_news(tracker, News("Customs", datetime(2026, 1, 1, hour, tzinfo=UTC), "e1"), caller=ADMIN)
     assert len(await ground.events()) == 1, "T4 broken"
 
 
@@ -82,18 +84,18 @@ async def check_news_from_ahead_hide_nothing(ground: Ground) -> None:
     """T3: what comes after news of a clock that runs ahead counts."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     now: datetime = await ground.pool.fetchval("SELECT clock_timestamp()")
-    await service.take_news(tracker, News("Ahead", now + timedelta(minutes=4)))
+    await service.take_news(tracker, News("Ahead", now + timedelta(minutes=4)), caller=ADMIN)
     known = (await service.get(tracker)).status_at
     assert known is not None
     later = await ground.pool.fetchval("SELECT clock_timestamp()")
-    assert (await service.take_news(tracker, News("Later", later))).outcome == "applied", "T3 broken"
+    assert (await service.take_news(tracker, News("Later", later), caller=ADMIN)).outcome == "applied", "T3 broken"
 
 
 async def check_a_terminal_status_wins(ground: Ground) -> None:
     """T7: it ends its tracker, however old it is."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
-    await service.take_news(tracker, News("Depot", datetime(2026, 1, 1, 11, tzinfo=UTC)))
-    said = await service.take_news(tracker, News("Delivered", datetime(2026, 1, 1, 10, tzinfo=UTC)))
+    await service.take_news(tracker, News("Depot", datetime(2026, 1, 1, 11, tzinfo=UTC)), caller=ADMIN)
+    said = await service.take_news(tracker, News("Delivered", datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN)
     assert (said.ended, (await service.get(tracker)).state) == (True, "ended"), "T7 broken"
 
 
@@ -101,7 +103,7 @@ async def check_the_last_of_one_instant_counts(ground: Ground) -> None:
     """T3: two statuses of one instant."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     for status in ("Depot", "Customs"):
-        await service.take_news(tracker, News(status, datetime(2026, 1, 1, 10, tzinfo=UTC)))
+        await service.take_news(tracker, News(status, datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN)
     assert (await service.get(tracker)).status == "Customs", "T3 broken"
 
 

@@ -190,6 +190,7 @@ async def _everything(pool: Pool, binds: list[str], key: str, env: dict[str, str
         for path, item in document["paths"].items():
             if "get" in item and path != "/v1/stream":
                 places[path] = await _text(client, f"http://{binds[0]}{_filled(path)}")
+        places["/v1/stream"] = await _event(client, f"http://{binds[0]}/v1/stream")
     for command in COMMANDS:
         said = tickwright(*command.split(), env=env)
         places[command] = said.out + said.err
@@ -221,6 +222,14 @@ def _filled(path: str) -> str:
 async def _text(client: aiohttp.ClientSession, url: str) -> str:
     async with client.get(url) as answer:
         return await answer.text(errors="replace")
+
+
+async def _event(client: aiohttp.ClientSession, url: str) -> str:
+    """Return the first event of a stream."""
+    async with client.get(url) as answer:
+        while not (line := await answer.content.readline()).startswith(b"data: "):
+            assert line, "the stream has ended"
+        return line.decode()
 
 
 async def _tables(pool: Pool) -> dict[str, str]:

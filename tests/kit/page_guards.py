@@ -1,6 +1,7 @@
 """What has to hold between a browser and us, each as a check that fails with ``broken`` where it does not."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -14,10 +15,12 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
+from tickwright.api.problems import problem
 from tickwright.api.session_routes import FAILURES_BURST
 from tickwright.dashboard import Page
-from tickwright.domain.errors import Unavailable
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Role
+from tickwright.ports.user_data import let_see
 from tickwright.runtime import snapshot
 from tickwright.runtime.snapshot import Snapshots
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
@@ -187,6 +190,59 @@ async def check_masking(api: RunningApi) -> None:
     answer = (await api.viewer.get("/v1/task-types/hook")).body.decode()
     assert "example.com" in answer
     assert CANARY not in answer, "masking broken: a viewer sees a whole address"
+
+
+async def check_masking_of_looks(api: RunningApi) -> None:
+    """Who sees the host of an address alone finds by that, and guesses nothing of the rest with a filter."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
+    error = "no https://me:hush-91@db.example:8080/deep-91?key=x, then https://other.example/y in words-91"
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
+    for text, number in (("db.example", 1), ("other.example", 1), ("words-91", 1), ("hush-91", 0), ("deep-91", 0)):
+        for client, expected in ((api.operator, 1), (api.viewer, number)):
+            for path in ("/v1/jobs?text=", "/v1/jobs:counts?text="):
+                said = (await client.get(path + text)).json
+                found = len(said["items"]) if "items" in said else sum(said["counts"].values())
+                assert found == expected, f"masking broken: {text} is found {found} times"
+
+
+async def check_masking_of_alerts(api: RunningApi) -> None:
+    """What an alert's facts say of an address is its host, also where a release wrote it that did not mask."""
+    await api.pool.execute(
+        "INSERT INTO tickwright.alerts (rule, subject, severity, summary, state, facts) "
+        "VALUES ('outbox_oldest', 'x', 'info', 'x', 'firing', $1) ON CONFLICT DO NOTHING",
+        json.dumps({"reason": f"no https://example.com/{CANARY}"}),
+    )
+    assert CANARY in (await api.operator.get("/v1/alerts")).body.decode()
+    answer = (await api.viewer.get("/v1/alerts")).body.decode()
+    assert "example.com" in answer
+    assert CANARY not in answer, "masking broken: a viewer sees a whole address among facts"
+
+
+async def check_masking_of_streams(api: RunningApi) -> None:
+    """A stream tells its reader what an answer would, whoever else listens."""
+    job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
+    error = f"no https://example.com/{CANARY}"
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
+    async with open_stream(api.operator) as whole, open_stream(api.viewer) as masked:
+        told = [
+            json.dumps(await stream.until(lambda view: "example.com" in json.dumps(view))) for stream in (whole, masked)
+        ]
+    assert [CANARY in one for one in told] == [True, False], "masking broken: a stream shows a whole address"
+
+
+async def check_masking_of_problems(_: RunningApi) -> None:
+    """Words and details of a problem, for whoever sees addresses whole and for who does not; the rest stays."""
+    url = f"https://example.com/{CANARY}"
+    error = Rejected("a_code", f"no {url}", field="target", found=[url], number=1)
+    whole = json.loads(problem(error)[2])
+    let_see(allowed=True, whole=False)
+    try:
+        masked = json.loads(problem(error)[2])
+    finally:
+        let_see(allowed=True)
+    assert (whole["detail"], whole["found"]) == (f"no {url}", [url])
+    hidden = {"detail": "no https://example.com/…", "found": ["https://example.com/…"]}
+    assert masked == whole | hidden, "masking broken: a problem shows a whole address"
 
 
 async def check_reads_are_bound(api: RunningApi) -> None:

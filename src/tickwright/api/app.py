@@ -10,6 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -50,7 +51,6 @@ from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.caller import Role
-from tickwright.ports.rest import answer
 from tickwright.ports.user_data import let_see
 from tickwright.runtime.type_figures import TypesNow
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within
@@ -80,6 +80,7 @@ class Api:
         try:
             if scope["path"] == PATH and scope["method"] == "POST":
                 with self._changing():
+                    await self._meet(scope)
                     await post_job(self._context, self._auth, scope, receive, send.as_it_is)
                 return
             await self._route(scope, receive, send)
@@ -91,11 +92,17 @@ class Api:
     async def _route(self, scope: Scope, receive: Receive, send: "_Guarded") -> None:
         if "\0" in scope["path"]:
             raise of_status(404, "there is nothing at this path")
-        if not is_open(scope["method"], scope["path"]):
-            caller = scope[CALLER] = await caller_of(self._auth, scope)
-            let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
+        if is_open(scope["method"], scope["path"]):
+            let_see(allowed=True, whole=False)
+        else:
+            await self._meet(scope)
         with self._bounds(scope["method"], scope["path"]):
             await self.framework(scope, receive, send)
+
+    async def _meet(self, scope: Scope) -> None:
+        """Find out who asks, and what he sees."""
+        caller = scope[CALLER] = await caller_of(self._auth, scope)
+        let_see(allowed=caller.rank >= self._context.payloads_from, whole=caller.rank >= Role.OPERATOR)
 
     def _bounds(self, method: str, path: str) -> AbstractContextManager[Any]:
         if method not in SAFE_METHODS:
@@ -206,7 +213,8 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
         ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *FIGURE_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
         async with building:  # the first one takes long, and other requests do not wait for it
-            return answer(await asyncio.to_thread(document, app, ours))
+            made = await asyncio.to_thread(document, app, ours)
+        return Response(msgspec.json.encode(made), media_type="application/json")
 
     return app
 

@@ -1,13 +1,13 @@
 """The fast lane of ``POST /v1/jobs``: the same checks, answers and errors as the route, without the framework.
 
 One request is one job here, so what a framework does per request would be most of the work. The lane
-reads the key, the body and the job by the functions that every route uses; a test holds both against each other.
+reads the body and the job by the functions that every route uses; a test holds both against each other.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from tickwright.api.auth import Authenticator, caller_of
+from tickwright.api.auth import CALLER, Authenticator
 from tickwright.api.bodies import JSON_TYPES, Receive, check_type, read_body
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
@@ -28,10 +28,10 @@ _HEADERS = [(b"content-type", b"application/json"), *SAFE_HEADERS]
 async def post_job(
     context: ApiContext, auth: Authenticator, scope: MutableMapping[str, Any], receive: Receive, send: Send
 ) -> None:
-    """Schedule one job and answer; raises what the caller of the lane turns into a problem."""
+    """Schedule one job of the scope's caller and answer; raises what the caller of the lane turns into a problem."""
     headers = scope["headers"]
     limits = context.limits
-    check_role(await caller_of(auth, scope), Role.OPERATOR, SCOPE)
+    check_role(scope[CALLER], Role.OPERATOR, SCOPE)
     if scope["query_string"]:
         name = scope["query_string"].decode("latin-1").partition("=")[0]
         raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)

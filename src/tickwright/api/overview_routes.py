@@ -10,6 +10,7 @@ from tickwright.api.openapi import STREAM
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import answer, answers
+from tickwright.ports.user_data import sight
 from tickwright.runtime.overview_views import OverviewView
 from tickwright.runtime.snapshot import Snapshots
 
@@ -33,6 +34,6 @@ def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
     @router.get(STREAM, responses={200: _EVENTS})
     async def stream(caller: viewer) -> Response:
         """Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`."""
-        return EventStream(snapshots.subscribe(caller.key_id, caller.session_id), "overview")
+        return EventStream(snapshots.subscribe(caller.key_id, caller.session_id, sight=sight()), "overview")
 
     return router

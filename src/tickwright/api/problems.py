@@ -7,6 +7,7 @@ import asyncpg
 import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.user_data import shown
 from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
 from tickwright.store.pool import NO_ROOM
 
@@ -29,7 +30,7 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body of the answer that ``error`` is."""
+    """Return status, headers and body of the answer that ``error`` is, with no more than its caller may see."""
     status = error.http_status
     details = {name: value for name, value in error.details.items() if name not in {"retry_after_s", "headers"}}
     body = msgspec.json.encode(
@@ -37,9 +38,9 @@ def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
             "type": f"urn:tickwright:problem:{error.code}",
             "title": HTTPStatus(status).phrase,
             "status": status,
-            "detail": error.message[:DETAIL_CHARS_MAX],
+            "detail": shown(error.message)[:DETAIL_CHARS_MAX],
             "code": error.code,
-            **details,
+            **shown(details),
         }
     )
     headers: Headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"content-length", str(len(body)).encode())]

@@ -39,7 +39,7 @@ class Trackers:
 
     Args:
         service: What operators do: listings, accounts, partners, slices, imports.
-        caller: In whose name a tracker is ended, as the audit trail shows it.
+        caller: In whose name a tracker is ended, by itself or by news, as the audit trail shows it.
     """
 
     def __init__(self, service: PollingService, caller: Caller) -> None:
@@ -77,7 +77,8 @@ class Trackers:
         if event_id is not None and (not 1 <= len(event_id) <= EVENT_ID_CHARS_MAX or "\0" in event_id):
             raise Rejected("invalid_event_id", f"event_id: 1 to {EVENT_ID_CHARS_MAX} characters", field="event_id")
         when = parse_instant(at.isoformat(), field="at")
-        return await self.service.take_news(tracker_id, News(check_status(status), when, event_id))
+        news = News(check_status(status), when, event_id)
+        return await self.service.take_news(tracker_id, news, caller=self._caller)
 
 
 def new_tracker(

@@ -19,6 +19,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
 _IN_TEXT = re.compile(r"://[^\s\"<>]*")
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _AROUND = re.compile(r"[A-Za-z-]{0,20} ?")
 _ADDRESSES = frozenset({"target", "destination"})
 _HARMLESS = frozenset({"accept", "accept-charset", "accept-language", "content-type", "user-agent"})
@@ -40,6 +41,21 @@ def masked_address(text: str) -> str:
 def masked_text(text: str) -> str:
     """Return a text, such as an error, with the hosts only of the URLs in it."""
     return _IN_TEXT.sub(lambda found: masked_address(f"x{found[0]}")[1:], text) if "://" in text else text
+
+
+def masked_tokens(document: bytes) -> bytes:
+    """Return JSON with the hosts only of the URLs in its texts and names; whatever is no text stays byte for byte."""
+    if b"//" not in document and b"\\" not in document:  # an escape can stand for a slash
+        return document
+    return _TOKEN.sub(_masked_token, document.decode()).encode()
+
+
+def _masked_token(found: re.Match[str]) -> str:
+    if "://" not in found[0] and "\\" not in found[0]:
+        return found[0]
+    text = json.loads(found[0], strict=False)
+    masked = masked_text(text)
+    return found[0] if masked == text else json.dumps(masked)  # in ASCII: half a surrogate pair is no UTF-8
 
 
 def masked_urls(document: Any, *, named: bool = False) -> Any:

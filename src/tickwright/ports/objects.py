@@ -39,8 +39,11 @@ class ObjectStore(Protocol):
         """Write the object into a new file and return its bytes; ``Rejected`` (``object_missing``) if there is none."""
         ...
 
-    def read(self, key: str) -> AsyncIterator[bytes]:
-        """Give the object piece by piece, each at most 1 MiB; errors as ``fetch_file``."""
+    def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Give the object from byte ``start`` on, piece by piece, each at most 1 MiB; errors as ``fetch_file``.
+
+        What is before ``start`` is not read. Nothing is behind the end.
+        """
         ...
 
     async def size(self, key: str) -> int | None:

@@ -1,22 +1,31 @@
 """Data of users in answers, and who sees it.
 
 A view names the fields that hold what users gave us or were given. Whoever answers a request says once whether its
-caller sees such data; every answer goes through :func:`shown`, so a route can forget nothing. Texts of errors
-are no data of users: they are what an operator works with.
+caller sees such data; every answer, problem and event of a stream goes through :func:`shown`, so a route can forget
+nothing. Texts of errors are no data of users: they are what an operator works with.
 """
 
 from contextvars import ContextVar
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from tickwright.domain.masking import masked_text
+from tickwright.domain.masking import masked_text, masked_tokens
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 HIDDEN = "payload_hidden"
-_seen: ContextVar[bool] = ContextVar("tickwright.user_data", default=True)
-_whole: ContextVar[bool] = ContextVar("tickwright.doors", default=True)
+
+
+class Sight(NamedTuple):
+    """What a caller sees: data of users, and addresses whole."""
+
+    data: bool = True
+    whole: bool = True
+
+
+ALL = Sight()
+_sight: ContextVar[Sight] = ContextVar("tickwright.sight", default=ALL)
 
 
 class UserData:
@@ -47,34 +56,45 @@ class Link:
 
 def let_see(*, allowed: bool, whole: bool = True) -> None:
     """Say, for the rest of this request, whether its caller sees data of users, and addresses whole; else he does."""
-    _seen.set(allowed)
-    _whole.set(whole)
+    _sight.set(Sight(allowed, whole))
+
+
+def sight() -> Sight:
+    """Return what the caller of this request sees; for what is made for him later, such as a stream's events."""
+    return _sight.get()
 
 
 def sees() -> bool:
     """Whether the caller of this request sees data of users; for what reads them without showing them."""
-    return _seen.get()
+    return _sight.get().data
 
 
-def shown(value: T) -> T:
+def shown(value: T, to: Sight | None = None) -> T:
     """Return an answer as its caller may see it: ``value`` itself, or a copy without data of users.
 
-    For a viewer every URL in a text, such as an error, shows its host only.
+    For a viewer every URL in a text, such as an error, shows its host only, in JSON that is copied as it is too.
+
+    Args:
+        value: Of structs, lists, maps and texts.
+        to: Whoever sees that much; else the caller of this request.
     """
-    return value if _seen.get() and _whole.get() else _without(value)
+    seen = _sight.get() if to is None else to
+    return value if seen.data and seen.whole else _without(value, seen)
 
 
-def _without(value: Any) -> Any:
+def _without(value: Any, seen: Sight) -> Any:
     if isinstance(value, str):
-        return value if _whole.get() else masked_text(value)
-    if isinstance(value, list):
-        return [_without(item) for item in value]
+        return value if seen.whole else masked_text(value)
+    if isinstance(value, msgspec.Raw):
+        return value if seen.whole else msgspec.Raw(masked_tokens(bytes(value)))
+    if isinstance(value, list | tuple):
+        return [_without(item, seen) for item in value]
     if isinstance(value, dict):
-        return {name: _without(item) for name, item in value.items()}
+        return {_without(name, seen): _without(item, seen) for name, item in value.items()}
     if not isinstance(value, msgspec.Struct) or isinstance(value, Link):
         return value
-    fields = {name: _without(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, UserData) and not _seen.get():
+    fields = {name: _without(getattr(value, name), seen) for name in value.__struct_fields__}
+    if isinstance(value, UserData) and not seen.data:
         fields |= {**dict.fromkeys(value.USER_DATA), HIDDEN: True}
     copy = msgspec.structs.replace(value, **fields)
-    return copy.masked() if isinstance(copy, Doors) and not _whole.get() else copy
+    return copy.masked() if isinstance(copy, Doors) and not seen.whole else copy

@@ -17,7 +17,7 @@ from datetime import timedelta
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.masking import masked_address
+from tickwright.domain.masking import masked_address, masked_text, masked_tokens
 from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -203,12 +203,16 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
 async def _settle(
     connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str]
 ) -> None:
-    """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed."""
+    """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed.
+
+    They are others' servers, so of an address in an error they hear the host; operators find the whole of it where the
+    error is.
+    """
     changed: list[int] = []
     subjects = [finding.subject for finding in findings]
     if findings:
-        summaries = [summary_of(rule, finding) for finding in findings]
-        facts = [json.dumps(dict(finding.facts)) for finding in findings]
+        summaries = [masked_text(summary_of(rule, finding)) for finding in findings]
+        facts = [masked_tokens(json.dumps(dict(finding.facts)).encode()).decode() for finding in findings]
         rows = await connection.fetch(SQL["fire"], rule.name, rule.severity, subjects, summaries, facts)
         for row in rows:
             if row["is_new"]:

@@ -6,7 +6,8 @@ look. Each may take a second. A look costs at most a tenth of the time:
 when the database is slow, looks become rare instead of making it slower. While it does not answer, the last snapshot
 goes on, and says since when it is stale and why.
 
-A subscriber has the newest snapshot and no queue: who reads slowly misses some, and who does not read is let go by
+A snapshot becomes one message per kind of caller who listens, with what that kind may see, however many they are.
+A subscriber has the newest one and no queue: who reads slowly misses some, and who does not read is let go by
 the stream. With each snapshot the keys and sessions of subscribers are looked up again, so a stream
 ends with them.
 """
@@ -25,6 +26,7 @@ import structlog
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.user_data import ALL, Sight, shown
 from tickwright.runtime.overview_build import Changes, Series, build
 from tickwright.runtime.overview_rates import Rates
 from tickwright.runtime.overview_reads import ANSWER_S, COUNT_MAX, READINGS, Moment, read_moment
@@ -51,10 +53,11 @@ class Subscriber:
     Attributes:
         key_id: Of the API key that opened it; ``None`` where none was needed.
         session_id: Of the browser's session that opened it, where one did.
+        sight: What it may be told.
     """
 
-    def __init__(self, key_id: int | None, session_id: int | None = None) -> None:
-        self.key_id, self.session_id = key_id, session_id
+    def __init__(self, key_id: int | None, session_id: int | None = None, sight: Sight = ALL) -> None:
+        self.key_id, self.session_id, self.sight = key_id, session_id, sight
         self._message: bytes | None = None
         self._is_over = False
         self._woken = asyncio.Event()
@@ -125,7 +128,7 @@ class Snapshots:
         self._subscribers: set[Subscriber] = set()
         self._asked_keys: set[int] = set()
         self._asked_sessions: set[int] = set()
-        self._message: bytes | None = None
+        self._messages: dict[Sight, bytes] = {}
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._ticked_s: float | None = None
@@ -146,7 +149,9 @@ class Snapshots:
         return msgspec.structs.replace(self._view, series=self._series.show())
 
     @contextmanager
-    def subscribe(self, key_id: int | None = None, session_id: int | None = None) -> Iterator[Subscriber]:
+    def subscribe(
+        self, key_id: int | None = None, session_id: int | None = None, *, sight: Sight = ALL
+    ) -> Iterator[Subscriber]:
         """Give every snapshot from now on, the first at once where there is one.
 
         Raises:
@@ -158,10 +163,10 @@ class Snapshots:
             raise _too_many(f"{self._streams_max} streams are open here already")
         if key_id is not None and sum(one.key_id == key_id for one in self._subscribers) >= self._streams_per_key:
             raise _too_many(f"{self._streams_per_key} streams of this key are open here already")
-        subscriber = Subscriber(key_id, session_id)
+        subscriber = Subscriber(key_id, session_id, sight)
         self._subscribers.add(subscriber)
-        if self._message is not None and monotonic() - self._looked_s < FRESH_S:
-            subscriber.give(self._message)
+        if self._view is not None and monotonic() - self._looked_s < FRESH_S:
+            subscriber.give(self._message(self._view, sight))
         self._wanted.set()
         try:
             yield subscriber
@@ -295,9 +300,14 @@ class Snapshots:
 
     def _publish(self) -> None:
         if self._view is not None:
-            self._message = msgspec.json.encode(self._view)
+            self._messages.clear()
             for subscriber in self._subscribers:
-                subscriber.give(self._message)
+                subscriber.give(self._message(self._view, subscriber.sight))
+
+    def _message(self, view: OverviewView, sight: Sight) -> bytes:
+        if sight not in self._messages:
+            self._messages[sight] = msgspec.json.encode(shown(view, sight))
+        return self._messages[sight]
 
 
 def _too_many(which: str) -> Unavailable:

@@ -53,9 +53,9 @@ class LazyObjects:
         """Write an object into a new file."""
         return await (await self._opened()).fetch_file(key, path)
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
+    async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
         """Give an object piece by piece."""
-        pieces = (await self._opened()).read(key)
+        pieces = (await self._opened()).read(key, start)
         try:
             async for piece in pieces:
                 yield piece

@@ -89,16 +89,16 @@ class BucketStore:
                 fetched += len(piece)
         return fetched
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
-        """Give the object in pieces of up to 1 MiB, of ranges of 8 MiB."""
+    async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Give the object from byte ``start`` on in pieces of up to 1 MiB, of ranges of 8 MiB."""
         check_key(key)
         meta = await self._head(key)
-        for start in range(0, meta["size"], RANGE_BYTES):
-            end = min(start + RANGE_BYTES, meta["size"])
+        for first in range(start, meta["size"], RANGE_BYTES):
+            end = min(first + RANGE_BYTES, meta["size"])
             with of_bucket(self._where, self.address(key)):
-                data = await self._bounded(self._range(key, start, end, meta["e_tag"]))
-            if len(data) != end - start:
-                raise unavailable(self.address(key), f"{len(data)} bytes of {end - start} came back")
+                data = await self._bounded(self._range(key, first, end, meta["e_tag"]))
+            if len(data) != end - first:
+                raise unavailable(self.address(key), f"{len(data)} bytes of {end - first} came back")
             for at in range(0, len(data), PIECE_BYTES):
                 yield data[at : at + PIECE_BYTES]
 

@@ -66,10 +66,11 @@ class FolderStore:
         check_key(key)
         return await self._threads.run(lambda beat: self._fetch(key, path, beat))
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
-        """Give the object in pieces of 1 MiB."""
+    async def read(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Give the object from byte ``start`` on in pieces of 1 MiB."""
         check_key(key)
         with await self._threads.run(lambda _: self._open(key)) as source:
+            source.seek(start)
             while piece := await self._threads.run(lambda _: self._piece(key, source)):
                 yield piece
 

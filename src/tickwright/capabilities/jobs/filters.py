@@ -25,6 +25,7 @@ class JobFilter:
         text: A part of the key, the last error or the payload's JSON, in whatever case.
         worker: The session that holds the job now.
         in_payload: Whether the text is looked for in payloads, too: who may not see them may not guess them either.
+        in_addresses: Whether it is looked for behind the hosts of addresses, too: the same.
     """
 
     ids: tuple[int, ...] | None = None
@@ -36,6 +37,7 @@ class JobFilter:
     text: str | None = None
     worker: int | None = None
     in_payload: bool = True
+    in_addresses: bool = True
 
     def check(self, limit: int) -> None:
         """Refuse a filter that says nothing, which would mean every job.
@@ -52,7 +54,7 @@ class JobFilter:
 
     def shown(self) -> dict[str, Any]:
         """Return what is set, for the audit trail."""
-        values = {one.name: getattr(self, one.name) for one in fields(JobFilter) if one.name != "in_payload"}
+        values = {one.name: getattr(self, one.name) for one in fields(JobFilter) if not one.name.startswith("in_")}
         return {name: value for name, value in values.items() if value not in {None, ()}}
 
     def listing(self) -> tuple[Any, ...]:

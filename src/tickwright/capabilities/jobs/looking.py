@@ -56,7 +56,10 @@ class Wanted:
     def sql(self, name: str, **parts: str) -> str:
         """Return a statement with this condition in it."""
         fold = LOOKS["fold"] if self.which.text is not None and self.which.text.isascii() else ""
-        return LOOKS[name].format(matches=LOOKS["matches"].format(fold=fold), **parts)
+        places = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
+        if not self.which.in_addresses:
+            places = {place: LOOKS["masked"].format(text=text) for place, text in places.items()}
+        return LOOKS[name].format(matches=LOOKS["matches"].format(fold=fold, **places), **parts)
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the values of the fragment ``matches``."""

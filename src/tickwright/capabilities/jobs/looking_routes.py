@@ -12,7 +12,7 @@ from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Role
 from tickwright.ports.gate import Gate
 from tickwright.ports.rest import Cursor, Instant, Limit, answer, answers, instant_of
-from tickwright.ports.user_data import sees
+from tickwright.ports.user_data import sight
 
 Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
 TypeText = Annotated[str | None, Query(max_length=50)]
@@ -81,5 +81,6 @@ def _filter(  # noqa: PLR0917
         idempotency_key=idempotency_key,
         text=text or None,
         worker=worker,
-        in_payload=sees(),
+        in_payload=sight().data,
+        in_addresses=sight().whole,
     )

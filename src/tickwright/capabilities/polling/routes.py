@@ -149,6 +149,7 @@ def _looking(router: APIRouter, service: PollingService, gate: Gate) -> None:
 
 def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:register"))]
+    courier = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, "trackers:events"))]
 
     @router.post("/v1/trackers/{tracker_id}/end", tags=["trackers"], **answers(EndedTracker))
     async def end_tracker(tracker_id: Id, caller: operator) -> Response:
@@ -158,18 +159,18 @@ def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
     @router.post(
         "/v1/trackers/{tracker_id}/events",
         tags=["trackers"],
-        dependencies=[Depends(gate.allow(Role.OPERATOR, "trackers:events"))],
         **answers(EventOutcome),
         **takes(EventRequest),
     )
-    async def take_event(request: Request, tracker_id: Id) -> Response:
+    async def take_event(request: Request, tracker_id: Id, caller: courier) -> Response:
         """Take news that a courier sent: they outrank polling, and the next poll waits for one whole interval.
 
         Answers what it did: `applied`, `stale` (not newer than the status), `duplicate`, or `ended`.
         """
         body = await gate.read(request, EventRequest)
         at = parse_instant(body.at, field="at")
-        return answer(await service.take_news(tracker_id, News(check_status(body.status), at, _id(body.event_id))))
+        news = News(check_status(body.status), at, _id(body.event_id))
+        return answer(await service.take_news(tracker_id, news, caller=caller))
 
 
 def _id(event_id: str | None) -> str | None:

@@ -1,7 +1,8 @@
 """What operators, users and couriers do with trackers; accounts, partners and slices have modules of their own.
 
 Decides nothing about time: every instant is the database's. Each action locks its tracker first and leaves one line in
-the audit trail, in its own transaction; news are no operator's action and leave a message instead.
+the audit trail, in its own transaction; news come by the thousand and leave a message each, and a line where they end
+their tracker.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -153,17 +154,10 @@ class PollingService:
             ended_at = await store.end(connection, tracker_id, "request", waiting=waiting)
             if ended_at is None:
                 raise _not_found(tracker_id)
-            await write_audit(
-                connection,
-                caller,
-                "trackers.end",
-                f"tracker:{tracker_id}",
-                before={"status": before["status"]},
-                after={"ended_at": ended_at},
-            )
+            await _audit_end(connection, caller, before, {"ended_at": ended_at})
         return EndedTracker(tracker_id, "ended", ended_at)
 
-    async def take_news(self, tracker_id: int, news: News) -> EventOutcome:
+    async def take_news(self, tracker_id: int, news: News, *, caller: Caller) -> EventOutcome:
         """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
 
         :mod:`tickwright.capabilities.polling.events` has the rules; a terminal status counts whatever its instant.
@@ -183,10 +177,10 @@ class PollingService:
             if verdict != Verdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
             counted = replace(news, at=counted_at(tracker, news))
-            return await self._apply(connection, tracker, counted, waiting=waiting)
+            return await self._apply(connection, tracker, counted, caller, waiting=waiting)
 
     async def _apply(
-        self, connection: Connection, tracker: Mapping[str, Any], news: News, *, waiting: bool
+        self, connection: Connection, tracker: Mapping[str, Any], news: News, caller: Caller, *, waiting: bool
     ) -> EventOutcome:
         tracker_id, minutes = tracker["id"], tracker["polling_interval_minutes"]
         ended = is_terminal(news.status, tracker["terminal"])
@@ -194,7 +188,8 @@ class PollingService:
             connection, tracker_id, news.status, news.at, minutes, waiting=waiting
         )
         if ended:
-            await store.end(connection, tracker_id, "terminal", waiting=waiting)
+            ended_at = await store.end(connection, tracker_id, "terminal", waiting=waiting)
+            await _audit_end(connection, caller, tracker, {"status": news.status, "ended_at": ended_at})
             until = None
         message = message_of(tracker, news, ended=ended)
         await put_message(connection, self._events_to, message, key=str(tracker_id))
@@ -205,6 +200,13 @@ class PollingService:
         if row is None:
             raise _not_found(tracker_id)
         return row, waiting
+
+
+async def _audit_end(
+    connection: Connection, caller: Caller, tracker: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    before = {"status": tracker["status"]}
+    await write_audit(connection, caller, "trackers.end", f"tracker:{tracker['id']}", before=before, after=after)
 
 
 def _named(tracker: TrackerView) -> dict[str, Any]:

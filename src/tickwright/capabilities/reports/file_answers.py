@@ -53,7 +53,7 @@ async def file_answer(file: OpenFile, wanted: str | None, only_if: str | None) -
     """Return the answer with a file.
 
     Args:
-        file: Open; it is closed with the answer.
+        file: Read from the first byte that is wanted, and closed with the answer.
         wanted: The header ``Range``.
         only_if: The header ``If-Range``: the part, if the file is that one; else the whole.
 
@@ -84,17 +84,17 @@ async def file_answer(file: OpenFile, wanted: str | None, only_if: str | None) -
 
 async def _exactly(file: OpenFile, span: Span) -> AsyncIterator[bytes]:
     """Give the bytes of the span, all of them or an error."""
-    at = 0
+    at, pieces = span.first, file.read(span.first)
     try:
-        async for piece in file.pieces:
-            wanted = piece[max(0, span.first - at) : max(0, span.end - at)]
+        async for piece in pieces:
+            wanted = piece[: max(0, span.end - at)]
             at += len(piece)
             if wanted:
                 yield wanted
             if at >= span.end and at < file.bytes:
                 return
     finally:
-        await file.pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
+        await pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
     if at != file.bytes:
         raise Unavailable("object_damaged", f"the store gave {at} of {file.bytes} bytes", status=502)
 

@@ -7,8 +7,9 @@ breaks off afterwards breaks the answer off; ``Content-Length`` and ``ETag`` (th
 import asyncio
 import builtins
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from tickwright.capabilities.reports import links
@@ -24,19 +25,19 @@ CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.a
 
 
 class OpenFile(NamedTuple):
-    """A file whose first bytes are there.
+    """A file that is there.
 
     Attributes:
         name: What it is saved as.
         etag: SHA-256, hexadecimal.
-        pieces: Closed by whoever reads it.
+        read: Gives its bytes from the one of that number on; closed by whoever reads it.
     """
 
     name: str
     content_type: str
     bytes: int
     etag: str
-    pieces: "AsyncIterator[builtins.bytes]"
+    read: "Callable[[int], AsyncIterator[builtins.bytes]]"
 
 
 class Files:
@@ -94,9 +95,8 @@ class Files:
             raise Rejected("link_expired", "this link has ended; ask for another one", status=403)
         _check_there(row)
         await self._check_whole(row)
-        return OpenFile(
-            _name(row), CONTENT_TYPES[row["format"]], row["bytes"], row["checksum"], self._objects.read(key)
-        )
+        read = partial(self._objects.read, key)
+        return OpenFile(_name(row), CONTENT_TYPES[row["format"]], row["bytes"], row["checksum"], read)
 
     async def _row(self, report_id: int) -> Any:
         return await self._pool.fetchrow(LISTING["report_file"], report_id)

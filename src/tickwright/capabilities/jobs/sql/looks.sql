@@ -3,13 +3,17 @@
 -- whoever asks may see that.
 ($1::text[] IS NULL OR t.status = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2)
 AND ($3::timestamptz IS NULL OR t.execute_at >= $3) AND ($4::timestamptz IS NULL OR t.execute_at < $4)
-AND ($5::text[] IS NULL OR t.idempotency_key {fold} ILIKE ($5)[1] OR t.error_message {fold} ILIKE ($5)[1] OR t.payload::text {fold} ILIKE ($5)[2])
+AND ($5::text[] IS NULL OR {key} {fold} ILIKE ($5)[1] OR {error} {fold} ILIKE ($5)[1] OR {payload} {fold} ILIKE ($5)[2])
 AND CASE $6::text
       WHEN 'cancel' THEN t.cancel_requested_at IS NULL
       WHEN 'run_now' THEN t.status = 'pending' AND coalesce(t.retry_at, t.execute_at) > now()
       WHEN 'move' THEN t.status = 'pending' AND ($8::timestamptz IS NULL OR t.execute_at <> $8 OR t.retry_at IS NOT NULL)
       ELSE true END
 AND ($7::timestamptz IS NULL OR t.updated_at < $7);
+
+-- name: masked
+-- What whoever sees no more of an address than its host may look for in a text: nothing behind the host, and no user before it.
+regexp_replace({text}, '://(?:[^\s"<>/?#]*@)?([^\s"<>/?#@:]*)[^\s"<>]*', '://\1', 'g');
 
 -- name: fold
 -- For a text of ASCII alone: the same answer as by the database's locale, at a fifth of the price.
