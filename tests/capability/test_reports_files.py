@@ -213,6 +213,16 @@ async def test_a_part_is_read_from_its_first_byte_on(alone: ReportWorld) -> None
     assert (answer.status, answer.body, asked) == (206, DATA[-1:], [last])
 
 
+async def test_a_stranger_with_a_link_sees_no_address_of_the_store(alone: ReportWorld) -> None:
+    """A problem says the host of it, as to a viewer."""
+    async with report_api(alone) as well:
+        link = await well.link(await well.given_file(DATA))
+    error = Unavailable("object_store_unavailable", "no answer of https://store.example/hush")
+    async with report_api(alone, objects=Broken(alone, error=error)) as desk:
+        refused = (await desk.api.stranger.get(link["url"])).says(503, "object_store_unavailable")
+    assert refused.json["detail"] == "no answer of https://store.example/…"
+
+
 @pytest.mark.parametrize("error", [AWAY, None])
 async def test_a_file_that_breaks_off_is_no_whole_answer(alone: ReportWorld, error: Exception | None) -> None:
     """The store fails or falls short behind the first byte: the client sees that bytes are missing."""

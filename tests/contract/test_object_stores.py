@@ -17,6 +17,7 @@ from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
 from tickwright.wiring.objects import objects_url, open_objects
+from tickwright.wiring.report_desk import LazyObjects
 from tickwright.wiring.settings import load_settings
 
 MIB = 1024 * 1024
@@ -315,6 +316,14 @@ async def test_without_a_setting_files_are_kept_in_the_home(tmp_path: Path) -> N
     assert (home / "objects" / "r" / "1").stat().st_mode & 0o777 == 0o600
     assert (home / "objects" / "r").stat().st_mode & 0o777 == 0o700
     assert objects_url(settings).endswith("/objects")
+
+
+async def test_a_store_that_opens_with_its_first_call_reads_from_a_byte_on_too(tmp_path: Path) -> None:
+    """As processes have it that serve files."""
+    store = LazyObjects(load_settings(home=tmp_path / "home"))
+    data = make_file(tmp_path / "source", 5).read_bytes()
+    await store.put_file("r", tmp_path / "source")
+    assert b"".join([piece async for piece in store.read("r", 3)]) == data[3:]
 
 
 async def test_a_setting_says_where_files_are_kept(tmp_path: Path) -> None:
