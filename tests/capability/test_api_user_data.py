@@ -52,7 +52,7 @@ class Dead:
 
     async def peek(self, _limit: int) -> Peeked:
         """The message."""
-        dead = DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), {}, "users")
+        dead = DeadMessage("m1", "rejected", "no such module", 1.0, json.dumps(DATA).encode(), "users")
         return Peeked([dead], 1)
 
     async def requeue(self, _limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:

@@ -83,6 +83,20 @@ async def test_a_task_that_was_forged_into_the_outbox_is_not_run(world: FanoutWo
     await broker.aclose()
 
 
+@pytest.mark.parametrize("headers", [{}, {SIGNATURE: "v1,AAAA"}])
+async def test_a_forged_task_of_a_later_version_is_not_delayed(world: FanoutWorld, headers: dict[str, str]) -> None:
+    """Its signature is checked before its version counts; a signed one waits for a consumer that can read it."""
+    body = b'{"Version":99,"MessageId":"m"}'
+    async with world.consumer({}) as consumer:
+        await eventually_async(lambda: consumer.known.keys.fresh, what="the keys are known")
+        await world.queues.put("forged", body=body, headers=headers)
+        await eventually_async(consumer.counts.total, what="the forged one is decided")
+        assert set(consumer.counts) <= {"unsigned", "signature_wrong"}
+        await world.queues.put("ours", body=body, headers=await world.signed(body))
+        await eventually_async(lambda: consumer.counts["future_version"], what="ours is delayed")
+    assert [dead.message_id for dead in (await world.queues.dead.peek(10)).messages] == ["forged"]
+
+
 async def test_a_signed_task_that_is_sent_again_runs_nothing(world: FanoutWorld) -> None:
     """An old valid message is one of a window that is done or over."""
     now, hub = await world.window(), Hub()

@@ -12,6 +12,7 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
+from tickwright.brokers.rabbitmq import dead_letters
 from tickwright.brokers.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
 from tickwright.brokers.rabbitmq.held import deliveries_of
 from tickwright.brokers.rabbitmq.topology import TASK_KEY
@@ -219,7 +220,6 @@ async def test_a_dead_letter_says_why_and_since_when(fanout: Fanout) -> None:
     assert (dead.message_id, dead.reason, dead.body) == ("a", "unknown_module", b'{"TaskType": "TARIFFS"}')
     assert dead.text.startswith("Nobody here handles TARIFFS.")
     assert len(dead.text) == 1000
-    assert dead.headers["trace"] == "x"
     assert dead.died_at_s is not None
 
 
@@ -241,6 +241,30 @@ async def test_a_large_body_is_shown_in_part(fanout: Fanout) -> None:
     assert (await fanout.dead.peek(1)).messages[0].body == whole[:BODY_SHOWN_BYTES_MAX]
     assert await fanout.dead.requeue(1) == ["a"]
     assert [one.body for one in await fanout.all_in(fanout.names.queue)] == [whole]
+
+
+@pytest.mark.parametrize(("body", "headers"), [(b"x" * 100_000, {}), (b"", {f"h{n}": "x" for n in range(8_000)})])
+async def test_a_look_reads_so_many_bytes_of_whole_messages(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, body: bytes, headers: dict[str, str]
+) -> None:
+    """Headers and what is not shown of a body count; how many there are in all says that there are more."""
+    monkeypatch.setattr(dead_letters, "PEEK_BYTES_MAX", 150_000)
+    monkeypatch.setattr(dead_letters, "BODY_SHOWN_BYTES_MAX", 10)
+    await fanout.put(*"abcd", body=body, headers=headers)
+    await fanout.reject(4)
+    peeked = await fanout.dead.peek(10)
+    assert ([one.message_id for one in peeked.messages], peeked.total) == (["a", "b"], 4)
+
+
+async def test_a_look_that_takes_too_long_returns_what_it_has_seen(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message at least; the others wait where they are, and are counted."""
+    await bury_all(fanout, *"abc")
+    monkeypatch.setattr(dead_letters, "PEEK_S_MAX", 0.0)
+    for _ in range(2):
+        peeked = await fanout.dead.peek(10)
+        assert ([one.message_id for one in peeked.messages], peeked.total) == (["a"], 3)
 
 
 async def test_requeued_by_id_they_start_afresh_and_the_others_stay(fanout: Fanout) -> None:

@@ -1,16 +1,24 @@
 """What somebody else wrote under our keys of Redis costs nothing but itself."""
 
+from datetime import timedelta
+
 import asyncpg
 import pytest
 
-from kit.redis_fanout import fresh_prefix, redis_link
+from kit.fanout import MODULE, Hub, fanout_world
+from kit.redis_fanout import begin_one, end_one, fresh_prefix, redis_link
 from kit.servers import RedisServer
-from tickwright.adapters.redis.runs import RedisRuns
+from kit.waiting import eventually_async
+from tickwright.adapters.redis.marks import RedisMarks
+from tickwright.adapters.redis.runs import RedisRuns, runs_key
 from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.ports.fanout import Claimed, Mark, Place, Run, Start
 from tickwright.store.pool import open_pool
 
 WINDOW = 1_795_255_200
+LEASE = timedelta(seconds=60)
+NO_INSTANTS = ["abc", "", "nan", "inf", "-inf", "1e300", "-1e300", "-1", "9" * 400, b"\xff", "7258118400"]
 CURSOR = "SELECT last_window_at FROM tickwright.fanout_cursors WHERE entity_code = 'E1'"
 
 
@@ -25,10 +33,15 @@ CURSOR = "SELECT last_window_at FROM tickwright.fanout_cursors WHERE entity_code
         ("E2|LOCATIONS", f"-1|{WINDOW}.5"),
         ("E%00|LOCATIONS", f"{WINDOW}|{WINDOW}.5"),
         ("E2|%00", f"{WINDOW}|{WINDOW}.5"),
+        ("%452|LOCATIONS", f"{WINDOW}|{WINDOW}.5"),
+        ("E%ff|LOCATIONS", f"{WINDOW}|{WINDOW}.5"),
+        ("E2|LOCATIONS", f" {WINDOW}|{WINDOW}.50"),
+        (b"\xff|LOCATIONS", f"{WINDOW}|{WINDOW}.5"),
+        ("E2|LOCATIONS", b"\xff"),
     ],
 )
 async def test_a_success_that_nobody_of_us_wrote_stops_no_other(
-    redis_server: RedisServer, database_url: str, field: str, value: str
+    redis_server: RedisServer, database_url: str, field: str | bytes, value: str | bytes
 ) -> None:
     """It is dropped, with a line; the ledger hears of the others, and the consumer does not crash over it."""
     prefix = fresh_prefix()
@@ -40,3 +53,49 @@ async def test_a_success_that_nobody_of_us_wrote_stops_no_other(
         assert await link._client.hlen(carry) == 0
     assert (await pool.fetchval(CURSOR)).timestamp() == WINDOW
     await pool.close()
+
+
+@pytest.mark.parametrize("value", NO_INSTANTS)
+async def test_a_last_success_that_is_no_instant_is_none(redis_server: RedisServer, value: str | bytes) -> None:
+    """The scheduler and the consumer get no last success, and no error."""
+    prefix = fresh_prefix()
+    async with redis_link(redis_server.url) as link:
+        await link._client.hset(runs_key(prefix, "E1"), "s:LOCATIONS", value)
+        marks, runs = RedisMarks(link, prefix=prefix), RedisRuns(link, prefix=prefix)
+        assert await marks.claim([Place("E1", "LOCATIONS", WINDOW)], "token", LEASE) == [Claimed(Mark.MINE, None)]
+        begun = await begin_one(runs, Run("E1", "LOCATIONS", WINDOW, 4), 1)
+        assert (begun.start, begun.last_success_s) == (Start.BEGUN, None)
+
+
+@pytest.mark.parametrize("value", [*NO_INSTANTS, f"7:7:{'9' * 18}", "7:7:", f"{WINDOW * 1000}"])
+@pytest.mark.parametrize("field", ["c:LOCATIONS", "c:OTHER", "d:LOCATIONS", "n"])
+async def test_a_claim_that_nobody_of_us_wrote_stops_no_run(
+    redis_server: RedisServer, field: str, value: str | bytes
+) -> None:
+    """It counts as absent, also where it has no end: else nothing of the entity would ever run again."""
+    prefix = fresh_prefix()
+    async with redis_link(redis_server.url) as link:
+        await link._client.hset(runs_key(prefix, "E1"), field, value)
+        runs, run = RedisRuns(link, prefix=prefix), Run("E1", "LOCATIONS", WINDOW, 1)
+        begun = await begin_one(runs, run, 1)
+        assert begun.start is Start.BEGUN
+        assert begun.begun_s * 1e6 - 1 <= begun.fence <= begun.begun_s * 1e6 + 1, "the fence starts at the clock"
+        assert await end_one(runs, run, begun, 1)
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "1e300", b"\xff", None])
+async def test_fan_out_goes_on_beside_garbage_in_redis(
+    redis_server: RedisServer, database_url: str, value: str | bytes | None
+) -> None:
+    """A value that is no instant, and keys that are no hashes: every task is published and runs."""
+    codes = ["E1", "E2", "E3"]
+    async with fanout_world(database_url, None, redis_server.url) as world, redis_link(redis_server.url) as link:
+        await world.put_module()
+        await world.put_entities(codes)
+        if value is None:
+            await link._client.mset({runs_key(world.prefix, "E1"): "text", f"{world.prefix}:carry": "text"})
+        else:
+            await link._client.hset(runs_key(world.prefix, "E1"), f"s:{MODULE}", value)
+        hub = Hub()
+        async with world.scheduler(), world.consumer({MODULE: hub}):
+            await eventually_async(lambda: set(hub.codes) >= set(codes), what="all run")

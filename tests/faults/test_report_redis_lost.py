@@ -14,7 +14,8 @@ from kit.reports import ReportWorld
 from kit.servers import RedisServer, started
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.part_places import PartPlaces
+from tickwright.capabilities.reports.part_places import HASH_TTL, LostPartError, PartPlaces
+from tickwright.capabilities.reports.steps import Part
 from tickwright.ports.reports import PartFacts, PartKey
 
 
@@ -193,3 +194,23 @@ async def test_two_databases_with_one_prefix_do_not_take_each_others_parts(repor
     assert (await first.hash(1))["status"] == "finished"
     for world in worlds:
         await is_clean(world, 1)
+
+
+@pytest.mark.parametrize(
+    "note", ["", "abc", "[]", "nan", "[" * 9000, '["1",2,"",[],"redis",null]', '[1,2,"",[],"elsewhere",null]']
+)
+async def test_a_note_that_nobody_of_us_wrote_costs_no_part(
+    report_worlds: ReportWorlds, tmp_path: Path, note: str
+) -> None:
+    """The rows go to PostgreSQL, as without Redis; what is no array of rows in the hash is a part that is lost."""
+    world = await report_worlds.make("redis")
+    assert world.shared is not None
+    key, path = PartKey(2**40, 1, "lefts", "5f"), tmp_path / "part.ndjson"
+    path.write_bytes(b'{"id":1}\n')
+    await world.shared.put(key, b"[" * 9000, note, ttl=HASH_TTL)
+    places = PartPlaces(world.parts, world.shared, world.objects)
+    kept = await places.put(key, path, PartFacts((), 1, path.stat().st_size, "0" * 64), plan=plan())
+    assert kept is not None
+    assert (kept.place, kept.data) == ("postgres", path.read_bytes())
+    with pytest.raises(LostPartError):
+        await places.fetch(key, Part("lefts", 1, required=True, state="done", place="redis"), path)

@@ -1,7 +1,7 @@
 """Dead letters that a broker keeps: what is known of them, what operators ask, and what they are answered."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -24,7 +24,6 @@ class DeadMessage(NamedTuple):
     text: str
     died_at_s: float | None
     body: bytes
-    headers: Mapping[str, Any]
     key: str = ""
 
 

@@ -77,6 +77,7 @@ class RedisLink:
                 socket_timeout=COMMAND_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
+                encoding_errors="surrogateescape",  # what is not UTF-8 can be read, and dropped under its own name
                 protocol=2,
             )
         except ValueError:  # its words may hold a part of the password

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from tickwright.adapters.redis.link import RedisLink, Script, key_part
-from tickwright.adapters.redis.runs import runs_key
+from tickwright.adapters.redis.runs import instant_s, runs_key
 from tickwright.ports.fanout import Claimed, Mark, Place
 
 PLACES_MAX = 500
@@ -35,7 +35,7 @@ class RedisMarks:
             types = [place.task_type for place in chunk]
             answer = await self._link.call(_CLAIM, keys, token, _ms(lease), *types)
             pairs = zip(answer[::2], answer[1::2], strict=True)
-            claimed += [Claimed(_MARKS[mark], float(success) if success else None) for mark, success in pairs]
+            claimed += [Claimed(_MARKS[mark], instant_s(success)) for mark, success in pairs]
         return claimed
 
     async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:

@@ -33,6 +33,15 @@ def runs_key(prefix: str, entity_code: str) -> str:
     return f"{prefix}:runs:{key_part(entity_code)}"
 
 
+def instant_s(text: str) -> float | None:
+    """Return the instant in a text of Redis; ``None`` for any text that is not one of the years 1970 to 2200."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < INSTANT_MAX_S else None
+
+
 class RedisRuns:
     """See :class:`tickwright.ports.fanout.CarryingRunClaims`.
 
@@ -55,7 +64,7 @@ class RedisRuns:
             keys = [runs_key(self._prefix, run.entity_code) for run in chunk]
             now_s, *found = await self._link.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *words)
             begun += [
-                Begun(_STARTS[start], int(fence), float(now_s), float(success) if success else None)
+                Begun(_STARTS[start], int(fence), float(now_s), instant_s(success))
                 for start, fence, success in zip(found[::3], found[1::3], found[2::3], strict=True)
             ]
         return begun
@@ -94,7 +103,7 @@ class RedisRuns:
             else:
                 told.append(success)
         if garbage:
-            _log.warning("redis.garbage_dropped", key=self._carry, fields=garbage[:6:2])
+            _log.warning("redis.garbage_dropped", key=self._carry, fields=[ascii(field) for field in garbage[:6:2]])
             await self._link.call(_FORGET, [self._carry], *garbage)
         return told
 
@@ -121,7 +130,7 @@ def _value(success: Success) -> str:
 
 
 def _success(field: str, value: str) -> Success | None:
-    """Return what a field says; ``None`` where it is not one of ours."""
+    """Return what a field says; ``None`` where it is not exactly what we write: ``forget`` could not drop that."""
     entity_code, _, task_type = (unquote(part) for part in field.partition("|"))
     window_s, _, success_s = value.partition("|")
     try:
@@ -129,7 +138,9 @@ def _success(field: str, value: str) -> Success | None:
     except ValueError:
         return None
     sound = entity_code.isprintable() and task_type.isprintable() and 0 <= success.window_s < INSTANT_MAX_S
-    return success if sound and 0 <= success.success_s < INSTANT_MAX_S else None
+    sound = sound and 0 <= success.success_s < INSTANT_MAX_S
+    ours = sound and _field(entity_code, task_type) == field and _value(success) == value
+    return success if ours else None
 
 
 def _chunks(things: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -209,9 +209,7 @@ class PostgresDeadTasks:
         for row in await self._ask("peek_dead", limit):
             headers = json.loads(row["headers"])
             reason = str(headers.get(REASON, "delivery_limit"))
-            dead.append(
-                DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"]), headers)
-            )
+            dead.append(DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"])))
         return Peeked(dead, max(int(count), len(dead)))  # some may have died since they were counted
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:

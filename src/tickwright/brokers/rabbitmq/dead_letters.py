@@ -27,7 +27,7 @@ from tickwright.brokers.rabbitmq.forwarding import (
 from tickwright.brokers.rabbitmq.link import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import DeadNames
 from tickwright.brokers.rabbitmq.topology import declare
-from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel
+from tickwright.brokers.rabbitmq.wire import away, dial, hang_up, open_channel, properties_bytes
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.dead_letters import DeadMessage, Peeked
@@ -37,6 +37,8 @@ PEEK_MAX = 1000
 LOOK_AT_MAX = 10_000
 BODY_SHOWN_BYTES_MAX = 256 * 1024
 PEEK_BYTES_MAX = 64 * 1024 * 1024
+PEEK_S_MAX = 5.0
+"""Whoever else looks waits for it; what costs that long are messages that a stranger made for it."""
 TEXT_SHOWN_CHARS_MAX = 1000
 GIVEN_BACK_WAIT_S = 2.0
 """Longer than a slow disk writes, shorter than a reader of the page waits; another process may hold some that long."""
@@ -53,7 +55,8 @@ _BROKERS_WORDS = {
 class RabbitDeadTasks:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
-    Bodies are shown up to 256 KiB, and 64 MiB of them in all. ``requeue`` looks through the oldest 10,000. A message
+    Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one
+    message more; ``Peeked.total`` says that there are others. ``requeue`` looks through the oldest 10,000. A message
     that is put back is in both queues for a moment; a crash there leaves two under one id: at least once.
 
     Invariants:
@@ -73,10 +76,11 @@ class RabbitDeadTasks:
         found: list[DeadMessage] = []
         room_bytes = PEEK_BYTES_MAX
         async with self._look() as look:
+            until_s = monotonic() + PEEK_S_MAX
             async for one in look.oldest(min(limit, PEEK_MAX)):
                 found.append(_shown(self._names, one))
-                room_bytes -= len(found[-1].body)
-                if room_bytes <= 0:
+                room_bytes -= len(one.body) + properties_bytes(one.header.properties)
+                if room_bytes <= 0 or monotonic() >= until_s:
                     break
         return Peeked(found, look.count)
 
@@ -183,7 +187,7 @@ def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
     headers = properties.headers or {}
     reason, text, died_at_s = _why(names, headers)
     body = one.body[:BODY_SHOWN_BYTES_MAX]
-    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, headers, _key(names, one))
+    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, _key(names, one))
 
 
 def _key(names: DeadNames, one: DeliveredMessage) -> str:

@@ -201,14 +201,16 @@ class FanoutConsumer:
         try:
             task = read_task(delivery, self.known.now_s)
         except FutureVersionError as error:
-            if delivery.delays < DELAYS_MAX:
-                return Delay("future_version", LATER)
-            return Bury("unknown_version", f"no consumer knows {error}")
+            return self._not_ours(delivery) or _later_release(delivery, error)
         except Rejected as error:
             return Bury(error.code, error.message)
+        return self._not_ours(delivery) or task
+
+    def _not_ours(self, delivery: Delivery) -> Verdict | None:
+        """Return what becomes of a message that no scheduler of ours signed; ``None`` for ours, of any version."""
         why = self.known.keys.refusal(delivery)
         if why is None or (why == "unsigned" and self._runs_unsigned):
-            return task
+            return None
         if why == "signature_wrong" and not self.known.keys.fresh and delivery.delays < DELAYS_MAX:
             return Delay("keys_not_read", LATER)  # its key may be newer than those that are known here
         return Bury(why, "no scheduler of this installation signed this task, so it was not run")
@@ -300,6 +302,12 @@ class FanoutConsumer:
         if lost:
             most = self.slow.most
             _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
+
+
+def _later_release(delivery: Delivery, error: FutureVersionError) -> Verdict:
+    if delivery.delays < DELAYS_MAX:
+        return Delay("future_version", LATER)
+    return Bury("unknown_version", f"no consumer knows {error}")
 
 
 def _unexpected(delivery: Delivery, error: Exception) -> Verdict:

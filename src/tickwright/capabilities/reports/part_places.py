@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import structlog
@@ -33,6 +34,8 @@ HASH_TTL = timedelta(minutes=10)
 READ_BYTES = 1024 * 1024
 UPLOADS_MAX = 7  # 63 s of pauses, and what the store takes to say no
 
+_Note = tuple[int, int, str, list[tuple[str, str]], Literal["redis", "object"], str | None]
+_decode_note = msgspec.json.Decoder(_Note).decode
 _log = structlog.get_logger("tickwright.reports")
 
 
@@ -97,7 +100,7 @@ class PartPlaces:
                 return
 
     async def _mark(self, key: PartKey, data: bytes, kept: Kept, plan: Plan) -> PutAnswer | None:
-        """Write data and mark into the hash; ``None`` where there is no Redis now."""
+        """Write data and mark into the hash; ``None`` where there is no Redis now, or a mark that is none of ours."""
         if self._shared is None:
             return None
         try:
@@ -106,6 +109,9 @@ class PartPlaces:
             _log.warning("reports.redis_away", report=key.report_id, code=error.code, error=error.message)
             return None
         await self._probe.reached("reports.part_marked", key=key)
+        if answer.put is Put.ALREADY and _noted(answer.note) is None:
+            _log.warning("reports.note_foreign", report=key.report_id, listener=key.listener)
+            return None
         return answer
 
     async def touch(self, report_id: int, epoch: int, plan: Plan) -> None:
@@ -212,7 +218,7 @@ def _write(path: Path, data: bytes) -> None:
 def _as_lines(array: bytes) -> bytes:
     try:
         rows = msgspec.json.decode(array, type=list[msgspec.Raw])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise LostPartError(f"what is in Redis is no array of rows: {error}") from None
     return b"".join(bytes(row) + b"\n" for row in rows)
 
@@ -231,6 +237,10 @@ def _note(kept: Kept) -> str:
     return json.dumps([facts.rows, facts.bytes, facts.checksum, columns, kept.place, kept.object_key])
 
 
-def _noted(note: str) -> Kept:
-    rows, size, checksum, columns, place, object_key = json.loads(note)
+def _noted(note: str) -> Kept | None:
+    """Return what a note says; ``None`` where it is none of ours."""
+    try:
+        rows, size, checksum, columns, place, object_key = _decode_note(note)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
     return Kept(PartFacts(columns_from(columns), rows, size, checksum), place, object_key)
