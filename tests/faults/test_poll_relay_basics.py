@@ -27,7 +27,8 @@ async def test_what_is_released_is_on_the_topic_once_and_gone_from_the_outbox(wo
     assert relay.counters.published == 350
     one = seen[0]
     assert one.key == str(one.value["tracker_id"]).encode()
-    assert list(one.value) == ["version", "id", "tracker_id", "due_at", "partner", "account_id", "external_id"]
+    names = ["version", "id", "tracker_id", "due_at", "partner", "account_id", "external_id", "slot_id"]
+    assert list(one.value) == names
     assert one.value["external_id"] == f'parcel "{one.value["tracker_id"]}"'
     assert (one.value["version"], one.value["partner"], one.value["account_id"]) == (1, "dhl", "shop")
     assert one.headers["event_id"].decode() == one.id
