@@ -1,6 +1,8 @@
-"""What somebody else wrote under our keys of Redis costs nothing but itself."""
+"""What somebody else wrote under our keys of Redis costs nothing but itself, and a Redis that refuses costs nothing."""
 
+from collections import Counter
 from datetime import timedelta
+from itertools import count
 
 import asyncpg
 import pytest
@@ -99,3 +101,40 @@ async def test_fan_out_goes_on_beside_garbage_in_redis(
         hub = Hub()
         async with world.scheduler(), world.consumer({MODULE: hub}):
             await eventually_async(lambda: set(hub.codes) >= set(codes), what="all run")
+
+
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        ("ACL SETUSER default -eval -evalsha", "ACL SETUSER default +eval +evalsha"),
+        ("ACL SETUSER default -set -hset", "ACL SETUSER default +set +hset"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    ],
+    ids=["NOPERM", "NOPERM in a script", "READONLY", "OOM"],
+)
+async def test_a_redis_that_refuses_commands_loses_no_task_and_is_used_again(
+    mortal_redis: RedisServer, database_url: str, refuse: str, allow: str
+) -> None:
+    """The ledger decides meanwhile: each task runs once; later claims are in Redis again."""
+    codes = ["E1", "E2", "E3"]
+    async with fanout_world(database_url, None, mortal_redis.url) as world, redis_link(mortal_redis.url) as link:
+        await world.put_module()
+        await world.put_entities(codes)
+        more = count()
+
+        async def is_used_again() -> bool:
+            await world.put_entities([f"MORE{next(more)}"])
+            return bool(await link._client.keys(f"{world.prefix}:publish:*"))
+
+        hub = Hub()
+        await link._client.execute_command(*refuse.split())
+        try:
+            async with world.scheduler(), world.consumer({MODULE: hub}):
+                await eventually_async(lambda: set(hub.codes) >= set(codes), what="all run")
+                assert not await link._client.keys(f"{world.prefix}:*")
+                await link._client.execute_command(*allow.split())
+                await eventually_async(is_used_again, 20, what="Redis is used again")
+        finally:
+            await link._client.execute_command(*allow.split())
+    assert max(Counter(hub.ended).values()) == 1
