@@ -4,7 +4,9 @@ import json
 from typing import Any
 
 import asyncpg
+import pytest
 
+from tickwright.store import outbox
 from tickwright.store.outbox import LANE_MIN, SQL
 from tickwright.store.pool import SETTINGS
 
@@ -27,15 +29,47 @@ async def test_the_claim_reads_by_the_lane_index_alone(database_url: str) -> Non
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(HEAP)
     text = await connection.fetchval(
-        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {SQL['claim_rows']}", LANE_MIN, [], 100, 200, 2**24, []
+        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {SQL['claim_rows']}", LANE_MIN, [], 100, 200, 2**24, [], 0
     )
     await connection.close()
     found = nodes(json.loads(text)[0]["Plan"])
     kinds = {node["Node Type"] for node in found}
     assert not kinds & {"Seq Scan", "Sort", "Bitmap Heap Scan"}, kinds
     scans = [node for node in found if node["Node Type"] in {"Index Scan", "Index Only Scan"}]
-    assert {node["Index Name"] for node in scans} == {"outbox_lane"}
+    assert {node["Index Name"] for node in scans if node["Actual Loops"]} == {"outbox_lane"}
     due = [node for node in scans if "next_at" in node.get("Index Cond", "")]
     assert len(due) == 2, "both ranges, new and tried rows, are bounded by the index"
     removed = sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in due)
     assert removed == 0, "no row that is not due is looked at"
+
+
+@pytest.mark.parametrize(("newest", "is_found"), [(outbox.NEWEST_ROWS, True), (0, False)])
+async def test_a_new_row_beside_very_many_lanes_waits_for_no_turn(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, newest: int, is_found: bool
+) -> None:
+    """The next claim finds it although its lane was passed by; the round goes on where it was, and finds each lane."""
+    monkeypatch.setattr(outbox, "NEWEST_ROWS", newest)
+    connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
+    await connection.execute(
+        "INSERT INTO tickwright.outbox (destination, payload) SELECT 'pg:t' || n, '{}' FROM generate_series(1, 1000) n"
+    )
+
+    async def claim(after: int) -> outbox.ClaimedRows:
+        return await outbox.claim_rows(
+            connection, after_lane=after, without=[], careful=[], bounds=outbox.ClaimBounds(lanes=200)
+        )
+
+    first = await claim(LANE_MIN)
+    new = await connection.fetchval(
+        "INSERT INTO tickwright.outbox (destination, payload) SELECT name, '{}' FROM (SELECT 'pg:new' || n AS name "
+        "FROM generate_series(1, 1000) n) AS one WHERE hashtextextended(name, 0) < $1 LIMIT 1 RETURNING destination",
+        first.next_lane,
+    )
+    claimed = second = await claim(first.next_lane)
+    found = {row.destination for row in (*first.rows, *second.rows)}
+    while claimed.next_lane != LANE_MIN:
+        claimed = await claim(claimed.next_lane)
+        found |= {row.destination for row in claimed.rows}
+    await connection.close()
+    assert (new in {row.destination for row in second.rows}) is is_found
+    assert len(found - {new}) == 1000

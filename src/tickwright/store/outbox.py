@@ -31,6 +31,9 @@ class OutboxRow:
     attempts: int
 
 
+NEWEST_ROWS = 20
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimBounds:
     """How much one claim may bring.
@@ -100,6 +103,7 @@ async def claim_rows(
         bounds.lanes,
         bounds.payload_bytes,
         list(careful),
+        0 if after_lane == LANE_MIN else NEWEST_ROWS,  # one round covers few lanes: then none waits for its turn
     )
     tail = found.pop()
     return ClaimedRows([OutboxRow(*row) for row in found], tail[0] if tail[6] >= bounds.lanes else LANE_MIN)

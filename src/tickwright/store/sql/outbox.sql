@@ -7,7 +7,8 @@ INSERT INTO tickwright.outbox (destination, key, payload, headers) VALUES ($1, $
 -- that get one row) and $5 bytes in all; then one row that says how many lanes were walked and which was the last.
 -- Rows that were tried come before new ones; a new one waits while an older try of its key does. Nothing is written: the
 -- relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits late is
--- found. Index: outbox_lane, a probe a lane and a range.
+-- found. The lanes of the $7 newest rows are looked at as well: beside very many they would wait for their turn.
+-- Index: outbox_lane, a probe a lane and a range; for the newest, outbox_pkey.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
     WHERE hashtextextended(o.destination, 0) > $1 ORDER BY 1 LIMIT 1)
@@ -15,8 +16,14 @@ WITH RECURSIVE walk AS (
   SELECT n.h FROM walk w CROSS JOIN LATERAL (
     SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
      WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
+), walked AS MATERIALIZED (
+  SELECT h FROM walk LIMIT $4
 ), lane AS MATERIALIZED (
-  SELECT h, CASE WHEN h = ANY ($6::bigint[]) THEN 1 ELSE $3::integer END AS rows_max FROM walk LIMIT $4
+  SELECT h, CASE WHEN h = ANY ($6::bigint[]) THEN 1 ELSE $3::integer END AS rows_max
+    FROM (SELECT h FROM walked
+           UNION
+          SELECT hashtextextended(newest.destination, 0)
+            FROM (SELECT o.destination FROM tickwright.outbox o ORDER BY o.id DESC LIMIT $7) AS newest) AS looked
 ), found AS (
   SELECT lane.h, r.*
     FROM lane CROSS JOIN LATERAL (
@@ -44,7 +51,7 @@ WITH RECURSIVE walk AS (
 SELECT h, id, destination, key, payload::text, headers::text, attempts
   FROM bounded WHERE coalesce(bytes_before, 0) < $5::bigint
 UNION ALL
-SELECT (SELECT max(h) FROM lane), NULL, NULL, NULL, NULL, NULL, (SELECT count(*) FROM lane)::integer;
+SELECT (SELECT max(h) FROM walked), NULL, NULL, NULL, NULL, NULL, (SELECT count(*) FROM walked)::integer;
 
 -- name: delete_sent
 -- The other side has them. In a transaction that has locked the relay's lease. Index: outbox_pkey.
