@@ -63,7 +63,7 @@ def spoil(world: PollWorld) -> None:
             (poll % (1, b"acme")).replace(b'_id":1,', b'_id":0,'),
         ):
             producer.produce(world.topic, value, partition=number, headers=[("slot_id", b"0")])
-        producer.produce(world.topic, poll % (1, b"acme"), partition=number)  # no slot
+        producer.produce(world.topic, poll % (1, b"acme"), partition=number)  # no slot: its tracker's place says it
     assert producer.flush(10) == 0
 
 

@@ -36,6 +36,12 @@ def _fragments(path: Path) -> dict[str, str]:
 def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
     """Fill a template as its store does."""
     values = fragments | {"history": history, "name": history, "source": "tickwright.scheduled_tasks"}
+    values |= {
+        "key": "t.idempotency_key",
+        "error": "t.error_message",
+        "payload": "t.payload::text",
+        "text": "t.error_message",
+    }
     for _ in range(2):  # a fragment may hold another
         sql = re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
     return sql
