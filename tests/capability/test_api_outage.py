@@ -33,6 +33,19 @@ async def test_a_request_in_an_outage_gets_its_503_and_leaves_no_stack(
     assert all(log["log_level"] == "warning" and "exc_info" not in log for log in logs)
 
 
+async def test_a_limit_of_the_database_is_named_and_is_no_error_of_ours(database_url: str) -> None:
+    """Such as a full queue of notifications, which refuses every commit that notifies."""
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(
+        "CREATE FUNCTION full_queue() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$;"
+        "CREATE TRIGGER full_queue BEFORE INSERT ON tickwright.scheduled_tasks EXECUTE FUNCTION full_queue()"
+    )
+    await connection.close()
+    async with running_api(database_url) as api:
+        (await api.admin.post("/v1/jobs", {"task_type": "noop"})).says(503, "database_limit_reached")
+
+
 async def test_an_error_of_ours_in_a_route_is_a_problem_too(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of its text leaves the process; the log has the stack, once."""
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from kit.engine import connect, running_engine
 from kit.mutants import mutate
@@ -111,6 +112,25 @@ async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(databas
     first, second = await ClaimStore(pool).claim(request), await ClaimStore(pool).claim(request)
     await pool.close()
     assert [(len(claimed.rows), claimed.was_cut) for claimed in (first, second)] == [(64, True), (36, False)]
+
+
+async def test_a_row_of_an_earlier_release_that_is_too_long_ends_no_worker(database_url: str) -> None:
+    """Its claim fails, and is tried again until the row is gone; then the others run."""
+    ran = asyncio.Event()
+
+    async def work(_: Job) -> None:
+        ran.set()
+
+    other = await connect(database_url)
+    await other.execute("ALTER TABLE tickwright.scheduled_tasks DISABLE TRIGGER scheduled_tasks_new")
+    with capture_logs() as logs:
+        async with running_engine(database_url, {"work": work}):
+            await other.execute(JOB.format(BOMBS["a gigabyte"]))
+            await eventually_async(lambda: [one["event"] for one in logs].count("jobs.claim_failed") > 1, 60)
+            await other.execute("DELETE FROM tickwright.scheduled_tasks")
+            await other.execute(JOB.format("'{}'"))
+            await asyncio.wait_for(ran.wait(), 60)
+    await other.close()
 
 
 async def check_a_worker_holds_so_many_bytes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

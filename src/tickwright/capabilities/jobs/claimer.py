@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore, Row
@@ -40,6 +41,7 @@ PREFETCH_MAX = 8000
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
 AWAY_S = 0.5
+CLAIM_PASSING = (*PASSING, asyncpg.ProgramLimitExceededError)  # 54: a row from before 0022 that is too long as text
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -139,14 +141,14 @@ class Claimer:
     async def _turn_or_wait(self) -> None:
         try:
             await self._turn_once()
-        except PASSING as error:
+        except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
 
     async def _finish_claims(self) -> None:
         """Take over what claims that are under way still bring, so that it can be given back."""
         if self._flight is not None:
-            with suppress(*PASSING):
+            with suppress(*CLAIM_PASSING):
                 self._accept(await self._flight.answer)
             self._flight = None
         if self._sweep is not None:
@@ -273,7 +275,7 @@ class Claimer:
         try:
             async with self._gate.claiming() as ticket:
                 self._accept(await self._store.claim(self._request(ticket, plan)))
-        except PASSING as error:
+        except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
             self._sweep = None

@@ -35,7 +35,6 @@ PASSING = (
     asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
     asyncpg.TransactionRollbackError,  # 40
     asyncpg.InsufficientResourcesError,  # 53
-    asyncpg.ProgramLimitExceededError,  # 54: such as a full queue of notifications
     asyncpg.ObjectNotInPrerequisiteStateError,  # 55
     asyncpg.OperatorInterventionError,  # 57
     asyncpg.PostgresSystemError,  # 58

@@ -30,7 +30,7 @@ SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, jsonb_bui
   FROM named GROUP BY 1;
 
 -- name: lateness
--- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many types nobody knows.
+-- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.
 -- Index: scheduled_tasks_due, two probes a lane.
 WITH RECURSIVE {runnable}
 SELECT lane.task_type AS subject,
