@@ -6,10 +6,12 @@ pytest.register_assert_rewrite("kit")  # a check of the kit says what it saw, as
 
 pytest_plugins = [
     "kit.fix_app_roles",
+    "kit.fix_apps",
     "kit.fix_audiences",
     "kit.fix_batches",
     "kit.fix_bench",
     "kit.fix_campaigns",
+    "kit.fix_failures",
     "kit.fix_fanout",
     "kit.fix_garbage",
     "kit.fix_kafka",

@@ -21,7 +21,7 @@ SQL_ALLOWED = {
     ("brokers/postgres/broker.py", "SELECT 1"),
     ("capabilities/jobs/claims_store.py", "SELECT tickwright.ensure_history(clock_timestamp())"),
     ("cli/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
-    ("store/migrate.py", "SELECT pg_advisory_xact_lock("),
+    ("store/migrate.py", "SELECT pg_advisory_lock("),
     ("wiring/database.py", "SELECT pg_backend_pid()"),
 }
 MEASURES = "bench/"  # a measuring program asks the database about itself

@@ -19,6 +19,7 @@ from kit.waiting import eventually_async
 from tickwright.brokers.http import ReceiverBroker
 from tickwright.domain.errors import Rejected
 from tickwright.observe.alerts import RULES
+from tickwright.runtime import alert_receivers
 from tickwright.runtime.alert_receivers import AlertReceivers, ReceiverRequest
 from tickwright.runtime.alerting import Alerting
 from tickwright.runtime.leases import Lease, Leases
@@ -313,6 +314,21 @@ async def test_nobody_gets_a_receivers_signature_for_an_address_of_his_own(world
 
         await eventually_async(says_why, what="the row waits with its reason")
     assert len(world.http.received) == 1
+
+
+async def test_a_weak_lock_of_another_session_holds_up_no_change(world: World) -> None:
+    """Such as ``PREPARE`` of an ``INSERT`` takes in an open transaction, without a right to the table."""
+    async with world.pool.acquire() as other, other.transaction():
+        await other.execute("LOCK TABLE tickwright.alert_receivers IN ROW EXCLUSIVE MODE")
+        await world.put()
+
+
+async def test_changes_at_once_keep_to_the_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts behind the one before it."""
+    monkeypatch.setattr(alert_receivers, "RECEIVERS_MAX", 3)
+    done = await asyncio.gather(*(world.put(f"r{n}") for n in range(8)), return_exceptions=True)
+    assert len(await world.receivers.list()) == 3
+    assert {one.code for one in done if isinstance(one, Rejected)} == {"too_many_receivers"}
 
 
 async def test_a_receiver_that_is_deleted_hears_no_more(world: World) -> None:

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from kit.engine import connect
+from kit.fix_app_roles import AppRole
 from kit.leases import LONG
 from kit.mutants import mutate
 from kit.waiting import eventually_async
@@ -432,6 +433,49 @@ async def test_a_long_open_transaction_is_named_by_its_pid(pool: asyncpg.Pool, l
     await loop.round(lease)
     assert (f"pid {pid}", "resolved") in await states(pool, "old_snapshot")
     await other.close()
+
+
+async def test_a_transaction_that_only_holds_a_lock_is_named_too(
+    pool: asyncpg.Pool, lease: Lease, app_role: AppRole
+) -> None:
+    """It has no snapshot and no number, and keeps migrations waiting all the same; one that holds nothing does not."""
+    loop = alerting(pool)
+    holder, idle = await connect(app_role.url), await connect(app_role.url)
+    await idle.execute("BEGIN")
+    await holder.execute("BEGIN; PREPARE p AS SELECT FROM tickwright.api_keys")
+    await loop.round(lease)
+    found = await states(pool, "old_snapshot")
+    assert (f"pid {holder.get_server_pid()}", "firing") in found
+    assert f"pid {idle.get_server_pid()}" not in dict(found)
+    await holder.execute("ROLLBACK")
+    await loop.round(lease)
+    assert (f"pid {holder.get_server_pid()}", "resolved") in await states(pool, "old_snapshot")
+    await holder.close()
+    await idle.close()
+
+
+async def test_who_asks_for_a_lock_without_a_right_is_named(
+    pool: asyncpg.Pool, lease: Lease, app_role: AppRole, other: asyncpg.Connection
+) -> None:
+    """Its pid, its role and the table; not the owner who waits as well. It clears when neither waits any more."""
+    loop = alerting(pool)
+    holder, asker = await connect(app_role.url), await connect(app_role.url)
+    await holder.execute("BEGIN; PREPARE p AS SELECT FROM tickwright.api_keys")
+    rule = "CREATE RULE r AS ON INSERT TO tickwright.api_keys DO NOTHING"
+    asking = [asyncio.create_task(asker.execute(rule))]
+    asking.append(asyncio.create_task(other.execute("ALTER TABLE tickwright.api_keys ADD COLUMN a integer")))
+    waiting = "SELECT count(*) = 2 FROM pg_locks WHERE relation = 'tickwright.api_keys'::regclass AND NOT granted"
+    await eventually_async(lambda: pool.fetchval(waiting), what="both wait")
+    await loop.round(lease)
+    assert await states(pool, "table_lock") == [(f"pid {asker.get_server_pid()}", "firing")]
+    summary = await pool.fetchval("SELECT summary FROM tickwright.alerts WHERE rule = 'table_lock'")
+    assert f"of role {app_role.name} waits with AccessExclusiveLock of api_keys" in summary
+    await holder.execute("ROLLBACK")
+    await asyncio.gather(*asking, return_exceptions=True)
+    await loop.round(lease)
+    assert await states(pool, "table_lock") == [(f"pid {asker.get_server_pid()}", "resolved")]
+    await holder.close()
+    await asker.close()
 
 
 async def test_a_late_type_is_found_behind_thousands_that_nobody_knows(pool: asyncpg.Pool, lease: Lease) -> None:

@@ -260,6 +260,26 @@ async def test_a_key_above_its_rate_is_told_to_wait(database_url: str) -> None:
         assert (await api.admin.get("/v1/session")).status == 200
 
 
+async def test_a_key_whose_look_up_takes_long_is_not_above_its_rate(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of the key that passed meanwhile count at their own time."""
+    async with running_api(database_url, limits=ApiLimits(requests_per_s=1, burst=1)) as api:
+        auth, now_s = api.app._auth, [0.0]
+        monkeypatch.setattr("tickwright.api.auth.monotonic", lambda: now_s[0])
+        real = auth._look_up
+
+        async def slow(digest: bytes) -> Any:
+            known = await real(digest)
+            assert known is not None
+            now_s[0] += 5
+            auth._take_turn(known, now_s[0])
+            return known
+
+        monkeypatch.setattr(auth, "_look_up", slow)
+        assert (await api.viewer.get("/v1/session")).status == 200
+
+
 async def test_no_answer_ever_shows_a_secret(api: RunningApi) -> None:
     """Canaries: a signing secret or a key is in the answer that makes it and in no other, nor in the audit trail."""
     put = (await api.admin.send("PUT", "/v1/task-types/hook", {"target": "https://example.org/h"})).json

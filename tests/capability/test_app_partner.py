@@ -12,6 +12,7 @@ from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, Rejected, Tickwright
 from tickwright.capabilities.polling.courier import CourierRegistry
+from tickwright.observe.logs import without_secrets
 from tickwright.partners import PartnerSettings
 from tickwright.store.pool import open_pool
 from tickwright.wiring.partners import Couriers
@@ -135,3 +136,14 @@ async def test_a_partners_headers_carry_declared_secrets_to_declared_hosts_only(
     foreign = {**own, "TICKWRIGHT_SECRET_HOSTS_KEY": "cpo.example"}
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, **foreign) == []
     assert await asked_with("Bearer ${env:KEY}", monkeypatch, TICKWRIGHT_SECRET_HOSTS_KEY="") == []
+
+
+async def test_a_secret_that_was_written_behind_the_start_is_masked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file that is rotated: what repeats its text later, such as an error, is kept and shown without it."""
+    (tmp_path / "key").write_text("canary-of-a-file")
+    (tmp_path / "key.hosts").write_text("127.0.0.1")
+    monkeypatch.setenv("TICKWRIGHT_SECRETS_DIR", str(tmp_path))
+    assert await asked_with("${file:key}", monkeypatch) == ["canary-of-a-file"]
+    assert "canary" not in without_secrets("Invalid isoformat string: 'canary-of-a-file'")

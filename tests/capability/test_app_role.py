@@ -5,13 +5,14 @@ import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
 import pytest
 
-from kit.api import running_api
+from kit.api import ADMIN, running_api
 from kit.cli import environment, tickwright
 from kit.engine import running_engine
 from kit.fix_app_roles import PASSWORD, AppRole, drop
@@ -21,8 +22,9 @@ from kit.servers import PgBouncer, PostgresServer
 from tickwright import cli
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.polling import wheels_store
-from tickwright.capabilities.polling.consumer_store import Effects, write_effects
+from tickwright.capabilities.polling import partner_rows, wheels_store
+from tickwright.capabilities.polling.consumer_store import Effects, Written, write_effects
+from tickwright.capabilities.polling.partner_rows import Partners
 from tickwright.domain.errors import Rejected
 from tickwright.ports.fanout import Run, Start
 from tickwright.store.app_roles import create_app_role, excess_rights
@@ -289,12 +291,40 @@ async def test_advisory_locks_of_anybody_stop_neither_runs_nor_polls(app: asyncp
     begun = await LedgerRuns(pool).begin([Run("A", "CDRS", 1_700_000_000, 1)], await open_session(pool))
     assert [one.start for one in begun] == [Start.BEGUN]
     async with pool.acquire() as connection, connection.transaction():
-        assert await write_effects(connection, {(1, due_at, 2): Effects(60)}, "pg:x") == (0, 0, 0)
+        assert await write_effects(connection, {(1, due_at, 2): Effects(60)}, "pg:x") == Written()
+
+
+async def check_an_entity_that_is_being_added_keeps_no_partner(app: asyncpg.Connection, pool: Pool) -> None:
+    """Operators pause, change, enable and reset its partner meanwhile."""
+    partners = Partners(pool)
+    await partners.put("dhl", {}, caller=ADMIN)
+    async with app.transaction():
+        await app.execute("INSERT INTO tickwright.entities (code, partner) VALUES ('A', 'dhl')")
+        for action in ("pause", "enable", "reset"):
+            await getattr(partners, action)("dhl", caller=ADMIN)
+        await partners.change("dhl", {"rate": "1/s"}, caller=ADMIN)
+
+
+async def test_an_entity_that_is_being_added_keeps_no_operator_from_changing_its_partner(
+    app: asyncpg.Connection, pool: Pool
+) -> None:
+    """Its foreign key locks the partner's row for as long as the role likes."""
+    await check_an_entity_that_is_being_added_keeps_no_partner(app, pool)
+
+
+async def test_the_suite_notices_a_change_of_a_partner_that_waits_for_foreign_keys(
+    app: asyncpg.Connection, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of the cure: the stronger lock waits until the role's transaction ends, or for lock_timeout."""
+    mutated = partner_rows._SQL["lock_partner"].replace("FOR NO KEY UPDATE", "FOR UPDATE")
+    monkeypatch.setattr(partner_rows, "_SQL", MappingProxyType({**partner_rows._SQL, "lock_partner": mutated}))
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await check_an_entity_that_is_being_added_keeps_no_partner(app, pool)
 
 
 WAITS = {
     "embedded/sql/one_at_a_time.sql": ["pg_advisory_lock(20058, 1)"],  # of an embedded server's start, by itself
-    "store/migrate.py": ["pg_advisory_xact_lock({_MIGRATION_LOCK})"],  # two seconds, then migration_locked
+    "store/migrate.py": ["pg_advisory_lock({_MIGRATION_LOCK})"],  # two seconds, then migration_locked
     "register_tracker": ["pg_advisory_lock(7313, 11)"],  # of an id that is given, for lock_timeout
 }
 
@@ -514,3 +544,19 @@ def test_a_role_needs_the_schema_and_a_password_that_can_be_typed(empty_database
     secret.write_text("short\n")
     said = tickwright("roles", "create", "app", "--password-file", str(secret), "--json", env=env)
     assert (said.code, said.error["code"]) == (2, "invalid_password")
+
+
+def test_a_role_has_its_rights_with_each_revision(empty_database_url: str) -> None:
+    """In the same transaction: a migrator that is killed between two leaves no right of the release before."""
+    upgrade_to(empty_database_url, "0020")
+    role = f"app_{urlsplit(empty_database_url).path[1:]}"
+    may = "SELECT has_table_privilege(%s, 'tickwright.shipment_polling_tracker', 'DELETE')"
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        try:
+            connection.execute("SELECT tickwright.grant_app_role(%s)", (role,))
+            assert connection.execute(may, (role,)).fetchone() == (True,)
+            upgrade_to(empty_database_url, "0021")
+            assert connection.execute(may, (role,)).fetchone() == (False,)
+        finally:
+            connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from kit.audiences import NOW, OlderThan
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_check import check_audience
@@ -16,7 +17,7 @@ from tickwright.batch.audience_terms import AudienceTerms, read_audience
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources
+from tickwright.sources import Sources, object_files
 from tickwright.sources.object_files import ObjectFiles
 
 TERMS = read_audience({"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}, "columns": ["name"]})
@@ -239,3 +240,68 @@ async def test_a_cancelled_fetch_leaves_nothing(object_store: ObjectStore, tmp_p
     with pytest.raises(asyncio.CancelledError):
         await task
     assert list(process.folder.iterdir()) == []
+
+
+BOMB = "SELECT repeat('x', 200) || i // 1000000 AS id FROM range(2000000) AS t(i)"
+"""Some 400 MB, which Parquet packs into 2 KB."""
+DENSE = "SELECT md5(i::text) AS id FROM range(200000) AS t(i)"
+"""Some 8 MB, which are loaded without spilling."""
+
+
+async def check_refused(store: ObjectStore, folder: Path, rows: str, why: str) -> None:
+    """A file that becomes too much is refused for good, and nothing of it stays."""
+    path = folder / "made.parquet"
+    with duckdb.connect() as made:
+        made.execute(f"COPY ({rows}) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+    await store.put_file("clients.parquet", path)
+    process = Process(store, folder / "one")
+    with pytest.raises(Rejected, match=why) as refused:
+        await process.cut(read_audience({"file": "clients.parquet", "key": "id"}), 100_000)
+    assert refused.value.code == "audience_unreadable"
+    assert list(process.folder.iterdir()) == []
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is unpacked may have 2 MB."""
+    monkeypatch.setattr(object_files, "UNPACKED_BYTES_FREE", 2_000_000)
+    monkeypatch.setattr(object_files, "UNPACKED_TIMES_MAX", 0)
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("rows", [BOMB, DENSE], ids=["spilled", "database"])
+async def test_a_file_that_unpacks_to_too_many_bytes_is_refused(
+    object_store: ObjectStore, tmp_path: Path, rows: str
+) -> None:
+    """While it is loaded, by what is spilled, and by the database."""
+    await check_refused(object_store, tmp_path, rows, "unpacked")
+
+
+async def test_a_file_of_too_many_rows_is_refused(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that take next to no room take time: no more are read than there may be."""
+    monkeypatch.setattr(object_files, "ROWS_MAX", 199_999)
+    await check_refused(object_store, tmp_path, DENSE, "more than 199999 rows")
+
+
+async def test_as_many_rows_and_bytes_as_there_may_be_are_read(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds are no smaller than they say: a file may unpack to so many times its own bytes."""
+    monkeypatch.setattr(object_files, "ROWS_MAX", 5000)
+    monkeypatch.setattr(object_files, "UNPACKED_BYTES_FREE", 0)
+    await put(object_store, tmp_path, "id,age,name\n" + "\n".join(f"{number},1,x" for number in range(5000)))
+    process = Process(object_store, tmp_path / "one")
+    assert sum(chunk.members for chunk in await process.cut(TERMS, 300)) == 5000
+    await process.files.aclose()
+
+
+@pytest.mark.usefixtures("bounded")
+async def test_a_load_without_a_bound_of_its_database_is_found(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: DuckDB bounds what it spills, and its database has any size."""
+    mutate(monkeypatch, object_files._Load._check_bytes, "self._written() > self._bytes_max", "False")
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        await check_refused(object_store, tmp_path, DENSE, "unpacked")

@@ -147,7 +147,10 @@ async def test_a_query_is_an_audience(audience_bases: AudienceWorld, tail: str) 
 
 
 async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
-    """A file is a table by its name; every range reads the whole of it, as every query there does."""
+    """A file is a table by its name; every range reads the whole of it, as every query there does.
+
+    Its keys are texts, and so is their order.
+    """
     (tmp_path / "clients.csv").write_text("id,age\n" + "\n".join(f"{number},{number}" for number in range(25)))
     sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None)
     terms = read_audience({"source": "folder", "table": "clients", "key": "id", "fields": {"age": "int"}})
@@ -155,7 +158,10 @@ async def test_a_folder_of_files_is_a_source(tmp_path: Path) -> None:
         planned = [chunk async for chunk in audience.cut(10)]
         async with audience.read(planned[1].value, OlderThan(17), NOW) as reading:
             found = [action.client_id async for piece in reading for action in piece]
-    assert ([chunk.members for chunk in planned], found) == ([10, 10, 5], ["18", "19"])
+    assert ([chunk.members for chunk in planned], found) == (
+        [10, 10, 5],
+        [str(number) for number in (18, 19, *range(20, 25))],
+    )
     await sources.aclose()
 
 

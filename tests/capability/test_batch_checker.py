@@ -11,6 +11,7 @@ from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.batch import checker as checker_module
 from tickwright.batch.checker import Checker
+from tickwright.outbound.headers import check_headers
 from tickwright.ports.batches import OpenChunk
 
 
@@ -35,6 +36,30 @@ async def test_each_action_leaves_once(batches: BatchWorld) -> None:
     assert json.loads(first["headers"]) == {"idempotency-key": f"action_{execution_id}_4"}
     row = await batches.execution(execution_id)
     assert (row["released"], row["chunks_released"]) == (13, 3)
+
+
+IDS = ["plain", "a b", "x" * 1000, "müller", "日本", "a\nb", "\x7f", " lead", "trail ", "b\n", "utf8-hex-6d", "é" * 500]
+
+
+async def test_the_header_of_every_id_can_be_sent_and_is_its_own(batches: BatchWorld) -> None:
+    """Printable ASCII stays as it is; of everything else it is the bytes of UTF-8, from which the id can be read."""
+    execution_id = await finished(batches, members=1)
+    await batches.pool.execute(
+        "INSERT INTO tickwright.execution_actions (execution_id, client_id, chunk, client)"
+        " SELECT $1, unnest($2::text[]), 0, '{}'", execution_id, IDS,
+    )  # fmt: skip
+    await batches.check()
+    keys: dict[str, str] = {}
+    for sent in await batches.sent():
+        headers = json.loads(sent["headers"])
+        check_headers(headers)
+        value = headers["idempotency-key"].removeprefix(f"action_{execution_id}_")
+        assert value == value.strip()
+        keys[json.loads(sent["payload"])["client_id"]] = value
+    assert keys.keys() == {"0", *IDS}
+    assert len(set(keys.values())) == len(keys)
+    assert [keys[one] for one in IDS[:3]] == IDS[:3]
+    assert {bytes.fromhex(keys[one].removeprefix("utf8-hex-")).decode() for one in IDS[3:]} == {*IDS[3:]}
 
 
 async def test_a_crash_between_finishing_and_acting_loses_and_doubles_nothing(batches: BatchWorld) -> None:

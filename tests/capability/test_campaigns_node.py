@@ -22,7 +22,7 @@ from tickwright.wiring.node import Node
 from tickwright.wiring.settings import Settings
 
 ADMIN = Caller("me", Role.ADMIN)
-DUE = "SELECT (date_trunc('second', now()) + interval '2 s')::text"
+DUE = "SELECT (date_trunc('second', now()) + interval '10 s')::text"
 WRONG = """
 SELECT count(*) FROM public.clients c LEFT JOIN public.copies d USING (id) WHERE d.income IS DISTINCT FROM c.income
 """

@@ -121,6 +121,31 @@ def test_a_requeue_can_be_counted_before_and_goes_on_behind_the_last_one(
         assert (said_no.code, "list says how many" in said_no.err) == (2, True)
 
 
+def test_a_dead_letter_whose_key_was_used_again_is_named(mail: dict[str, str], database_url: str) -> None:
+    """It stays; the others go back. One that was named by its id is a mistake."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) "
+            "SELECT now() + interval '1 day', 'mail', k FROM unnest(ARRAY['a', NULL, NULL]) AS k"
+        )
+        connection.execute("UPDATE tickwright.scheduled_tasks SET status = 'failed' WHERE status = 'pending'")
+        connection.execute("DELETE FROM tickwright.job_keys")
+        connection.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) "
+            "VALUES (now() + interval '1 day', 'mail', 'a')"
+        )
+        ids = connection.execute("SELECT id FROM tickwright.scheduled_tasks_dead ORDER BY id").fetchall()
+    [first, second, _] = [row[0] for row in ids]
+    said = tickwright("dead-letters", "requeue", str(first), str(second), "--json", env=mail)
+    assert (said.code, said.json["ids"], said.json["key_reused"]) == (1, [second], [first])
+    assert (said.error["code"], said.error["ids"]) == ("key_reused", [first])
+    why = "other jobs have their idempotency keys by now"
+    assert ok("jobs", "retry", "--type", "mail", env=mail).out == f"1 jobs; 1 not retried: {why}\n"
+    again = ok("dead-letters", "requeue", "--subject", "mail", env=mail).out
+    assert again == f"0 requeued; 1 not requeued: {why}\n"
+    assert tickwright("jobs", "retry", str(first), "--json", env=mail).error["code"] == "key_reused"
+
+
 def test_keys_are_shown_once(env: dict[str, str]) -> None:
     """Created, listed without the secret part, revoked."""
     key = ok("keys", "create", "bob", "--role", "viewer", env=env).out.strip()
@@ -210,6 +235,14 @@ def test_wrong_use_is_json_where_json_was_asked_for(env: dict[str, str]) -> None
     said = tickwright("jobs", "lst", "--json", env=env)
     assert (said.code, said.error["code"]) == (2, "wrong_use")
     assert "'list'" in said.error["message"]
+
+
+def test_an_address_of_the_api_has_no_password_in_it() -> None:
+    """It is refused with what to write instead, and without the password."""
+    said = tickwright("jobs", "list", "--json", env=environment(API_URL="http://admin:hidden-word@127.0.0.1:1"))
+    assert (said.code, said.error["code"]) == (2, "invalid_settings")
+    assert "TICKWRIGHT_API_KEY" in said.error["message"]
+    assert "hidden-word" not in said.out + said.err
 
 
 def test_all_mistakes_of_the_environment_are_named_at_once() -> None:
@@ -388,6 +421,12 @@ async def test_the_same_commands_go_through_the_api_where_one_is_named(api: dict
     assert (imported.code, imported.json["created"], imported.json["rejected"]) == (1, 1, 1)
     gone = await asyncio.to_thread(tickwright, "jobs", "show", str(made.json["id"] + 999), "--json", env=api)
     assert (gone.code, gone.error["code"]) == (1, "job_not_found")
+    for name in (f"../jobs/{made.json['id']}/cancel#", "..", "../task-types/mail"):  # a name is never another path
+        odd = await asyncio.to_thread(tickwright, "task-types", "pause", name, "--json", env=api)
+        assert (odd.code, odd.error["code"]) in {(1, "task_type_not_found"), (1, "not_found"), (2, "wrong_argument")}
+    assert (await asyncio.to_thread(ok, "jobs", "show", str(made.json["id"]), "--json", env=api)).json[
+        "status"
+    ] == "pending"
     trail = await asyncio.to_thread(ok, "audit", "--json", env=api)
     assert {entry["actor"] for entry in trail.json["items"]} == {"cli", "test"}
     wrong = {**api, "TICKWRIGHT_API_KEY": "tw_" + "x" * 43}

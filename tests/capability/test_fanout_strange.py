@@ -10,6 +10,8 @@ import pytest
 
 from kit.fanout import MODULE, FanoutWorld, fanout_world
 from kit.servers import RabbitServer, RedisServer
+from kit.strange import STRANGE as MORE
+from kit.strange import behave
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.partners import Failed, Throttled
@@ -67,10 +69,13 @@ async def _strange(task: EntityTask) -> Any:
             return Failed(12)  # type: ignore[arg-type]
         case "no_time":
             return Throttled("soon")  # type: ignore[arg-type]
+        case how if how in MORE:
+            await behave(how)
     return object()
 
 
 STRANGE = ["base", "exit", "interrupt", "cancelled", "group", "nameless", "long", "unwritable", "no_text", "no_time"]
+STRANGE += [how for how in MORE if how not in STRANGE]
 
 
 async def test_whatever_a_function_does_is_a_failed_run_and_the_next_one_is_called(world: FanoutWorld) -> None:
@@ -132,6 +137,21 @@ async def test_an_error_of_ours_between_claim_and_end_leaves_no_claim_behind(wor
         row = await world.cursor("A")
         assert row["owner"] is None
         assert row["failures"] == 1
+
+
+async def test_a_function_that_cancels_its_task_and_returns_has_succeeded(world: FanoutWorld) -> None:
+    """The cancellation would arrive where the end is written."""
+
+    async def cancels(_task: EntityTask) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    await world.put_task("A")
+    async with world.consumer({MODULE: cancels}) as consumer:
+        await eventually_async(lambda: consumer.counts["succeeded"] == 1, what="it succeeded")
+        assert not consumer.counts["given_back"]
+    assert (await world.cursor("A"))["owner"] is None
 
 
 async def test_a_retry_after_has_its_bounds(world: FanoutWorld) -> None:

@@ -1,6 +1,7 @@
 """SQLite, DuckDB and folders of files as sources: read in pieces, bounded, and with no way out."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,6 +12,7 @@ import duckdb
 import msgspec
 import pytest
 
+from kit.merges import status_bytes
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceTerms
@@ -74,8 +76,9 @@ async def rows_of(source: Source, sql: str, /, timeout: timedelta = MINUTE, **va
 async def test_a_file_is_read_with_bound_values(sources: Sources, kind: str) -> None:
     """The same query on each kind; a trailing semicolon and a comment do no harm."""
     sql = "SELECT id, name, amount FROM users WHERE id = :id AND (:name IS NULL OR name = :name) -- :id\n;"
-    assert await rows_of(sources.get(kind), sql, id=1, name="ann") == [(1, "ann", 1.5)]
-    assert await rows_of(sources.get(kind), sql, id=2, name=None) == [(2, None, 2.0)]
+    ann, two = (("1", "ann", "1.5"), ("2", None, "2")) if kind == "files" else ((1, "ann", 1.5), (2, None, 2.0))
+    assert await rows_of(sources.get(kind), sql, id=1, name="ann") == [ann]
+    assert await rows_of(sources.get(kind), sql, id=2, name=None) == [two]
     assert await rows_of(sources.get(kind), sql, id=1, name="x' OR 1=1 --") == []
 
 
@@ -83,8 +86,9 @@ async def test_a_list_of_values(sources: Sources) -> None:
     """DuckDB has lists, SQLite reads them from JSON."""
     listed = "SELECT id FROM users WHERE id IN (SELECT value FROM json_each(:ids))"
     assert await rows_of(sources.get("sqlite"), listed, ids=[2, 3]) == [(2,)]
-    for kind in ("duckdb", "files"):
-        assert await rows_of(sources.get(kind), "SELECT id FROM users WHERE id = ANY(:ids)", ids=[2, 3]) == [(2,)]
+    listed = "SELECT id FROM users WHERE id = ANY(:ids)"
+    assert await rows_of(sources.get("duckdb"), listed, ids=[2, 3]) == [(2,)]
+    assert await rows_of(sources.get("files"), listed, ids=["2", "3"]) == [("2",)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +123,149 @@ async def test_a_file_is_a_view_under_its_name(sources: Sources) -> None:
     ((number, tags),) = await rows_of(
         sources.get("files"), 'SELECT u.id, o.tags FROM users u JOIN "it\'s odd" o USING (id)'
     )
-    assert (number, bytes(tags)) == (1, b'["x"]')
+    assert (number, bytes(tags)) == ("1", b'["x"]')
+
+
+CSV_FILES = {
+    "hashes": ("ticket,amount\n#1001,5\n1002,9007199254740993.01\n#1003,7\n1004,8\n", None),
+    "exponents": ("client,age\n1E3,30\n1000,40\n1e03,50\n", None),
+    "money": ("id,amount\n1,1234567890123456.78\n2,0.10\n", None),
+    "years": ("2024,2025\n1,2\n", None),
+    "dates": ("id,day\n007,01/02/2026\n7,03/04/2026\n", None),
+    "bars": ("id|a,b|c\n1|x,y|z\n", [["id", "a,b", "c"], ["1", "x,y", "z"]]),
+    "quotes": ('"a\nb";c\n"x;""y"" ";5" disk\n', [["a\nb", "c"], ['x;"y" ', '5" disk']]),
+    "empty": ('id,name\n1,\n2,""\n', [["id", "name"], ["1", None], ["2", ""]]),
+    "doubled": ("a,A,\n1,2,3\n", [["a", "A_1", "column2"], ["1", "2", "3"]]),
+    "bom": ("\ufeffid,name\r\n1,ann\r\n", [["id", "name"], ["1", "ann"]]),
+    "odd [x]*": ("id\nmine\n", None),
+    "odd x": ("id\nanother\n", None),
+}
+
+
+@pytest.mark.parametrize("name", CSV_FILES)
+async def test_every_line_of_a_csv_file_is_a_row_of_texts(sources: Sources, tmp_path: Path, name: str) -> None:
+    """Nothing is guessed: no line is dropped, no text becomes a number, a date or a comment."""
+    for file, (text, _) in CSV_FILES.items():
+        (tmp_path / "files" / f"{file}.csv").write_bytes(text.encode())
+    text, shown = CSV_FILES[name]
+    async with sources.get("files").query(f'SELECT * FROM "{name}"', {}, timeout=MINUTE) as rows:
+        assert {column.type for column in rows.columns} == {"VARCHAR"}
+        found: list[list[Any]] = [[column.name for column in rows.columns]]
+        found += [list(row) async for piece in rows for row in piece]
+    assert found == (shown or [line.split(",") for line in text.splitlines()])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("id,name\n" + "".join(f"{n},n{n}\n" for n in range(1, 100)) + "100\n", "Line: 101"),
+        ("id,name,city\n1\n2\n3,ann,ulm\n", "Line: 2"),
+        ("1,ann\n2,ben\nid,name,city\n", "Line: 3"),
+        ("name\na,b\n", "Line: 2"),
+        ('id,name\n1,"ann\n', "Line: 2"),
+        ("id,name\r\n1,ann\n2,ben\r\n", "invalid state"),
+        ("\nid,name\n1,ann\n", "line 1"),
+        ("", "line 1"),
+    ],
+)
+async def test_a_csv_file_that_does_not_fit_its_header_is_refused_with_its_name_and_line(
+    sources: Sources, tmp_path: Path, text: str, says: str
+) -> None:
+    """Every row is read, or none counts."""
+    (tmp_path / "files" / "broken.csv").write_bytes(text.encode())
+    with pytest.raises(Rejected, match=r"broken\.csv") as refused:
+        await rows_of(sources.get("files"), "SELECT * FROM broken")
+    assert says in refused.value.message
+    assert "strict_mode" not in refused.value.message
+
+
+MANY = "".join(f'{{"v": {n}}}\n' for n in range(40_000))
+JSON_FILES = [
+    (MANY + '{"v": 7.9}', "DOUBLE", 7.9),
+    (MANY + '{"v": true}', "JSON", b"true"),
+    (MANY + '{"v": "7"}', "JSON", b'"7"'),
+    ('{"v": 1}\n{"v": 12345678901234567890123}', "HUGEINT", 12345678901234567890123),
+    ('{"v": 1.5}\n{"v": 12345678901234567890123}', "VARCHAR", "12345678901234567890123"),
+    ('{"v": 1.5}\n{"v": 9007199254740993}', "VARCHAR", "9007199254740993"),
+    ('{"v": 9223372036854775807}', "BIGINT", 9223372036854775807),
+    ('{"v": 0.30000000000000004}', "DOUBLE", 0.1 + 0.2),
+    ('{"v": "0.12345678901234567890123"}', "VARCHAR", "0.12345678901234567890123"),
+    ('{"v": "01/02/2026"}', "VARCHAR", "01/02/2026"),
+    ('{"v": "550E8400-E29B-41D4-A716-446655440000"}', "VARCHAR", "550E8400-E29B-41D4-A716-446655440000"),
+    ('{"v": {"a": 1}}', "JSON", b'{"a":1}'),
+    ('{"v": null}\n{"v": false}', "BOOLEAN", False),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "last"), JSON_FILES)
+async def test_a_json_column_has_the_type_that_holds_every_value(
+    sources: Sources, tmp_path: Path, text: str, kind: str, last: Any
+) -> None:
+    """The whole file decides, and no value is rounded or read as another kind."""
+    (tmp_path / "files" / "given.ndjson").write_text(text + "\n")
+    async with sources.get("files").query("SELECT v FROM given", {}, timeout=MINUTE) as rows:
+        assert [column.type for column in rows.columns] == [kind]
+        values = [row[0] async for piece in rows for row in piece]
+    assert len(values) == text.count("\n") + 1
+    assert (bytes(values[-1]) if kind == "JSON" else values[-1]) == last
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"v": 1}\n{"v": 9007199254740993.01}', "object 2: the number 9007199254740993.01 would not keep"),
+        ('{"v": [{"deep": 0.12345678901234567890123}]}', "object 1: the number 0.123"),
+        ('{"v": 1e400}', "object 1: the number 1e400"),
+        ('{"v": 1e-400}', "object 1: the number 1e-400"),
+        ('{"v": NaN}', "object 1: the number NaN"),
+        ('{"v": 1}\n7', "value 2 is no object"),
+        ('{"v": 1, "V": 2}', "differ in case only"),
+        ('{"v": 1, "v": 2}', "duplicate key"),
+        ('{"v": 1}\n{"v": 2', "in line 3"),
+    ],
+)
+async def test_a_json_file_whose_values_cannot_be_kept_is_refused(
+    sources: Sources, tmp_path: Path, text: str, says: str
+) -> None:
+    """It is refused with its name and the object, and not rounded."""
+    (tmp_path / "files" / "given.ndjson").write_text(text)
+    with pytest.raises(Rejected, match=r"given\.ndjson") as refused:
+        await rows_of(sources.get("files"), "SELECT v FROM given")
+    assert says in refused.value.message
+
+
+async def test_a_file_that_changes_while_it_is_read_is_read_again(sources: Sources, tmp_path: Path) -> None:
+    """Its types are those of the file as it was: the query may be right the next time."""
+    given = tmp_path / "files" / "given.ndjson"
+    given.write_text(MANY)
+    async with sources.get("files").query("SELECT v FROM given", {}, timeout=MINUTE) as rows:
+        with given.open("a") as opened:
+            opened.write('{"v": 7.9}\n')
+        with pytest.raises(Unavailable, match=r"given\.ndjson changed") as changed:
+            [row async for piece in rows for row in piece]
+    assert changed.value.code == "source_unavailable"
+    assert (await rows_of(sources.get("files"), "SELECT v FROM given"))[-1] == (7.9,)
+
+
+async def test_parentheses_do_not_stop_the_process(sources: Sources) -> None:
+    """DuckDB's parser would hold the interpreter for an hour; what people nest is read."""
+    nested = "SELECT count(*) FROM {}users{}"
+    with pytest.raises(Rejected, match="nested parentheses") as refused:
+        await rows_of(sources.get("files"), nested.format("(" * 30_000, ")" * 30_000))
+    assert refused.value.code == "source_refused"
+    ((count,),) = await rows_of(sources.get("files"), nested.format("(" * 60, ")" * 60) + " WHERE ')(((' <> '('")
+    assert count > 0
+
+
+async def test_a_row_of_many_large_values_takes_no_memory_of_the_process(sources: Sources) -> None:
+    """SQLite makes a row whole before anybody can weigh it; its memory has a bound, and other queries go on."""
+    before = status_bytes(os.getpid(), "VmHWM")
+    columns = ", ".join(f"hex(zeroblob({20_000_000 + number}))" for number in range(30))
+    with pytest.raises(Unavailable, match="memory") as caught:
+        await rows_of(sources.get("sqlite"), f"SELECT {columns}")
+    assert caught.value.code == "source_unavailable"
+    assert status_bytes(os.getpid(), "VmHWM") - before < 400 * 1024 * 1024
+    assert await rows_of(sources.get("sqlite"), "SELECT 1") == [(1,)]
 
 
 async def test_two_files_of_one_name_are_refused(sources: Sources, tmp_path: Path) -> None:

@@ -127,12 +127,14 @@ async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
 @pytest.mark.parametrize("concurrency", [None, 8], ids=["free", "limited"])
 @pytest.mark.parametrize(("task_type", "priority"), [("work", 0), ("work", 7), ("beside", 0)])
 async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(
-    database_url: str, task_type: str, priority: int, concurrency: int | None
+    database_url: str, task_type: str, priority: int, concurrency: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs due earlier than all that is being claimed start before the drain is over: same lane, new lane, other type.
 
     A job of the drain inserts them when there are thousands of jobs left to start.
     """
+    monkeypatch.setattr(lanebook, "SWEEP_S", 0.05)  # a sweep that takes long puts off the next one, beyond this drain
+    monkeypatch.setattr(lanebook, "SWEEP_SHARE", 1)
     starts: list[int] = []
     early: set[int] = set()
 

@@ -33,6 +33,21 @@ async def test_it_is_what_browsers_expect(database_url: str) -> None:
         assert first["at"] < second["at"]
 
 
+def test_a_client_that_left_before_its_answer_costs_no_error() -> None:
+    """Its socket is closed by then."""
+
+    class Transport:
+        def set_write_buffer_limits(self, *, high: int) -> None:
+            assert high == event_stream.BUFFER_BYTES
+
+        def get_extra_info(self, _name: str) -> socket.socket:
+            closed = socket.socket()
+            closed.close()
+            return closed
+
+    event_stream._keep_buffers_small(Transport())
+
+
 async def test_it_ends_with_its_key(database_url: str) -> None:
     """Within a second; others go on."""
     async with running_api(database_url) as api, open_stream(api.viewer) as gone, open_stream(api.operator) as stays:

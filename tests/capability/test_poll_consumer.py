@@ -4,6 +4,9 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
 
 from kit.consumers import (
     all_done,
@@ -16,9 +19,11 @@ from kit.consumers import (
     seed,
     slice_of,
 )
+from kit.mutants import mutate
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
+from tickwright.capabilities.polling.consumer_desk import Desk
 from tickwright.capabilities.polling.consumer_metrics import consumer_source
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.partners.metrics import contract_source
@@ -206,6 +211,50 @@ async def test_a_429_is_kept_to_and_costs_nothing(database_url: str) -> None:
         assert len(courier.requests) == 6
 
 
+async def check_a_throttled_poll_comes_behind_the_others(url: str) -> None:
+    """One of eight polls is always throttled; two calls of it follow each other only when the others are done."""
+    asked: list[int] = []
+
+    async def ask(poll: Poll) -> Answer | Throttled:
+        asked.append(poll.tracker_id)
+        return Throttled(timedelta(seconds=1)) if poll.tracker_id == min(asked) else Answer("moving")
+
+    async with running_consumer(url, functions={"acme": ask}) as side:
+        trackers = await seed(side.pool, 8, concurrency=1)
+        bad, others = trackers.ids[0], set(trackers.ids[1:])
+        await eventually_async(lambda: others <= set(asked) or asked[:3] == [bad] * 3, 60)
+        assert asked[0] == bad
+        last = max((asked.index(one) for one in others if one in asked), default=len(asked))
+        assert (bad, bad) not in pairwise(asked[:last]), "POL-1: each poll has its turn"
+
+
+async def test_a_poll_that_is_always_throttled_keeps_no_other_from_its_turn(database_url: str) -> None:
+    """All keep silent for as long as the partner asks; then the others of its polls come first."""
+    await check_a_throttled_poll_comes_behind_the_others(database_url)
+
+
+async def test_the_suite_notices_a_throttled_poll_that_comes_first(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of the order: what was throttled waits no longer than all do, at the head of what waits."""
+    guard = "wait_s += result.retry_after.total_seconds()"
+    mutate(monkeypatch, Desk._again, guard, "return self._queue.appendleft(item)")
+    with pytest.raises(AssertionError, match="POL-1"):
+        await check_a_throttled_poll_comes_behind_the_others(database_url)
+
+
+@pytest.mark.parametrize("header", ["0", "Sat, 01 Jan 2000 00:00:00 GMT"])
+async def test_a_throttled_poll_is_not_asked_again_at_once(database_url: str, header: str) -> None:
+    """A silence that the partner says is over already is a second, and the poll's own wait grows beside it."""
+    async with Courier() as courier, running_consumer(database_url) as side:
+        courier.status, courier.headers = 429, {"retry-after": header}
+        await seed(side.pool, 1, http=http_of(courier))
+        await eventually_async(lambda: len(courier.requests) >= 3, 60)
+        first, second, third = courier.times_s[:3]
+        assert second - first >= 2.0 - 0.1
+        assert third - second >= 3.0 - 0.1
+
+
 async def test_a_slow_partner_does_not_hold_up_a_fast_one(database_url: str) -> None:
     """While one courier answers nobody, the other one's polls are all done."""
     async with Courier() as slow, Courier() as fast, running_consumer(database_url) as side:
@@ -275,13 +324,20 @@ async def test_a_couriers_limits_hold_in_every_window_as_the_courier_sees_them(d
         assert trackers.ids
 
 
-async def test_an_answer_that_cannot_be_written_does_not_hold_up_the_others(database_url: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("status", "x" * 101), ("events", ({"at": NOW},)), ("at", "yesterday"), ("events", (ScanEvent(NOW, object()),))],  # type: ignore[arg-type]
+    ids=["status", "events", "at", "text"],
+)
+async def test_an_answer_that_cannot_be_written_does_not_hold_up_the_others(
+    database_url: str, name: str, value: object
+) -> None:
     """It is found and dropped alone; all that were to be written with it are."""
 
     async def ask(poll: Poll) -> Answer:
         answer = Answer("moving")
         if poll.tracker_id == 7:
-            object.__setattr__(answer, "status", "x" * 101)  # what the type itself refuses
+            object.__setattr__(answer, name, value)  # what the type itself refuses
         return answer
 
     async with running_consumer(database_url, functions={"acme": ask}) as side:

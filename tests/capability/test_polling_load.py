@@ -230,3 +230,16 @@ async def test_an_account_without_trackers_has_no_load(api: RunningApi) -> None:
     await api.admin.send("PUT", "/v1/accounts/acme", {})
     said = (await api.operator.post("/v1/accounts/acme/preview", {"polling_interval_minutes": 1})).json
     assert (said["then"]["polls_per_s"], said["all_then"]["slice_peak"], said["partners"]) == (0.0, 0, [])
+
+
+@pytest.mark.parametrize("letter", ["\u0457", "\U0001f69a", "\x01"])
+async def test_a_listing_goes_on_behind_the_longest_name_that_sql_can_write(database_url: str, letter: str) -> None:
+    """A cursor holds the last name of its page, whatever it takes to write it."""
+    async with running_api(database_url) as api:
+        names = [letter * 199 + last for last in "ab"]
+        await api.pool.execute(
+            "INSERT INTO tickwright.polling_schedule_config (account_id) SELECT unnest($1::text[])", names
+        )
+        first = (await api.viewer.get("/v1/accounts?limit=1")).json
+        second = await api.viewer.get(f"/v1/accounts?limit=1&cursor={first['next']}")
+    assert [one["account_id"] for page in (first, second.json) for one in page["items"]] == names

@@ -1,18 +1,24 @@
 """Parts from services in other languages: delivered by HTTP, once, whole, for the epoch that counts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
 from kit.api import Answer
+from kit.mutants import mutate
 from kit.probes import Stops
-from kit.report_api import ReportApi, report_api, users
-from kit.reports import ReportWorld
+from kit.report_api import USERS, ReportApi, report_api, users
+from kit.reports import ReportWorld, report_world
+from kit.servers import RedisServer
 from kit.waiting import eventually_async
+from tickwright.adapters.redis import RedisParts
+from tickwright.capabilities.reports.deliveries import Deliveries
 from tickwright.capabilities.reports.part_places import INLINE_BYTES_MAX
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -297,3 +303,81 @@ async def test_an_answer_that_was_lost_costs_nothing(reports: ReportWorld) -> No
         async with desk.world.process({"users": users}):
             row = await desk.world.finished(report_id)
         assert [line[2] for line in await desk.world.table(row)] == (["10.50", "7.00"] if marked else ["99.00"])
+
+
+class Changed(NamedTuple):
+    """A part that is there, an object of another report, and the answer to a delivery whose note was changed."""
+
+    report_id: int
+    victim: str
+    answer: Answer
+
+
+async def delivered_beside(desk: ReportApi, note: dict[int, Any]) -> Changed:
+    """Deliver twice at once; when the second one is done, its note in Redis is changed, and then the first one ends."""
+    assert isinstance(desk.world.shared, RedisParts)
+    await desk.put("users", USERS)
+    other = await desk.given_file(b"id\n1\n")
+    report_id, began, may_end = await desk.asked("paid", conditions={"country": "NL"}), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield LONG[:40]
+        began.set()
+        await may_end.wait()
+        yield LONG[40:]
+
+    first = asyncio.create_task(deliver(desk, report_id, slow()))
+    await began.wait()
+    assert (await deliver(desk, report_id, LONG)).status == 200
+    victim, key = f"reports/{other}/1-1/users-{other}.csv", desk.world.shared.key(report_id)
+    redis = desk.world.shared._link._client
+    members = json.loads(await redis.hget(key, "done:payments"))
+    for place, value in note.items():
+        members[place] = victim if value == "victim" else value
+    await redis.hset(key, "done:payments", json.dumps(members))
+    may_end.set()
+    return Changed(report_id, victim, await first)
+
+
+async def check_the_file_of_another_report(desk: ReportApi) -> None:
+    """What is no object of this part is neither taken for its rows nor deleted."""
+    found = await delivered_beside(desk, {5: "victim"})
+    assert (found.answer.status, found.answer.json["already"]) == (200, True)
+    assert await desk.world.objects.size(found.victim) is not None, "the file of another report was deleted"
+
+
+async def check_the_object_that_counts(desk: ReportApi) -> None:
+    """What another delivery has put away is not deleted by this one, whatever the note says of its checksum."""
+    found = await delivered_beside(desk, {2: "0" * 64})
+    assert (found.answer.status, found.answer.json["already"]) == (200, True)
+    part = await desk.world.part(found.report_id, "payments")
+    assert await desk.world.objects.size(part["object_key"]) == part["bytes"], "the part's own object was deleted"
+
+
+@pytest.fixture
+async def noted(database_url: str, tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[ReportApi]:
+    """An API with Redis."""
+    name = database_url.rpartition("/")[2]
+    async with (
+        report_world(database_url, tmp_path, redis_server.url, redis_prefix=name) as world,
+        paid_api(world) as asking,
+    ):
+        yield asking
+
+
+Check = Callable[[ReportApi], Awaitable[None]]
+
+
+@pytest.mark.parametrize("check", [check_the_file_of_another_report, check_the_object_that_counts])
+async def test_a_note_in_redis_deletes_nothing_but_what_a_delivery_has_put_away(noted: ReportApi, check: Check) -> None:
+    """A program that writes to Redis can change rows of this part, and no object of another report."""
+    await check(noted)
+
+
+async def test_a_delivery_that_deletes_what_others_have_put_away_is_found(
+    noted: ReportApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: the object that the ledger names is gone."""
+    mutate(monkeypatch, Deliveries._told, "ours and kept", "kept")
+    with pytest.raises(AssertionError, match="was deleted"):
+        await check_the_object_that_counts(noted)

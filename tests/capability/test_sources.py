@@ -266,6 +266,8 @@ async def test_what_a_query_sets_is_not_there_for_the_next_one(source: Source) -
         ("mysql://u:hidden-word@host/db", "unknown_source_scheme"),
         ("hidden-word", "unknown_source_scheme"),
         ("postgresql://u:hidden-word@host/db?nonsense=1", "invalid_source"),
+        ("postgresql://u:p@hidden-word@host/db", "invalid_source"),
+        ("postgresql://u:12/hidden-word@host/db", "invalid_source"),
         ("${env:NOTHING}", "secret_missing"),
     ],
 )

@@ -100,6 +100,25 @@ async def test_old_dead_letters_keys_workers_and_alerts_go_in_batches_and_new_on
     assert await pool.fetchval("SELECT count(*) FROM tickwright.job_keys WHERE key = 'live'") == 1
 
 
+async def test_an_old_dead_letter_that_is_locked_ends_no_round(
+    pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep, database_url: str
+) -> None:
+    """The others are deleted, and this one in a later round."""
+    await pool.execute(
+        "INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type, status, completed_at) "
+        "SELECT -n, now(), 't', 'failed', now() - interval '31 days' FROM generate_series(1, 3) n"
+    )
+    left = "SELECT array_agg(id ORDER BY id) FROM tickwright.scheduled_tasks_dead"
+    other = await asyncpg.connect(database_url)
+    async with other.transaction():
+        await other.execute("SELECT FROM tickwright.scheduled_tasks WHERE id = -2 FOR UPDATE")
+        await upkeep.round(lease)
+        assert await pool.fetchval(left) == [-2]
+    await upkeep.round(lease)
+    assert await pool.fetchval(left) is None
+    await other.close()
+
+
 async def test_a_job_that_a_foreign_worker_left_behind_comes_back(
     pool: asyncpg.Pool, lease: Lease, upkeep: Upkeep
 ) -> None:

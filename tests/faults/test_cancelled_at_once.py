@@ -25,6 +25,7 @@ from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.polling import consumer_desk
 from tickwright.capabilities.polling.consumer_desk import Desk
 from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.ports.service import end_task
 from tickwright.store.claiming import ClaimedWork
 
 
@@ -44,7 +45,7 @@ class CancelledAtOnce:
         if work.__qualname__ == self._name:
             self.made += 1
             if self.made == 1:
-                task.cancel()
+                end_task(task)
         return task
 
     async def again(self) -> None:

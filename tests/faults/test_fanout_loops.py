@@ -48,8 +48,8 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
 
 def scheduler_of(world: FanoutWorld, hearing: Hearing) -> FanoutScheduler:
     """Return a scheduler that has nothing to publish, and is not started."""
-    marks = broker = declare = object()
-    publisher = Publisher(marks, broker, "", declare=declare, token="t")  # type: ignore[arg-type]  # nobody asks them
+    marks = broker = declare = parties = object()
+    publisher = Publisher(marks, broker, "", declare=declare, parties=parties, token="t")  # type: ignore[arg-type]  # nobody asks them
     return FanoutScheduler(world.pool, publisher, gates=lambda _: None, hearing=hearing)
 
 

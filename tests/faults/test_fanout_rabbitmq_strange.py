@@ -2,21 +2,29 @@
 
 import asyncio
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from pamqp import encode
 from pamqp.commands import Basic
 
+from kit.mutants import mutate
 from kit.rabbit_queues import raw_channel
+from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
-from tickwright.brokers.rabbitmq import dead_letters
+from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq import dead_letters, tasks, wire
 from tickwright.brokers.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
-from tickwright.brokers.rabbitmq.held import deliveries_of
+from tickwright.brokers.rabbitmq.held import Life, deliveries_of
+from tickwright.brokers.rabbitmq.tasks import RabbitTasks
 from tickwright.brokers.rabbitmq.topology import TASK_KEY
 from tickwright.domain.errors import Unavailable
+from tickwright.outbound import Pause
 
 SECOND = timedelta(seconds=1)
 
@@ -101,6 +109,139 @@ async def test_dead_letters_can_be_seen_though_one_cannot_be_read(fanout: Fanout
     assert len((await fanout.dead.peek(10)).messages) == 2
     assert len(await fanout.dead.requeue(10)) == 2
     await fanout.counted(fanout.names.queue, 2)
+
+
+KEYS = {"two bytes": b"\xff\xfe", "as long as can be": b"\xff" * 255, "cut": b"task\xe2\x82"}
+
+
+@contextmanager
+def keys_as_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The library writes routing keys that are not text, for what is published within."""
+    with monkeypatch.context() as patch:
+        patch.setitem(encode.METHODS, "shortstr", _short)
+        yield
+
+
+def _short(value: str) -> bytes:
+    written = value.encode("utf-8", "surrogateescape")
+    return bytes([len(written)]) + written
+
+
+async def put_under(url: str, exchange: str, key: bytes, **properties: Any) -> None:
+    """Publish a message under a routing key of bytes."""
+    text = key.decode("utf-8", "surrogateescape")
+    async with raw_channel(url) as channel:
+        await channel.basic_publish(
+            b"{}", exchange=exchange, routing_key=text, properties=Basic.Properties(**properties)
+        )
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_a_routing_key_that_nobody_can_read_closes_no_connection(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The header ``CC`` brings it here; tasks in work beside it keep their attempts, and it can be buried and seen."""
+    async with fanout.consumer(2) as source:
+        await fanout.put("beside")
+        beside = await taken(source)
+        with keys_as_bytes(monkeypatch):
+            await put_under(fanout.url, fanout.names.exchange, KEYS[key], message_id="s", headers={"CC": [TASK_KEY]})
+        strange = await taken(source)
+        assert (strange.message_id, strange.deliveries) == ("s", 1)
+        assert await source.delay(strange, SECOND)
+        assert await source.bury(await taken(source), "poison", "unreadable")
+        assert await source.ack(beside)
+    assert [(one.message_id, one.reason) for one in (await fanout.dead.peek(10)).messages] == [("s", "poison")]
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_dead_letters_can_be_seen_though_a_routing_key_cannot_be_read(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Also where it was published among them."""
+    with keys_as_bytes(monkeypatch):
+        await put_under(fanout.url, fanout.names.exchange, KEYS[key], message_id="t", headers={"CC": [TASK_KEY]})
+    await fanout.put("good")
+    await fanout.reject(2)
+    with keys_as_bytes(monkeypatch):
+        await put_under(fanout.url, fanout.names.dead, KEYS[key], message_id="s", headers={"CC": [TASK_KEY]})
+    await fanout.counted(fanout.names.dead, 3)
+    assert {one.message_id for one in (await fanout.dead.peek(10)).messages} == {"s", "t", "good"}
+    assert {*await fanout.dead.requeue(10)} == {"s", "t", "good"}
+    await fanout.counted(fanout.names.queue, 3)
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_routing_keys_that_nobody_can_read_harm_no_listener_of_reports(
+    rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Its exchange takes every key; its dead letters can be seen."""
+    reports = Reports(rabbit_server.url)
+    await reports.prepare("users")
+    with keys_as_bytes(monkeypatch):
+        await put_under(reports.url, reports.shared.everybody, KEYS[key], message_id="s")
+        await put_under(reports.url, reports.shared.dead, KEYS[key], message_id="d")
+    await reports.tell("users", "good")
+    async with reports.consumer("users", 2) as source:
+        found = [await taken(source), await taken(source)]
+        assert [(one.message_id, one.deliveries) for one in found] == [("s", 1), ("good", 1)]
+        for one in found:
+            assert await source.ack(one)
+    await reports.counted(reports.shared.dead, 1)
+    assert [one.message_id for one in (await reports.dead.peek(10)).messages] == ["d"]
+    await reports.remove()
+
+
+async def test_reading_names_strictly_is_found(fanout: Fanout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the library's own way."""
+    mutate(monkeypatch, wire._readable_name, "except UnicodeDecodeError", "except ZeroDivisionError")
+    with pytest.raises((AssertionError, TimeoutError)):
+        await test_a_routing_key_that_nobody_can_read_closes_no_connection(fanout, monkeypatch, "two bytes")
+
+
+@pytest.mark.parametrize("steady_s", [3600.0, 0.0], ids=["lost at once", "after it has lasted"])
+async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer, steady_s: float
+) -> None:
+    """That a connection was made is no success yet: a message may end each of them."""
+    made: list[str] = []
+
+    class Noted(Pause):
+        def failed(self) -> None:
+            made.append("counted")
+            super().failed()
+
+        def succeeded(self) -> None:
+            made.append("forgotten")
+            super().succeeded()
+
+    monkeypatch.setattr(tasks, "Pause", Noted)
+    monkeypatch.setattr(tasks, "STEADY_S", steady_s)
+    life: Life | None = None
+    async with (
+        TcpProxy("127.0.0.1", rabbit_server.port) as proxy,
+        fanout.behind(proxy.rewrite(rabbit_server.url)).consumer() as source,
+    ):
+        for _ in range(3):
+
+            def looked_after(before: Any = life) -> bool:
+                life, ticked_s = source._life, source._ticked_s
+                return life is not None and life is not before and ticked_s is not None and ticked_s > life.begun_s
+
+            await eventually_async(looked_after, 30, what="connected and looked after")
+            life = source._life
+            proxy.reset()
+    assert ("forgotten" in made) == (not steady_s)
+    assert made.count("counted") >= 3
+
+
+async def test_a_connection_that_counts_at_once_is_found(
+    fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer
+) -> None:
+    """Mutant: failures are forgotten as soon as there is a connection."""
+    mutate(monkeypatch, RabbitTasks._forget_failures, " and monotonic() - life.begun_s >= STEADY_S", "")
+    with pytest.raises(AssertionError):
+        await test_each_connection_that_is_lost_at_once_lengthens_the_pause(fanout, monkeypatch, rabbit_server, 3600.0)
 
 
 @pytest.mark.parametrize(

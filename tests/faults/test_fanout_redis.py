@@ -3,9 +3,11 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -15,12 +17,13 @@ from structlog.testing import capture_logs
 
 import tickwright.adapters.redis
 from kit.certificates import Authority
+from kit.mutants import mutate
 from kit.ports import free_port
 from kit.redis_fanout import LONG, begin_one, end_one, fresh_prefix, open_session, redis_link, start_of
 from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.redis.link import RedisLink
+from tickwright.adapters.redis.link import CONNECTIONS_MAX, RedisLink
 from tickwright.adapters.redis.marks import RedisMarks
 from tickwright.adapters.redis.runs import RedisRuns
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
@@ -60,6 +63,41 @@ async def test_a_cancellation_while_it_connects_is_not_lost(redis_server: RedisS
         await asyncio.wait([task])
         await link.aclose()
     assert went_on == 0
+
+
+async def check_failover() -> None:
+    """Fill the pool, let the name lead to another server, and make the one behind it a replica."""
+    ttl = timedelta(seconds=10)
+    async with AsyncExitStack() as stack:
+        old, new = (stack.enter_context(started(RedisServer())) for _ in range(2))
+        proxy = await stack.enter_async_context(TcpProxy("127.0.0.1", old.port))
+        link = RedisLink(proxy.rewrite(old.url))
+        stack.push_async_callback(link.aclose)
+        marks = RedisMarks(link, prefix="p")
+
+        async def claims(token: str) -> list[object]:
+            calls = [marks.claim([Place(token, "M", number)], "t", ttl) for number in range(2 * CONNECTIONS_MAX)]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        assert not any(isinstance(one, BaseException) for one in await claims("first"))
+        proxy.lead_to("127.0.0.1", new.port)
+        client: Any = Redis.from_url(old.url)
+        await client.execute_command("REPLICAOF", "127.0.0.1", new.port)
+        await client.aclose()
+        assert any(isinstance(one, Unavailable) for one in await claims("second"))
+        assert not any(isinstance(one, BaseException) for one in await claims("third"))
+
+
+async def test_a_primary_that_became_a_replica_behind_its_name_is_left() -> None:
+    """Its connections stay open and answer; one such answer drops all of them, also those that were in use."""
+    await check_failover()
+
+
+async def test_connections_to_a_replica_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant goes on asking the server that refused."""
+    mutate(monkeypatch, RedisLink._translated, "await self._reconnect()", "pass")
+    with pytest.raises(AssertionError):
+        await check_failover()
 
 
 @dataclass

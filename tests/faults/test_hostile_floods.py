@@ -4,27 +4,37 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
+from kit.certificates import Authority
 from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver, RawServer, read_request
+from kit.tls_records import HANDSHAKE, KEY_UPDATE, RECORD_BYTES_MAX, TICKET, RawTls, hello_requests, server_only
 from tickwright.brokers.http import HttpBroker
 from tickwright.brokers.websocket import WebSocketBroker
 from tickwright.brokers.websocket.link import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
 from tickwright.capabilities.polling.courier import Answer, Poll
 from tickwright.capabilities.polling.courier_http import HttpCourier
 from tickwright.capabilities.polling.courier_terms import HttpTerms
-from tickwright.outbound import BoundedHead
+from tickwright.outbound import BoundedHead, GuardedSessions
+from tickwright.outbound.tls import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024
 READ_MAX = 4 * 1024 * 1024
 """Bytes that a flood may get rid of: what is read before the cut, and what the kernel holds."""
+
+TLS_READ_MAX = 2 * 1024 * 1024
+"""The same where the kernel holds less."""
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 MINUTE = timedelta(seconds=60)
@@ -92,12 +102,17 @@ class Flood(RawServer):
 
 async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Open a WebSocket as a server."""
-    head = (await read_request(reader)).decode()
+    writer.write(switch(await read_request(reader)))
+
+
+def switch(request: bytes) -> bytes:
+    """Return what opens a WebSocket."""
+    head = request.decode()
     key = next(line.split(": ")[1] for line in head.splitlines() if line.lower().startswith("sec-websocket-key:"))
     made = hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode(), usedforsecurity=False)
     accept = base64.b64encode(made.digest()).decode()
     head = f"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
-    writer.write(head.encode())
+    return head.encode()
 
 
 async def read_push(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -342,3 +357,184 @@ async def test_a_reader_that_gives_nobody_a_turn_is_found(
     """Mutant: all frames in one turn."""
     mutate(monkeypatch, Link._read_frames, "await asyncio.sleep(0)", "pass")
     assert await turns_for_answers(pushes, 800) < 800 // FRAMES_PER_TURN // 2
+
+
+class TlsFlood(Flood):
+    """Does the same by TLS, with records that carry no data. Without an answer it begins with its first record.
+
+    Args:
+        context: Of ``server_only``.
+        answer: Empty where the flood comes instead of one.
+        content: Of each record of the flood; ``None`` floods the handshake.
+    """
+
+    def __init__(self, context: ssl.SSLContext, answer: bytes, content: bytes | None) -> None:
+        super().__init__(answer, content or hello_requests())
+        self._context = context
+        self._content = content
+
+    @property
+    def url(self) -> str:
+        """Where callbacks go."""
+        return f"https://127.0.0.1:{self.port}/callback"
+
+    async def _flood(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made: socket.socket = writer.get_extra_info("socket")
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK)
+        try:
+            if self._content is None:
+                await reader.read(CHUNK)
+                await self._send(writer, hello_requests)
+            else:
+                await self._flood_behind_handshake(RawTls(self._context, reader, writer), writer, self._content)
+        finally:
+            self.over.set()
+
+    async def _flood_behind_handshake(self, tls: RawTls, writer: asyncio.StreamWriter, content: bytes) -> None:
+        await tls.shake_hands()
+        request = await tls.read_request()
+        answer = switch(request) if b"upgrade: websocket" in request.lower() else self._answer
+        if answer:
+            writer.write(tls.record(answer))
+            await self.late.wait()
+        await self._send(writer, lambda: tls.record(content, HANDSHAKE))
+
+    async def _send(self, writer: asyncio.StreamWriter, record: Callable[[], bytes]) -> None:
+        while self.sent < OFFERED:
+            sent = record()
+            writer.write(sent)
+            await writer.drain()
+            self.sent += len(sent)
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Certificates."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def flooding(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+    """What TLS floods are made with."""
+    return server_only(authority.server("IP:127.0.0.1"), tmp_path / "keys")
+
+
+TLS_NOISE = {"tickets": TICKET * (RECORD_BYTES_MAX // len(TICKET)), "key updates": KEY_UPDATE, "handshake": None}
+TLS_PLACES = [
+    ("tickets", "instead of an answer"),
+    ("tickets", "on the idle connection"),
+    ("key updates", "instead of an answer"),
+    ("key updates", "on the idle connection"),
+    ("handshake", "instead of an answer"),
+]
+
+
+@pytest.mark.parametrize(("kind", "place"), TLS_PLACES)
+async def test_tls_records_without_data_cut_the_connection(
+    authority: Authority, flooding: ssl.SSLContext, kind: str, place: str
+) -> None:
+    """They are read up to a bound, in the handshake, before an answer and behind it; healthy callbacks go on."""
+    idle = place == "on the idle connection"
+    callbacks = HttpBroker(allow=TARGETS, connections_max=8, tls=authority.trust)
+    async with TlsFlood(flooding, OK if idle else b"", TLS_NOISE[kind]) as flood:
+        if idle:
+            flood.late.clear()
+        others = asyncio.create_task(serve_others(callbacks, flood))
+        outcome = await callbacks.publish(message(flood.url))
+        flood.late.set()
+        assert await others >= 20
+    await callbacks.aclose()
+    if idle:
+        assert outcome == Accepted()
+    else:
+        assert isinstance(outcome, Refused if kind == "handshake" else Unknown)
+    assert flood.sent < TLS_READ_MAX
+
+
+async def test_an_answer_counts_that_a_flood_of_tls_records_follows_at_once(
+    authority: Authority, flooding: ssl.SSLContext
+) -> None:
+    """It was read before the bound was met."""
+    callbacks = HttpBroker(allow=TARGETS, connections_max=8, tls=authority.trust)
+    async with TlsFlood(flooding, OK, TLS_NOISE["tickets"]) as flood:
+        assert await callbacks.publish(message(flood.url)) == Accepted()
+        await flood.over.wait()
+    await callbacks.aclose()
+    assert flood.sent < TLS_READ_MAX
+
+
+async def test_a_gateway_that_sends_tls_records_without_data_is_cut_off(
+    callbacks: HttpBroker, authority: Authority, flooding: ssl.SSLContext
+) -> None:
+    """The push is in doubt at once, and healthy callbacks go on."""
+    pushes = WebSocketBroker(allow=TARGETS, tls=authority.trust)
+    async with TlsFlood(flooding, b"", TLS_NOISE["tickets"]) as flood:
+        others = asyncio.create_task(serve_others(callbacks, flood))
+        outcome = await pushes.publish(message(flood.url.replace("http", "ws")))
+        assert await others >= 20
+    await pushes.aclose()
+    assert isinstance(outcome, Unknown)
+    assert outcome.code == "connection_lost"
+    assert flood.sent < TLS_READ_MAX
+
+
+async def test_a_connection_that_tls_gave_up_counts_as_cut(authority: Authority, flooding: ssl.SSLContext) -> None:
+    """So acknowledgements before a flood do not buy the next connection at once."""
+    sessions = GuardedSessions(allow=TARGETS, connections_max=2, tls=authority.trust)
+    generation = sessions.acquire(tls=True)
+    async with TlsFlood(flooding, b"", TLS_NOISE["tickets"]) as flood:
+        gateway = await generation.session.ws_connect(flood.url)
+        protocol = gateway._conn.protocol  # type: ignore[union-attr]
+        await gateway.receive()
+    sessions.release(generation)
+    await sessions.aclose()
+    assert isinstance(protocol, BoundedHead)
+    assert protocol.gave_up
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+async def test_data_in_tiny_records_is_no_flood(authority: Authority, run: Callable[[Any], bytes]) -> None:
+    """TLS costs more than the data here, and all of it is read, with both loops."""
+    body = bytes(range(256)) * 32
+    context = authority.server("IP:127.0.0.1")
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for place in range(len(body)):
+            writer.write(body[place : place + 1])
+            await writer.drain()
+        await reader.read()
+
+    async def fetch() -> bytes:
+        server = await asyncio.start_server(script, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        sessions = GuardedSessions(allow=TARGETS, connections_max=2, tls=authority.trust)
+        generation = sessions.acquire(tls=True)
+        async with asyncio.timeout(60), generation.session.get(f"https://127.0.0.1:{port}/") as answer:
+            got = await answer.read()
+        sessions.release(generation)
+        await sessions.aclose()
+        server.close()
+        return got
+
+    assert await asyncio.to_thread(run, fetch()) == body
+
+
+def test_no_receiver_begins_another_handshake(authority: Authority) -> None:
+    """TLS 1.2 lets servers ask for one as often as they like; certificates are checked as before."""
+    for context in (bounded(authority.trust), system_trust()):
+        assert context.options & ssl.OP_NO_RENEGOTIATION
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+
+
+@pytest.mark.parametrize(("kind", "place"), [TLS_PLACES[1], TLS_PLACES[4]])
+async def test_tls_without_a_bound_is_found(
+    monkeypatch: pytest.MonkeyPatch, authority: Authority, flooding: ssl.SSLContext, kind: str, place: str
+) -> None:
+    """Mutant: the whole flood is read."""
+    mutate(monkeypatch, BoundedTls._feed, "self._barren_bytes > self._barren_bytes_max", "False")
+    with pytest.raises(AssertionError):
+        await test_tls_records_without_data_cut_the_connection(authority, flooding, kind, place)

@@ -1,12 +1,14 @@
 """Receivers that do what no decent server does; the broker stays in time, in memory and in its promise."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from urllib.parse import quote
 
 import pytest
+from yarl import URL
 
 from kit.receivers import (
     TARGETS,
@@ -18,6 +20,7 @@ from kit.receivers import (
 )
 from kit.tcp_proxy import TcpProxy
 from tickwright.brokers.http import HttpBroker
+from tickwright.domain.masking import masked_text
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 
 SHORT = timedelta(seconds=0.4)
@@ -189,6 +192,38 @@ async def test_another_status_is_refused_with_a_printable_excerpt(broker: HttpBr
     assert outcome.reason.isprintable()
     assert len(outcome.reason) <= 1000
     assert "thanks" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        str,
+        lambda url: url.replace("/", r"\/"),
+        lambda url: url.replace("/", r"\\\/"),
+        lambda url: quote(url, safe=""),
+        lambda url: quote(quote(url, safe=""), safe=""),
+        lambda url: url.replace("/", "&#x2F;").replace(":", "&#58;"),
+        lambda url: URL(url).raw_path_qs,
+        lambda url: URL(url).raw_path_qs.replace("/", r"\/"),
+    ],
+)
+async def test_an_answer_that_repeats_the_address_is_shown_without_its_path(
+    broker: HttpBroker, spelled: Callable[[str], str]
+) -> None:
+    """The path of a receiver may be its credential; however the receiver escapes it."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        host = next(line for line in head.splitlines() if line.lower().startswith("host:")).split()[1]
+        body = f"no hook at {spelled(f'http://{host}{head.split()[1]}')} here".encode()
+        writer.write(b"HTTP/1.1 404 No\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+
+    async with RawServer(script) as server:
+        outcome = await broker.publish(message(f"{server.url}/services/T0/c4n4ry?token=c4n4ry", ENOUGH))
+    assert isinstance(outcome, Refused)
+    assert "c4n4ry" not in masked_text(outcome.reason)
+    assert "no hook at" in outcome.reason
 
 
 DATES = {"in 5 minutes": timedelta(minutes=5), "in 5 days": timedelta(days=5), "5 days ago": timedelta(days=-5)}

@@ -137,7 +137,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """The begin of last attempts waits until this is set, as it does for a database that does not answer."""
     opened, begin_last = asyncio.Event(), ClaimStore.begin_last
 
-    async def waits(store: ClaimStore, token: int, ids: list[int], fences: list[int]) -> set[int]:
+    async def waits(store: ClaimStore, token: int, ids: list[int], fences: list[int]) -> dict[int, bool]:
         await opened.wait()
         return await begin_last(store, token, ids, fences)
 
@@ -227,7 +227,7 @@ async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_a
             assert await store.write("release", token, [job_id], [claimed[6]]) == 1
         elif way == "unknown to its process":
             async with engine.pool.acquire() as connection, connection.transaction():
-                assert await store.strays(connection, token, []) == 1
+                assert await store.strays(connection, token, []) == (1, [])
         row = await engine.until(job_id, "cancelled", within_s=20)
     assert (row["attempts"], row["started_at"], row["attempt_errors"]) == (0, None, None)
 

@@ -129,9 +129,10 @@ async def _claim_beside_the_loss_of_its_session(url: str) -> Claimed:
     await pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h')")
     plan, lanes = ClaimPlan(("h",), (10,), 10), [Lane("h", 0)]
     request = ClaimRequest(session.token, plan, lanes, timedelta(seconds=1), number=session.claim_number)
+    await pool.execute("UPDATE tickwright.workers SET lease_until = 'epoch' WHERE id = $1", session.token)
     async with pool.acquire() as declaring, pool.acquire() as watching:
         async with declaring.transaction():
-            await declaring.execute("UPDATE tickwright.workers SET lost_at = now() WHERE id = $1", session.token)
+            assert len(await declaring.fetch(session_module._SQL["declare_lost"])) == 1
             claiming = asyncio.create_task(ClaimStore(pool).claim(request))
             await eventually_async(lambda: True if claiming.done() else watching.fetchval(WAITS), what="the claim")
         claimed = await claiming
@@ -149,7 +150,7 @@ async def test_the_mutant_that_does_not_lock_its_session_is_caught(
 ) -> None:
     """Without the lock a claim commits jobs for a session whose jobs were reclaimed already."""
     original = claims_store._CLAIMS["claim"]
-    mutated = original.replace(" AND w.claims_from <= $12 FOR SHARE", " AND w.claims_from <= $12")
+    mutated = original.replace(" AND w.claims_from <= $12 FOR KEY SHARE", " AND w.claims_from <= $12")
     assert mutated != original
     monkeypatch.setattr(claims_store, "_CLAIMS", MappingProxyType({**claims_store._CLAIMS, "claim": mutated}))
     assert len((await _claim_beside_the_loss_of_its_session(database_url)).rows) == 1

@@ -121,6 +121,24 @@ async def test_a_worker_far_from_its_database_keeps_its_session_and_drains(
     assert await other.fetchval("SELECT count(*) FROM tickwright.workers") == 0, "it did not leave"
 
 
+async def test_a_claim_without_an_answer_costs_a_far_worker_no_session(
+    database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path
+) -> None:
+    """What it left is released at 1 s each way, twice, and the same session claims on."""
+    ran: list[int] = []
+    async with running(settings_of(proxy.rewrite(database_url), tmp_path, ""), _program(ran), "worker") as node:
+        await eventually_async(lambda: node.worker is not None and node.worker.last_tick_age_s() is not None)
+        assert node.worker is not None
+        token = node.session.token
+        proxy.delay(1)
+        for _ in range(2):
+            node.worker.gate.unsure = True
+            node.worker.claimer.wake()
+            job_id = await insert(other, "far")
+            await eventually_async(lambda: job_id in ran, PATIENCE_S)  # noqa: B023
+            assert node.session.token == token, "a settling costs the session"
+
+
 async def test_a_database_that_is_too_far_is_named_and_nothing_is_lost(
     database_url: str, proxy: TcpProxy, other: asyncpg.Connection, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from kit.answer_cuts import AnswerCuts, How
 from kit.batches import BatchWorld, Numbers
 from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
-from kit.engine import SHORT
+from kit.engine import SHORT, insert, job_row
 from kit.mutants import mutate
 from kit.redis_fanout import start_of
 from kit.report_faults import ask, functions, is_made
@@ -25,7 +25,7 @@ from tickwright import Answer, Poll
 from tickwright.batch.chunks_store import ChunksStore
 from tickwright.capabilities.fanout import runs_store
 from tickwright.capabilities.fanout.runs_store import LedgerRuns
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.capabilities.polling import poll_queue
 from tickwright.capabilities.polling.poll_queue import QueueSource
@@ -153,9 +153,13 @@ SERVED = ["program:numbers"]
 
 async def _jobs(world: BatchWorld, _folder: Path) -> Claim:
     await world.pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 't')")
+    return _claim_jobs
+
+
+async def _claim_jobs(pool: Pool, to: Ticket) -> Claimed:
     plan, lanes = ClaimPlan(("t",), (5,), 5), [Lane("t", 0)]
     horizon = timedelta(seconds=1)
-    return lambda pool, to: ClaimStore(pool).claim(ClaimRequest(to.owner, plan, lanes, horizon, number=to.number))
+    return await ClaimStore(pool).claim(ClaimRequest(to.owner, plan, lanes, horizon, number=to.number))
 
 
 async def _report(world: BatchWorld, folder: Path) -> None:
@@ -303,23 +307,6 @@ async def test_the_suite_notices_polls_that_are_known_by_their_owner_alone(
         await check_a_late_give_back_reaches_no_later_take(database_url)
 
 
-@pytest.mark.parametrize("error", [ConnectionError("cut off"), Unavailable("database_unavailable", "cut off")])
-async def test_a_session_that_cannot_settle_does_not_leave(database_url: str, error: Exception) -> None:
-    """What it may own would be nobody's: it runs out instead, and whoever declares it lost gives that back."""
-    async with await open_pool(database_url) as pool:
-        session = WorkerSession(pool, name="test", roles=["worker"], version="0")
-        await session.open()
-        token = session.token
-
-        async def fails(_connection: Connection, _owner: int) -> int:
-            raise error
-
-        gate = ClaimGate(pool.acquire, session, "test", fails)
-        gate.unsure = True
-        await session.stop()
-        assert await pool.fetchval("SELECT count(*) FROM tickwright.workers WHERE id = $1", token) == 1
-
-
 async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database_url: str) -> None:
     """Also where there is no room for another claim, which would settle it."""
     async with await open_pool(database_url) as pool:
@@ -338,6 +325,110 @@ async def test_what_could_not_be_given_back_is_settled_by_the_heartbeat(database
         await session.stop()
         await running
     assert not gate.unsure
+
+
+# ---------------------------------------------------------------------- what a session that leaves owns still
+
+
+def _leaver(pool: Pool) -> WorkerSession:
+    """Return a session that gives back whatever it owns, as that of every process does."""
+    session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+    for reclaim in (
+        ClaimStore(pool).give_back,
+        poll_queue.reclaim,
+        LedgerRuns(pool).reclaim,
+        PartsStore(pool).reclaim,
+        ChunksStore(pool).reclaim,
+    ):
+        session.on_reclaim(reclaim)
+    return session
+
+
+async def check_nothing_is_owned_without_a_session(world: BatchWorld, folder: Path, kind: str) -> None:
+    """SES-1: what is known and was not released when its session leaves can be claimed at once, and none is lost."""
+    ready, _, table = KINDS[kind]
+    claim = await ready(world, folder)
+    owned = f"SELECT count(*) FROM tickwright.{table} WHERE owner = $1"
+    session, heir = _leaver(world.pool), _leaver(world.pool)
+    for one in (session, heir):
+        await one.open()
+    token = session.token
+    async with ClaimGate(world.pool.acquire, session, kind, _nothing).claiming() as ticket:
+        await claim(world.pool, ticket)
+    assert await world.pool.fetchval(owned, token) >= 1
+    await session.stop()
+    assert await world.pool.fetchval("SELECT count(*) FROM tickwright.workers WHERE id = $1", token) == 0
+    assert await world.pool.fetchval(owned, token) == 0, f"SES-1 broken: {kind}"
+    await claim(world.pool, Ticket(heir.token, 0))
+    assert await world.pool.fetchval(owned, heir.token) >= 1, f"nobody claims {kind} any more"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_session_that_leaves_owns_goes_back(batches: BatchWorld, tmp_path: Path, kind: str) -> None:
+    """SES-1."""
+    await check_nothing_is_owned_without_a_session(batches, tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("function", "guard"),
+    [
+        (WorkerSession._owns, "return bool(await self._pool.fetchval(_OWNS, token))"),
+        (WorkerSession._leave, "await self._give_back(connection, [token])"),
+    ],
+    ids=["does not ask", "gives nothing back"],
+)
+async def test_the_suite_notices_a_session_that_only_leaves(
+    batches: BatchWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: object, guard: str
+) -> None:
+    """Mutants of the cure: the row goes, and nothing looks for what it owned."""
+    mutate(monkeypatch, function, guard, "return False")
+    with pytest.raises(AssertionError, match="SES-1 broken"):
+        await check_nothing_is_owned_without_a_session(batches, tmp_path, "chunks")
+
+
+async def test_each_table_that_a_session_owns_rows_of_is_looked_at(database_url: str) -> None:
+    """SES-1 for kinds of claims that are still to come; a partition is taken over whoever its reader is."""
+    async with await open_pool(database_url, max_size=1) as pool:
+        found = await pool.fetch(
+            "SELECT c.relname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') "
+            "WHERE c.relnamespace = 'tickwright'::regnamespace AND a.attname = 'owner' "
+            "AND a.atttypid = 'bigint'::regtype AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid)"
+        )
+    assert {row[0] for row in found} - {"poll_partitions"} == {table for _, _, table in KINDS.values()}
+
+
+async def test_a_last_attempt_that_its_session_left_is_the_last_only_where_it_began(database_url: str) -> None:
+    """As behind a kill: one that began ends its job, and one that did not is not counted."""
+    async with await open_pool(database_url) as pool:
+        begun, waits = [await insert(pool, "t", max_attempts=1) for _ in range(2)]
+        session, store = _leaver(pool), ClaimStore(pool)
+        await session.open()
+        async with ClaimGate(pool.acquire, session, "jobs", _nothing).claiming() as ticket:
+            claimed = await _claim_jobs(pool, ticket)
+        fences = {row[0]: row[6] for row in claimed.rows}
+        assert await store.begin_last(session.token, [begun], [fences[begun]]) == {begun: True}
+        await session.stop()
+        ended, back = [await job_row(pool, job_id) for job_id in (begun, waits)]
+    assert (ended["status"], ended["attempts"]) == ("failed", 1)
+    assert (back["status"], back["attempts"], back["owner"]) == ("pending", 0, None)
+
+
+async def test_a_session_that_cannot_give_back_does_not_leave(database_url: str) -> None:
+    """What it owns would be nobody's: it runs out instead, and whoever declares it lost gives that back."""
+
+    async def fails(_connection: Connection, _tokens: object) -> None:
+        raise ConnectionError("cut off")
+
+    async with await open_pool(database_url) as pool:
+        session = WorkerSession(pool, name="test", roles=["worker"], version="0")
+        session.on_reclaim(fails)
+        await session.open()
+        token = session.token
+        await insert(pool, "t")
+        async with ClaimGate(pool.acquire, session, "jobs", _nothing).claiming() as ticket:
+            await _claim_jobs(pool, ticket)
+        await session.stop()
+        assert await pool.fetchval("SELECT count(*) FROM tickwright.workers WHERE id = $1", token) == 1
 
 
 # ---------------------------------------------------------------------- leases and the outbox

@@ -19,7 +19,7 @@ from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, Cla
 from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.claim_gate import ClaimGate
-from tickwright.store.pool import AWAY, Pool, open_pool
+from tickwright.store.pool import AWAY, Connection, Pool, open_pool
 
 CLAIM = "Take due rows of the given lanes"
 FILL = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)"
@@ -292,9 +292,11 @@ async def test_a_job_that_was_cancelled_under_a_lost_claim_ends_as_cancelled(dat
         session = WorkerSession(pool, name="test", roles=["worker"], version="0")
         await session.open()
         store, request = ClaimStore(cut_pool), await _claimable(pool, session)
-        gate = ClaimGate(
-            cut_pool.acquire, session, "jobs", lambda connection, token: store.strays(connection, token, [])
-        )
+
+        async def strays(connection: Connection, token: int) -> int:
+            return (await store.strays(connection, token, []))[0]
+
+        gate = ClaimGate(cut_pool.acquire, session, "jobs", strays)
         cuts.cut(CLAIM, "unheard")
         with pytest.raises(AWAY):
             async with gate.claiming():

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tickwright.capabilities.fanout import publisher as publishing
 from tickwright.capabilities.fanout import runs_store
 from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.capabilities.fanout.lists import read_lists
+from tickwright.capabilities.fanout.lists import read_lists, read_parties
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
 from tickwright.capabilities.fanout.message_keys import MessageKeys
@@ -100,7 +101,10 @@ async def one_publisher(world: FanoutWorld, probe: Probe = NO_PROBE) -> AsyncIte
         marks = None if link is None else RedisMarks(link, prefix=world.prefix)
         destination = f"amqp:{world.queues.names.exchange}/{TASK_KEY}"
         both, token = MarksInTurn(marks, LedgerMarks(world.pool)), publishing_token()
-        publisher = Publisher(both, broker, destination, declare=world.queues.prepare, token=token, probe=probe)
+        parties = partial(read_parties, world.pool)
+        publisher = Publisher(
+            both, broker, destination, declare=world.queues.prepare, parties=parties, token=token, probe=probe
+        )
         yield OnePublisher(world, publisher)
 
 

@@ -25,16 +25,17 @@ from kit.consumers import (
     slice_of,
 )
 from kit.kafka import KafkaServer
-from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, publish, spoil
+from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, make_again, publish, spoil
 from kit.kafka_polls import PollWorld, poll_world
 from kit.partners import Courier
 from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.brokers.kafka import poll_source
+from tickwright.brokers.kafka import KafkaPollSource, poll_source
 from tickwright.brokers.kafka.poll_piles import Progress
 from tickwright.capabilities.polling.courier import CourierRegistry, DeclaredPartner
+from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.node import open_node
@@ -276,6 +277,33 @@ async def test_the_mutant_that_commits_what_was_read_is_caught(
     monkeypatch.setattr(Progress, "position", property(lambda progress: progress._next))
     with pytest.raises(AssertionError, match="the offset passed a poll without an effect"):
         await _one_poll_stays_unfinished(world)
+
+
+async def test_polls_of_a_topic_that_is_made_again_under_a_consumer_are_carried_out(world: PollWorld) -> None:
+    """POL-1: their offsets begin at 0 again, below those that were read; they take no room, and offsets follow."""
+
+    async def ask(_: Poll) -> Answer:
+        return Answer("moving")
+
+    sources: list[KafkaPollSource] = []
+
+    def make(pool: Pool, session: WorkerSession) -> KafkaPollSource:
+        sources.append(kafka_source(world.bootstrap, world.prefix)(pool, session))
+        return sources[0]
+
+    first = await publish(world, 60)
+    async with running_consumer(world.url, functions={"acme": ask, "other": ask}, terms=LONG, source_of=make):
+        await eventually_async(lambda: all_done(world.pool, first), 30)
+        await asyncio.to_thread(make_again, world.bootstrap, world.topic)
+        more = await publish(world, 30, name="other")
+        await eventually_async(lambda: all_done(world.pool, more), 40, what="what is on the new topic is done")
+        free = lambda: all(one.waiting == 0 for one in sources[0]._holdings.values())  # noqa: E731
+        await eventually_async(free, what="no record takes room")
+        offsets, ends = Offsets(world), await _ends(world)
+        exact = lambda: all(end < offsets.committed()[n] <= end + 2 for n, end in ends.items())  # noqa: E731
+        await eventually_async(exact, 20, what="the offsets are those of the new topic")
+        offsets.close()
+    assert await done_times(world.pool, more) == Counter(more.ids)
 
 
 async def test_a_record_that_is_no_poll_is_skipped_and_blocks_nothing(world: PollWorld) -> None:

@@ -19,6 +19,7 @@ from kit.kafka_consumers import Offsets, hand_to_relay, kafka_source, publish
 from kit.kafka_polls import PollWorld, poll_world, set_topic
 from kit.mutants import mutate
 from kit.partners import Courier
+from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
@@ -35,6 +36,7 @@ PARTITIONS = 3
 TOO_LARGE = 10
 COMPRESSION = "compression.type"
 UNREADABLE = "kafka_position_unreadable"
+AHEAD = "relay_position_ahead"
 POLL = (
     b'{"version":1,"id":"poll_1_0","tracker_id":1,"due_at":"2026-11-21T10:00:00Z","partner":"nobody",'
     b'"account_id":"shop","external_id":"T1","slot_id":0%s}'
@@ -175,11 +177,24 @@ async def test_a_topic_that_may_not_be_altered_is_refused(world: PollWorld, monk
 
 
 @pytest.mark.parametrize(
-    "value", [b"garbage", None, b"[]", b'{"batch_no":"x"}', b'{"batch_no":1e400}', b"\xff", b'{"more":' + b"[" * 3000],
-    ids=["text", "nothing", "list", "word", "huge", "bytes", "deep"],
-)  # fmt: skip
+    ("value", "problem"),
+    [
+        pytest.param(b"garbage", UNREADABLE, id="text"),
+        pytest.param(None, UNREADABLE, id="nothing"),
+        pytest.param(b"[]", UNREADABLE, id="list"),
+        pytest.param(b'{"batch_no":"x"}', UNREADABLE, id="word"),
+        pytest.param(b'{"batch_no":1e400}', UNREADABLE, id="huge"),
+        pytest.param(b'{"batch_no":-1}', UNREADABLE, id="below zero"),
+        pytest.param(b'{"batch_no":%d}' % (2**53), AHEAD, id="the last number"),
+        pytest.param(b'{"batch_no":%d}' % (2**53 + 1), UNREADABLE, id="beyond the last number"),
+        pytest.param(b'{"batch_no":%d}' % (2**63 - 1), UNREADABLE, id="bigint's last"),
+        pytest.param(b'{"batch_no":%d}' % (2**63), UNREADABLE, id="beyond bigint"),
+        pytest.param(b"\xff", UNREADABLE, id="bytes"),
+        pytest.param(b'{"more":' + b"[" * 3000, UNREADABLE, id="deep"),
+    ],
+)
 async def test_a_position_that_is_none_is_refused_until_it_is_written_again(
-    world: PollWorld, value: bytes | None
+    world: PollWorld, value: bytes | None, problem: str
 ) -> None:
     """The relay says why it goes on no more; reconciled, it goes on where it was, and no poll is lost or doubled."""
     await world.fill(30, 10)
@@ -190,12 +205,12 @@ async def test_a_position_that_is_none_is_refused_until_it_is_written_again(
     desk = PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
     relay = world.relay()
     async with world.running(relay):
-        refused = lambda: relay.refusal is not None and relay.refusal.code == UNREADABLE  # noqa: E731
+        refused = lambda: relay.refusal is not None and relay.refusal.code == problem  # noqa: E731
         await eventually_async(refused, 30, what="it says why")
         (view,) = await desk.list()
-        assert (view.problem, view.waiting) == (UNREADABLE, 50)
+        assert (view.problem, view.waiting) == (problem, 50)
         plan = await desk.reconcile(ReconcileRequest(), caller=Caller("ann", Role.OPERATOR))
-        assert (plan.problem, plan.applied, plan.adopted) == (UNREADABLE, False, 3)
+        assert (plan.problem, plan.applied, plan.adopted) == (problem, False, 3)
         await desk.reconcile(ReconcileRequest(apply=True), caller=Caller("ann", Role.OPERATOR))
         await world.emptied()
     await world.check()
@@ -210,3 +225,52 @@ async def test_the_mutant_that_takes_brackets_for_a_position_is_caught(
     mutate(monkeypatch, positions._read, ", ValueError, RecursionError)", ", ValueError)")
     with pytest.raises(RecursionError):
         await world.log().open(0)
+
+
+def begin_beside(world: PollWorld) -> Producer:
+    """Begin a transaction of another program on the position topic, and leave it open; blocks."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "transactional.id": f"{world.prefix}.x", "log_level": 0})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(world.positions, b"x", b"0", 0)
+    assert producer.flush(10) == 0
+    return producer
+
+
+async def _is_held_by_another_transaction(world: PollWorld) -> None:
+    """A relay ends between Kafka's commit and its mark while another's transaction hides its position."""
+    published = "relay.poll_batch_published"
+    stops = Stops()
+    await world.fill(3, 10)
+    async with world.running(world.relay(probe=stops)):
+        await world.emptied()
+        other = await asyncio.to_thread(begin_beside, world)
+        stops.close(published)
+        before = stops.reached_times[published]
+        await world.fill(2, 10, first=1000)
+        await eventually_async(lambda: stops.reached_times[published] > before, 30, what="the batch is on the topic")
+    relay = world.relay(log_terms={"wait_s": 2.0})
+    async with world.running(relay):
+        waits_or_works = lambda: relay.refusal is not None or relay.counters.published > 0  # noqa: E731
+        await eventually_async(waits_or_works, 40)
+        if relay.refusal is not None:
+            assert (relay.refusal.code, relay.refusal.retriable) == ("kafka_position_blocked", True)
+            assert f"{world.positions}/0" in relay.refusal.message
+            assert await world.pending() == 20
+        await asyncio.to_thread(other.abort_transaction, 10)
+        await world.emptied(40)
+    await world.check()
+
+
+async def test_the_relay_waits_while_another_transaction_hides_its_position(world: PollWorld) -> None:
+    """K2: what is committed behind an open transaction is not readable yet, and an old position is not the last one."""
+    await _is_held_by_another_transaction(world)
+
+
+async def test_the_mutant_that_takes_what_is_readable_for_all_is_caught(
+    world: PollWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the last readable record for the last one, a batch is sent twice."""
+    mutate(monkeypatch, positions._last_from, "(message.offset() or 0) < end", "False")
+    with pytest.raises(AssertionError, match="K2 broken"):
+        await _is_held_by_another_transaction(world)

@@ -12,11 +12,21 @@ from kit.kafka_polls import CONSERVED, PollWorld, poll_world
 from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.waiting import eventually_async
+from tickwright.capabilities.polling import relay_store
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_relay import PollRelay
 from tickwright.store.pool import AWAY
 
+FORGED = """
+INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids)
+SELECT due_at, slot_id, partner_no, ARRAY[1], ARRAY[1], ARRAY['1']
+  FROM tickwright.partners,
+       (SELECT timestamptz '2000-01-01 UTC' + n * interval '1 second', 3000000 FROM generate_series(1, 1001) AS n
+        UNION ALL
+        SELECT clock_timestamp() + interval '2 days', 600) AS forged (due_at, slot_id)
+"""
+"""More polls than a sweep looks at, of a slot that is none; and one that no consumer may ever take."""
 QUEUED = "SELECT unnest(ids) AS id, date_part('epoch', due_at)::bigint AS due FROM tickwright.poll_queue"
 
 
@@ -131,3 +141,40 @@ async def test_what_nobody_takes_leaves_the_queue_when_its_next_turn_is_due(worl
         await eventually_async(only_the_last, 20, what="what is superseded has left the queue")
     assert world.expected < set(await queued(world.pool))
     assert await world.superseded() == [18, 18, 0]
+
+
+async def check_forged(world: PollWorld) -> None:
+    """Parked polls that no relay sent leave the queue, and so do superseded ones behind them."""
+    await world.fill_turns(2, 20)
+    await world.pool.execute(FORGED)
+    await world.pool.execute(
+        "WITH gone AS (DELETE FROM tickwright.scheduler_outbox RETURNING *) "
+        "INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids) "
+        "SELECT due_at, slot_id, partner_no, ids, account_nos, external_ids FROM gone"
+    )
+    for _ in range(4):  # each drops 500 rows at most
+        async with world.pool.acquire() as connection, connection.transaction():
+            await relay_store.drop_queued(connection, 500)
+    assert sorted(await queued(world.pool)) == sorted(world.expected)
+    assert await world.superseded() == [20, 0]
+
+
+async def test_polls_that_no_relay_sent_leave_the_queue_and_hold_up_no_others(world: PollWorld) -> None:
+    """Of a slot that is none, or due days ahead: dropped, and real superseded polls behind them are, too."""
+    await check_forged(world)
+
+
+@pytest.mark.parametrize(
+    ("guard", "instead"),
+    [(", interval '0')", ", NULL)"), ("interval '1 day'", "interval '3 days'")],
+    ids=["a slot that is none", "due days ahead"],
+)
+async def test_a_sweep_that_keeps_forged_polls_is_found(
+    world: PollWorld, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str
+) -> None:
+    """The mutants: their rows stay, and the first ones are all that a sweep looks at."""
+    sql = relay_store.SQL["drop_queued"]
+    assert guard in sql
+    monkeypatch.setattr(relay_store, "SQL", {**relay_store.SQL, "drop_queued": sql.replace(guard, instead)})
+    with pytest.raises(AssertionError):
+        await check_forged(world)

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from kit.mutants import mutate
 from kit.rabbit_queues import raw_channel
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import nothing_comes, taken
@@ -18,9 +19,12 @@ from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.brokers.rabbitmq import RabbitBroker, RabbitTasks, ReportExchanges, ReportNames, examine, prepare
+from tickwright.brokers.rabbitmq import dead_letters as module
+from tickwright.brokers.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.brokers.rabbitmq.forwarding import Copy, Forwarder
 from tickwright.brokers.rabbitmq.topology import REDELIVERIES_MAX
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.broker import Accepted, Message, Refused
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused
 
 SECOND = timedelta(seconds=1)
 
@@ -135,6 +139,17 @@ async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_it
     assert await reports.dead.requeue(1) == ["garbage"]
     assert await reports.count(reports.names("users").queue) == 1
     assert await reports.count(reports.names("tags").queue) == 0
+
+
+async def test_a_dead_letter_that_no_queue_takes_stays_and_holds_up_no_other(reports: Reports) -> None:
+    """Of a listener that is gone: those behind it go back, and alone it says why it does not."""
+    await reports._publish(reports.shared.dead, "gone", ["lost"], b"{}")
+    await reports._publish(reports.shared.dead, "users", ["a", "b"], b"{}")
+    assert await reports.dead.requeue(10) == ["a", "b"]
+    assert await reports.waiting_in(reports.shared.dead) == ["lost"]
+    with pytest.raises(Unavailable) as refused:
+        await reports.dead.requeue(10)
+    assert refused.value.code == "unroutable"
 
 
 async def test_a_message_that_kills_every_process_ends_among_the_dead_letters(reports: Reports) -> None:
@@ -303,3 +318,47 @@ async def test_a_source_makes_its_queue_where_nobody_has_announced_yet(rabbit_se
         await reports.tell_all("first")
         assert (await taken(source)).message_id == "first"
     await reports.remove()
+
+
+async def check_a_key_without_a_queue_is_tried_once(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letters of a key that no queue has cost a read each, and no publish beyond the first."""
+    tried: list[str] = []
+    forward = Forwarder.forward
+
+    async def counted(self: Forwarder, copy: Copy, exchange: str, key: str) -> Outcome:
+        tried.append(key)
+        return await forward(self, copy, exchange, key)
+
+    monkeypatch.setattr(Forwarder, "forward", counted)
+    lost = [f"lost{number}" for number in range(50)]
+    await reports._publish(reports.shared.dead, "gone", lost, b"{}")
+    await reports._publish(reports.shared.dead, "users", ["good"], b"{}")
+    assert await reports.dead.requeue(10) == ["good"]
+    assert {*await reports.waiting_in(reports.shared.dead)} == {*lost}
+    assert tried == ["gone", "users"], "letters of a key without a queue are published"
+
+
+async def test_of_the_dead_letters_of_a_key_without_a_queue_one_is_tried(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them stay."""
+    await check_a_key_without_a_queue_is_tried_once(reports, monkeypatch)
+
+
+async def test_the_suite_notices_a_requeue_that_tries_each_letter(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: keys that came back are not remembered."""
+    mutate(monkeypatch, RabbitDeadTasks.requeue, "unroutable.add(key)", "unroutable.add('')")
+    with pytest.raises(AssertionError, match="letters of a key without a queue are published"):
+        await check_a_key_without_a_queue_is_tried_once(reports, monkeypatch)
+
+
+async def test_a_requeue_that_takes_too_long_returns_what_it_has_moved(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message at least; the others wait where they are."""
+    await reports._publish(reports.shared.dead, "users", ["a", "b", "c"], b"{}")
+    monkeypatch.setattr(module, "REQUEUE_S_MAX", 0.0)
+    assert await reports.dead.requeue(10) == ["a"]
+    assert {*await reports.waiting_in(reports.shared.dead)} == {"b", "c"}

@@ -1,6 +1,7 @@
 """Redis flushed, restarted and away while a report is made: parts of two epochs never meet, and it always ends."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from kit.mutants import mutate
 from kit.probes import Stops
 from kit.report_faults import AGAIN_S, ReportWorlds, ask, functions, is_clean, is_made, plan
 from kit.reports import ReportWorld
 from kit.servers import RedisServer, started
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.part_places import HASH_TTL, LostPartError, PartPlaces
+from tickwright.capabilities.reports.part_places import HASH_TTL, LostPartError, PartPlaces, _noted
 from tickwright.capabilities.reports.steps import Part
 from tickwright.ports.reports import PartFacts, PartKey
 
@@ -196,14 +198,21 @@ async def test_two_databases_with_one_prefix_do_not_take_each_others_parts(repor
         await is_clean(world, 1)
 
 
-@pytest.mark.parametrize(
-    "note", ["", "abc", "[]", "nan", "[" * 9000, '["1",2,"",[],"redis",null]', '[1,2,"",[],"elsewhere",null]']
-)
-async def test_a_note_that_nobody_of_us_wrote_costs_no_part(
-    report_worlds: ReportWorlds, tmp_path: Path, note: str
-) -> None:
+PARTS = f"parts/{2**40}/1"
+KEYS: list[str | None] = [
+    "reports/1/1-1/lefts.csv",
+    f"{PARTS}/rights-a.ndjson",
+    f"parts/{2**40}/2/lefts-a.ndjson",
+    f"{PARTS}/lefts-",
+]
+KEYS += [f"{PARTS}/lefts-a/../../b.ndjson", f"{PARTS}/lefts-.ndjson", f"{PARTS}/lefts-a.ndjson\0", "", None]
+NOTES = ["", "abc", "[]", "nan", "[" * 9000, '["1",2,"",[],"redis",null]', '[1,2,"",[],"elsewhere",null]']
+NOTES += [json.dumps([1, 2, "", [], "object", key]) for key in KEYS]
+NOTES += [json.dumps([1, 2, "", [], "redis", f"{PARTS}/lefts-a.ndjson"])]
+
+
+async def check_note(world: ReportWorld, tmp_path: Path, note: str) -> None:
     """The rows go to PostgreSQL, as without Redis; what is no array of rows in the hash is a part that is lost."""
-    world = await report_worlds.make("redis")
     assert world.shared is not None
     key, path = PartKey(2**40, 1, "lefts", "5f"), tmp_path / "part.ndjson"
     path.write_bytes(b'{"id":1}\n')
@@ -214,3 +223,34 @@ async def test_a_note_that_nobody_of_us_wrote_costs_no_part(
     assert (kept.place, kept.data) == ("postgres", path.read_bytes())
     with pytest.raises(LostPartError):
         await places.fetch(key, Part("lefts", 1, required=True, state="done", place="redis"), path)
+
+
+@pytest.mark.parametrize("note", NOTES)
+async def test_a_note_that_nobody_of_us_wrote_costs_no_part(
+    report_worlds: ReportWorlds, tmp_path: Path, note: str
+) -> None:
+    """Neither what is no note, nor one that names another object than one of this part."""
+    await check_note(await report_worlds.make("redis"), tmp_path, note)
+
+
+async def test_a_note_that_names_the_file_of_a_report_is_found(
+    report_worlds: ReportWorlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: any object is taken for the rows of the part."""
+    mutate(monkeypatch, _noted, "_is_of(key, place, object_key)", "True")
+    with pytest.raises(AssertionError):
+        await check_note(await report_worlds.make("redis"), tmp_path, json.dumps([1, 2, "", [], "object", KEYS[0]]))
+
+
+async def test_a_part_whose_object_was_replaced_by_a_larger_one_is_lost_before_it_is_fetched(
+    report_worlds: ReportWorlds, tmp_path: Path
+) -> None:
+    """Another file may be larger than the disk: its size is compared first."""
+    world = await report_worlds.make("redis")
+    path, fetched = tmp_path / "other.ndjson", tmp_path / "fetched.ndjson"
+    path.write_bytes(b"[1]\n" * 100)
+    await world.objects.put_file("parts/1/1/lefts-a.ndjson", path)
+    part = Part("lefts", 1, required=True, state="done", bytes=4, place="object", object_key="parts/1/1/lefts-a.ndjson")
+    with pytest.raises(LostPartError):
+        await PartPlaces(world.parts, None, world.objects).fetch(PartKey(1, 1, "lefts", ""), part, fetched)
+    assert not fetched.exists()

@@ -1,5 +1,6 @@
 """Processes that must come to an end: with a function that swallows its cancellation, or no address."""
 
+import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -8,10 +9,11 @@ from uuid import uuid4
 import pytest
 
 from kit.cli import environment, tickwright
+from kit.engine import insert
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.servers import RabbitServer
-from kit.waiting import eventually
+from kit.waiting import eventually, eventually_async
 from tickwright.store.pool import open_pool
 
 _PROGRAM = """
@@ -57,6 +59,112 @@ async def test_a_function_that_swallows_its_cancellation_does_not_hold_the_proce
     finally:
         kill_group(process)
     assert "run.functions_ignore_cancel" in log.read_text()
+
+
+_DEAF_PROGRAM = """
+import asyncio
+import os
+from tickwright import Tickwright
+
+app = Tickwright()
+
+
+async def do(what):
+    while "DEAF" in os.environ:
+        print(what, "begins", flush=True)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+
+@app.job("work", timeout="1h")
+async def work(job):
+    await do("job")
+
+
+async def one(run):
+    yield {}
+
+
+async def slow(run):
+    await do("plan")
+    yield {}
+
+
+@app.batch("chunks", plan=one)
+async def chunks(chunk):
+    await do("chunk")
+
+
+@app.batch("plans", plan=slow)
+async def plans(chunk):
+    pass
+
+
+@app.listener("numbers")
+async def numbers(request):
+    await do("part")
+    yield {"n": 1}
+
+
+@app.report("numbers", listeners=["numbers"])
+def report():
+    return "SELECT n FROM numbers"
+"""
+_OWNERS = """
+SELECT count(*)
+  FROM (SELECT owner FROM tickwright.scheduled_tasks
+        UNION ALL SELECT owner FROM tickwright.executions
+        UNION ALL SELECT owner FROM tickwright.execution_chunks
+        UNION ALL SELECT owner FROM tickwright.reports
+        UNION ALL SELECT owner FROM tickwright.report_parts) AS t
+ WHERE t.owner IS NOT NULL AND NOT EXISTS (SELECT FROM tickwright.workers w WHERE w.id = t.owner)
+"""
+_ENDED = """
+SELECT (SELECT count(*) FROM tickwright.scheduled_tasks WHERE status = 'completed')
+     + (SELECT count(*) FROM tickwright.executions WHERE status = 'FINISHED')
+     + (SELECT count(*) FROM tickwright.reports WHERE status = 'finished')
+"""
+
+
+async def test_what_ignored_its_cancellation_is_taken_over_behind_an_orderly_stop(
+    database_url: str, tmp_path: Path
+) -> None:
+    """A job, the plan of an execution, a chunk and a part of a report: none is left to a session that is gone."""
+    (tmp_path / "deaf_program.py").write_text(_DEAF_PROGRAM)
+    env = environment(
+        DATABASE_URL=database_url,
+        APP="deaf_program:app",
+        HOME=str(tmp_path),
+        METRICS_BIND=f"127.0.0.1:{free_port()}",
+        DRAIN="0s",
+        LOG_FORMAT="json",
+    )
+    env = {**env, "PYTHONPATH": f"{tmp_path}:{env.get('PYTHONPATH', '')}"}
+    words = [sys.executable, "-m", "tickwright", "run", "scheduler", "worker", "campaign-consumer", "report-listener"]
+    logs = tmp_path / "deaf.log", tmp_path / "sound.log"
+    processes = [spawn(words, logs[0], {**env, "DEAF": "1"})]
+    try:
+        async with await open_pool(database_url, max_size=2) as pool:
+            await eventually_async(lambda: pool.fetchval("SELECT count(*) = 2 FROM tickwright.batches"), 60)
+            await insert(pool, "work")
+            for asked in (
+                ("batches", "start", "chunks"),
+                ("batches", "start", "plans"),
+                ("reports", "request", "numbers"),
+            ):
+                assert tickwright(*asked, env=env).code == 0
+            begun = {f"{what} begins" for what in ("job", "chunk", "plan", "part")}
+            await eventually_async(lambda: begun <= {*logs[0].read_text().splitlines()}, 60, what="all is under way")
+            processes[0].send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(processes[0].wait, 120) == 0
+            assert await pool.fetchval(_OWNERS) == 0
+            processes.append(spawn(words, logs[1], env))
+            await eventually_async(lambda: pool.fetchval(f"SELECT ({_ENDED}) = 4"), 120, what="all has ended")
+    finally:
+        for process in processes:
+            kill_group(process)
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://host/", "amqp://", "amqp://u:c4n4ry@host:port/", "amqps:///v"])

@@ -16,6 +16,7 @@ from kit.nodes import running, settings_of
 from kit.servers import PostgresServer, RabbitServer, RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
+from tickwright.adapters.objectstore.folder import FolderStore
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
 from tickwright.wiring.belonging import OWNER_KEY, Belonging
@@ -126,6 +127,28 @@ async def test_of_two_that_mark_an_object_store_at_once_one_ends(
             await eventually_async(lambda: node.supervisor.phase == "stopped", 60, what="it ended by itself")
     [said] = [entry for entry in logs if entry["event"] == "node.prefix_in_use"]
     assert "(another)" in said["reason"]
+
+
+async def test_of_a_mark_that_is_large_only_its_beginning_is_read(
+    urls: list[str], shared: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is not trusted: the error is short, whatever the size of the object."""
+    pieces: list[int] = []
+    read = FolderStore.read
+
+    async def counted(store: FolderStore, key: str, start: int = 0) -> AsyncIterator[bytes]:
+        async for piece in read(store, key, start):
+            pieces.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(FolderStore, "read", counted)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / OWNER_KEY).write_text("x" * 5_000_000)
+    with pytest.raises(Rejected) as refused:
+        async with running(_settings(urls[0], tmp_path, 1, **shared["the object store"]), Declarations(), "scheduler"):
+            pass
+    assert (refused.value.code, len(pieces)) == ("prefix_in_use", 1)
+    assert len(refused.value.message) < 1000
 
 
 async def test_the_default_folder_of_two_programs_is_said_and_not_refused(urls: list[str], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -24,6 +25,7 @@ from tickwright.brokers.rabbitmq import TASK_KEY, RabbitBroker, RabbitTasks
 from tickwright.capabilities.fanout.claim_book import ClaimBook
 from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
+from tickwright.capabilities.fanout.lists import read_parties
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
 from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys, read_keys
@@ -237,6 +239,7 @@ class FanoutWorld:
                 broker,
                 self._destination,
                 declare=self.queues.prepare,
+                parties=partial(read_parties, self.pool),
                 token=random_token(8),
                 probe=probe,
             )

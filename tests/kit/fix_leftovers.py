@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kit.cli import stop_forking
 from kit.processes import RUN_MARK, left_behind
 from kit.waiting import eventually
 
@@ -45,6 +46,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run when a process that it started is still alive, and kill that process."""
     config = session.config
+    stop_forking()
     left = config.stash[_LEFT] = [*config.stash[_LEFT], *_kill_what_is_left(config.stash[_MARK])]
     if hasattr(config, "workeroutput"):
         config.workeroutput[RUN_MARK] = left

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kit.consumers import Trackers, seed
 from kit.kafka_polls import PollWorld, terms_of
+from kit.waiting import eventually
 from tickwright.brokers.kafka import KafkaPollSource
 from tickwright.capabilities.polling.poll_messages import read_poll
 from tickwright.runtime.session import WorkerSession
@@ -44,6 +46,26 @@ async def hand_to_relay(world: PollWorld, count: int, **settings: Any) -> Tracke
     trackers = await seed(world.pool, count, **settings)
     await world.pool.execute(_TO_THE_RELAY)
     return trackers
+
+
+def make_again(bootstrap: str, topic: str) -> None:
+    """Delete a topic and make it again at once, empty; blocks."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+    admin.delete_topics([topic])[topic].result(10)
+
+    def made() -> bool:
+        try:
+            admin.create_topics([NewTopic(topic, partitions, 1, config={"compression.type": "uncompressed"})])[
+                topic
+            ].result(10)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    eventually(made, what=f"{topic} is made again")
 
 
 def spoil(world: PollWorld) -> None:

@@ -45,6 +45,11 @@ WITH partner AS (
       ON CONFLICT (account_id) DO UPDATE SET account_id = excluded.account_id RETURNING account_no
 ), minute AS (
   SELECT date_trunc('minute', clock_timestamp()) - interval '1 minute' - $5::integer * interval '1 minute' AS at
+), wheel AS (
+  INSERT INTO tickwright.poll_wheels (interval_minutes, first_slot_id) VALUES (120, 2000000) ON CONFLICT DO NOTHING
+), slot AS (
+  INSERT INTO tickwright.poll_slots (slot_id, interval_minutes, next_due_at)
+  SELECT 0, 120, at + interval '2 hours' FROM minute ON CONFLICT DO NOTHING
 ), second AS (
   SELECT minute.at + n % 60 * interval '1 second' AS due_at, n, array_agg($4::bigint + n * $3::bigint + k) AS ids
     FROM minute, generate_series(0, $2::integer - 1) AS n, generate_series(0, $3::integer - 1) AS k

@@ -44,9 +44,12 @@ def lives(pid: int) -> bool:
 
 
 def status_bytes(pid: int, name: str) -> int:
-    """Return a figure of ``/proc/PID/status``, such as ``VmHWM``."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    """Return a figure of ``/proc/PID/status``, such as ``VmHWM``; nothing of a process that is ending."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 async def merged(

@@ -9,8 +9,9 @@ from tickwright.store import migrate as module
 
 def upgrade_to(url: str, revision: str) -> None:
     """Bring a database to an older revision."""
-    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).begin() as connection:
+    with sqlalchemy.create_engine(sqlalchemy_url(url), poolclass=sqlalchemy.NullPool).connect() as connection:
         module._prepare(connection)
         config = module._config()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
+        connection.commit()

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from psycopg.rows import dict_row
 
 from kit.cli import environment, tickwright
 from kit.processes import missing, spawn
 from kit.server_process import ServerProcess
-from kit.waiting import eventually
+from kit.waiting import PATIENCE, eventually
 from tickwright.dashboard.files import STATIC
 
 AXE = STATIC.parent / "web/node_modules/axe-core/axe.min.js"
 COOKIE = "tickwright_session"
 ROLES = ("worker", "scheduler", "relay", "api")
-_PATIENCE_MS = 10_000
+_PATIENCE_MS = 20_000 * PATIENCE
+expect.set_options(timeout=_PATIENCE_MS)
 
 
 class Site(ServerProcess):

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from kit.api import Client
+from kit.waiting import PATIENCE
 
 
 class CountingProbe:
@@ -30,7 +31,7 @@ class Stream:
 
     async def next(self, within_s: float = 15.0) -> Any:
         """Return the next overview."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s * PATIENCE):
             while True:
                 line = await self.answer.content.readline()
                 assert line, "the stream has ended"
@@ -39,14 +40,14 @@ class Stream:
 
     async def until(self, wanted: Any, within_s: float = 30.0) -> Any:
         """Return the first overview for which ``wanted`` holds."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s * PATIENCE):
             while not wanted(found := await self.next()):
                 pass
         return found
 
     async def ended(self, within_s: float) -> None:
         """Return when it has ended."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s * PATIENCE):
             while await self.answer.content.readline():
                 pass
 

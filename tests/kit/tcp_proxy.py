@@ -144,6 +144,10 @@ class TcpProxy:
         """Pass exactly ``bytes_count`` more bytes in that direction, then reset the connection."""
         self.flows[direction].cut_after_bytes = bytes_count
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Connect to another server from now on; open connections stay where they are, as behind a name that moved."""
+        self._target = (host, port)
+
     def refuse(self) -> None:
         """Reset every new connection at once."""
         self.refusing = True

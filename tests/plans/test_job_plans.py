@@ -9,6 +9,7 @@ from plans.conftest import FILL, Planner
 from tickwright.capabilities.jobs import claims_store
 from tickwright.capabilities.jobs.claims_store import ClaimRequest
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.runtime.session import _OWNS
 
 TABLE = "scheduled_tasks"
 DUE, PKEY = "scheduled_tasks_due", "scheduled_tasks_pkey"
@@ -111,3 +112,36 @@ def test_what_a_session_does_not_know_of_is_found_as_a_reclaim_finds_it(crowded:
     assert plan.scans_of(TABLE) == {DUE, PKEY}, plan.text
     due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
     assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
+
+
+def test_whether_a_session_owns_anything_is_asked_of_indexes(crowded: Planner) -> None:
+    """Of each kind of claim by its owner, and of jobs as a reclaim does, when the session leaves."""
+    crowded.prepare("owns", _OWNS)
+    plan = crowded.explain("owns", TOKEN)
+    for table in ("execution_chunks", "executions", "report_parts", "reports", "fanout_cursors", "poll_queue", TABLE):
+        assert "seq" not in plan.scans_of(table), plan.text
+    assert plan.scans_of(TABLE) == {DUE}, plan.text
+    due = crowded.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
+    assert plan.blocks < 4 * due, f"{plan.blocks} pages for {due} due jobs of 50,000"
+
+
+@pytest.mark.parametrize("name", ["reclaim", "strays"])
+def test_whoever_takes_jobs_back_walks_past_no_names_that_somebody_made_up(planner: Planner, name: str) -> None:
+    """With 20,000 task types that nobody knows: the held job is found, in the lanes of the known ones."""
+    open_session(planner)
+    planner.run(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+        "SELECT now() + interval '1 d', 'unknown' || n FROM generate_series(1, 20000) n"
+    )
+    planner.run("INSERT INTO tickwright.task_types (name, target, paused_at) VALUES ('work', 'py', now())")
+    planner.run("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'work')")
+    planner.run(
+        "UPDATE ONLY tickwright.scheduled_tasks SET status = 'processing', owner = 7, attempts = 1, fence = 1 "
+        "WHERE task_type = 'work'"
+    )
+    planner.prepare(name, result_sql(planner, name))
+    values = ([TOKEN], "lost") if name == "reclaim" else (TOKEN, [], [])
+    plan = planner.explain(name, *values)
+    assert plan.blocks < 10_000, f"{plan.blocks} pages beside 20,000 names"
+    written = "'{7}', 'lost'" if name == "reclaim" else "7, '{}', '{}'"
+    assert planner.run(f"EXECUTE {name} ({written})")[0][0] == 1, "the held job is found"

@@ -191,7 +191,7 @@ class JobLife(RuleBasedStateMachine):
         """A worker may begin exactly while it holds the job; a last attempt counts from here."""
         assert self.job is not None
         ours = self.do(self.store.begin_last(self.tokens[worker], [self.job.id], [self.job.fence]))
-        assert ours == ({self.job.id} if self.job.owner == self.tokens[worker] else set())
+        assert ours == ({self.job.id: True} if self.job.owner == self.tokens[worker] else {})
         self.job.begun = self.job.begun or bool(ours)
 
     @precondition(lambda self: self.zombies)

@@ -1,5 +1,6 @@
 """Migrations on PostgreSQL 15 and on the wheel's: raced, by hand, and while the tables are in use."""
 
+import asyncio
 import itertools
 import subprocess
 import threading
@@ -10,15 +11,19 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import sqlalchemy
 from alembic.script import ScriptDirectory
 
 from kit.migrations import upgrade_to
+from kit.postgres import sqlalchemy_url
 from kit.servers import PostgresServer, started
-from kit.waiting import eventually
-from tickwright.domain.errors import Contended
+from kit.tcp_proxy import TcpProxy
+from kit.waiting import eventually, eventually_async
+from tickwright.domain.errors import Contended, Unavailable
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store import migrate as module
 from tickwright.store.migrate import migrate, migration_sql
+from tickwright.store.migrations import run
 from tickwright.store.revisions import head_revision
 
 FINGERPRINT = {
@@ -45,6 +50,15 @@ FINGERPRINT = {
          WHERE c.relnamespace = 'tickwright'::regnamespace ORDER BY 1, 2""",
     "heirs": "SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits ORDER BY 1",
     "version": "SELECT version_num FROM tickwright.schema_version",
+}
+INSERT = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at) VALUES ('t', now()) RETURNING id"
+BOUNDS = {
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30000",
 }
 _numbers = itertools.count(1)
 
@@ -142,6 +156,93 @@ def test_a_migration_gives_way_to_traffic_and_is_done_when_it_ends(bare_url: str
         busy.commit()
         assert migration.result(30) == head_revision()
     assert ask(bare_url, "SELECT count(*) FROM tickwright.outbox") == [(2,)]
+
+
+def test_a_migration_that_deadlocks_with_traffic_gives_way_and_is_done(bare_url: str) -> None:
+    """PostgreSQL ends one of the two, and the migration is the one that can begin again."""
+    upgrade_to(bare_url, "0001")
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tickwright.outbox'::regclass"
+    with psycopg.connect(bare_url) as busy, ThreadPoolExecutor(1) as threads:
+        busy.execute("SET deadlock_timeout = '10min'")
+        busy.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ('pg:t', '1')")
+        migration = threads.submit(migrate, bare_url)
+        eventually(lambda: ask(bare_url, waiting) != [(0,)], what="the migration waits for the table")
+        busy.execute(f"SELECT pg_advisory_xact_lock({module._MIGRATION_LOCK})")
+        busy.commit()
+        assert migration.result(60) == head_revision()
+    assert ask(bare_url, "SELECT count(*) FROM tickwright.outbox") == [(1,)]
+
+
+def test_a_migration_that_is_interrupted_goes_on_behind_its_last_revision(bare_url: str) -> None:
+    """Each revision is committed alone: what a later one waits for takes nothing of the earlier ones back."""
+    upgrade_to(bare_url, "0008")
+    with psycopg.connect(bare_url) as busy, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOCK_TRIES_MAX", 1)
+        busy.execute("LOCK TABLE tickwright.reports IN ROW SHARE MODE")  # which 0010 alters
+        with pytest.raises(Contended):
+            migrate(bare_url)
+        assert ask(bare_url, "SELECT version_num FROM tickwright.schema_version") == [("0009",)]
+    assert migrate(bare_url) == head_revision()
+
+
+def test_a_migrator_that_freezes_inside_a_revision_loses_its_locks_and_the_next_one_goes_on(
+    bare_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its session, the traffic goes on, and what the frozen one hears then is said in one sentence."""
+    frozen, go_on = threading.Event(), threading.Event()
+
+    def run_sql(name: str) -> None:
+        module_run_sql(name)
+        if name.startswith("0022"):
+            frozen.set()
+            go_on.wait()
+
+    module_run_sql = run.run_sql
+    upgrade_to(bare_url, "0020")
+    monkeypatch.setitem(module._SETTINGS, "idle_in_transaction_session_timeout", "1s")
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(run, "run_sql", run_sql)
+                migration = threads.submit(migrate, bare_url)
+                eventually(frozen.is_set, 60, what="the migrator is inside a revision")
+            ask(bare_url, INSERT)
+            assert ask(bare_url, "SELECT version_num FROM tickwright.schema_version") == [("0021",)]
+        finally:
+            go_on.set()
+        with pytest.raises(Unavailable) as said:
+            migration.result(60)
+    assert said.value.code == "database_unavailable"
+    assert migrate(bare_url) == head_revision()
+
+
+async def test_a_migrator_that_is_cut_off_inside_a_revision_loses_its_locks(
+    pg_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its network is a black hole: the server hears of no end, and its own clock ends the session."""
+    url = pg_server.create_database("cut_off_migrator")
+    await asyncio.to_thread(upgrade_to, url, "0021")
+    monkeypatch.setitem(module._SETTINGS, "idle_in_transaction_session_timeout", "1s")
+    async with TcpProxy("127.0.0.1", pg_server.port) as proxy:
+        proxy.hide_ends()
+        proxy.drop_replies_after(b"FUNCTION tickwright.large_json_fits")
+        migration = asyncio.create_task(asyncio.to_thread(migrate, proxy.rewrite(url)))
+        await eventually_async(lambda: proxy.flows["to_client"].deaf, 60, what="the migrator hears nothing more")
+        await asyncio.to_thread(ask, url, INSERT)
+        assert not migration.done()
+    with pytest.raises(Unavailable) as said:
+        await migration
+    assert said.value.code == "database_unavailable"
+    assert await asyncio.to_thread(migrate, url) == head_revision()
+    pg_server.drop_database("cut_off_migrator")
+
+
+def test_a_migrators_session_is_bounded_by_the_server(empty_database_url: str) -> None:
+    """Also where its host is gone while it waits between two revisions, under the lock that keeps others out."""
+    engine = sqlalchemy.create_engine(sqlalchemy_url(empty_database_url), poolclass=sqlalchemy.NullPool)
+    with engine.connect() as session:
+        module._prepare(session)
+        assert {name: session.exec_driver_sql(f"SHOW {name}").scalar_one() for name in BOUNDS} == BOUNDS
 
 
 def test_a_table_that_stays_locked_is_reported_as_contended(

@@ -1,14 +1,17 @@
 """A database that goes on from another history: every number that was given out stays the only one of its kind."""
 
 import asyncio
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from kit.fix_app_roles import AppRole
 from tickwright.domain.leases import LeaseTerms
 from tickwright.runtime.session import WorkerSession
-from tickwright.store.pool import Pool
+from tickwright.store.pool import Pool, connect
 
 MOVE = "UPDATE tickwright.timelines SET timeline = '00000077', noticed_at = noticed_at - interval '1 day'"
 NOTICE = "SELECT tickwright.enter_timeline() IS NOT NULL"
@@ -85,6 +88,41 @@ async def test_of_many_connections_one_notices(database_url: str, pool: Pool) ->
         await connection.close()
 
 
+HOLD = "PREPARE p AS UPDATE tickwright.timelines SET timeline = ''"
+ROW_LOCK = "ORDER BY no DESC LIMIT 1 FOR UPDATE;"
+TABLE_LOCK = "ORDER BY no DESC LIMIT 1; LOCK TABLE tickwright.timelines IN SHARE ROW EXCLUSIVE MODE;"
+
+
+async def test_a_weak_lock_of_any_role_keeps_no_process_out(app_role: AppRole, pool: Pool) -> None:
+    """Preparing a statement asks for no right to the table; the mutant that locks the table waits behind it."""
+    await pool.execute(MOVE)
+    holder = await asyncpg.connect(app_role.url)
+    await holder.execute(f"BEGIN; {HOLD}")
+    entered = await connect(app_role.owner_url)
+    assert not await entered.fetchval(NOTICE), "it was noticed when it connected"
+    text = await pool.fetchval("SELECT pg_get_functiondef('tickwright.enter_timeline'::regproc)")
+    assert text.count(ROW_LOCK) == 1
+    await pool.execute(text.replace(ROW_LOCK, TABLE_LOCK).replace("'5s'", "'100ms'"))
+    await pool.execute(MOVE)
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await connect(app_role.owner_url)
+    holder.terminate()
+    await entered.close()
+
+
+async def test_a_table_without_rows_is_a_history_that_nobody_knows(database_url: str, pool: Pool) -> None:
+    """As of a restore without data: of many connections one notices, and every number jumps."""
+    await pool.execute("DELETE FROM tickwright.timelines")
+    connections = [await asyncpg.connect(database_url) for _ in range(8)]
+    found = await asyncio.gather(*(connection.fetchval(NOTICE) for connection in connections))
+    assert sorted(found) == [False] * 7 + [True]
+    rows = await pool.fetch("SELECT no, timeline = 'unknown' AS unknown FROM tickwright.timelines ORDER BY no")
+    assert [tuple(row) for row in rows] == [(0, True), (1, False)]
+    assert await pool.fetchval(FLOOR) == JUMP
+    for connection in connections:
+        await connection.close()
+
+
 async def test_any_role_may_ask_which_history_it_is(pool: Pool) -> None:
     """No superuser is needed, neither for the owner of the schema nor for a role for plain SQL."""
     async with pool.acquire() as connection, connection.transaction():
@@ -92,3 +130,26 @@ async def test_any_role_may_ask_which_history_it_is(pool: Pool) -> None:
         assert await connection.fetchval("SELECT count(*) FROM pg_control_system()") == 1
         assert await connection.fetchval("SELECT length(pg_walfile_name(pg_current_wal_lsn()))") == 24
         await connection.execute("RESET ROLE; DROP ROLE plain_of_timelines")
+
+
+async def test_behind_a_restore_in_place_the_documented_statement_changes_the_timeline(pool: Pool) -> None:
+    """The same server has the same timeline; the operator says that it was restored."""
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    [statement] = re.findall(r"^UPDATE tickwright\.timelines .*;$", text, re.MULTILINE)
+    assert not await pool.fetchval(NOTICE)
+    await pool.execute(statement)
+    assert await pool.fetchval(NOTICE)
+
+
+async def test_of_two_processes_with_one_token_only_the_one_that_registered_renews_it(pool: Pool) -> None:
+    """Without that statement a token is given out twice: the sequence has gone back."""
+    first, second = (WorkerSession(pool, name=name, roles=["worker"], version="0") for name in ("first", "second"))
+    await first.open()
+    await pool.execute("DELETE FROM tickwright.workers")
+    await pool.execute("SELECT setval('tickwright.fence_seq', $1, false)", first.token)
+    await second.open()
+    assert second.token == first.token
+    for session in (first, second):
+        await session.renew()
+    assert (first.token, second.token) != (0, 0)
+    assert first.token == 0, "two processes work under one session"

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tickwright.capabilities.jobs import lanebook
 from tickwright.capabilities.jobs.claims_store import Claimed
-from tickwright.capabilities.jobs.lanebook import DRAG_CLAIMS, LOOKBACK_S, LaneBook
+from tickwright.capabilities.jobs.lanebook import DRAG_CLAIM_S, DRAG_CLAIMS, LOOKBACK_S, SWEEP_SHARE, LaneBook
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 
 NOW_S = 1_795_268_220.0
@@ -219,3 +220,19 @@ def test_a_lane_that_a_full_claim_did_not_reach_has_no_bound() -> None:
     assert frontiers(book, "a") == {("a", 10): BEHIND_NOW_S, ("a", 0): BEHIND_NOW_S}
     note(book, {"a": 1}, row("a", 60.0, priority=10))
     assert frontiers(book, "a") == {("a", 10): 60.0, ("a", 0): HEAD}
+
+
+def test_a_drag_makes_looks_around_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty times as long as one took passes before the next; without a drag every claim looks."""
+    now = [1000.0]
+    monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
+    book = LaneBook(lambda _: False)
+    book.looked_around(0.2)
+    assert book.looks_around()
+    for _ in range(DRAG_CLAIMS):
+        book.watch(took_s=2 * DRAG_CLAIM_S, rows=0)
+    assert not book.looks_around()
+    now[0] += SWEEP_SHARE * 0.2 - 0.1
+    assert not book.looks_around()
+    now[0] += 0.2
+    assert book.looks_around()

@@ -2,8 +2,10 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from time import process_time
+from urllib.parse import quote
 
 import pytest
 import structlog
@@ -17,6 +19,7 @@ from tickwright.observe.logs import (
     redact,
     redact_event,
     redact_text,
+    without_secrets,
 )
 
 CANARY = "c4n4ry-s3cret-value"
@@ -61,6 +64,15 @@ def test_a_known_secret_is_masked_wherever_it_is() -> None:
     know_secret(CANARY)
     event = {"a": f"x{CANARY}y", "b": [f"{CANARY}"], CANARY: 1, "c": {"d": (CANARY,)}}
     assert CANARY not in str(redact_event(None, "info", event))
+
+
+@pytest.mark.parametrize("spelled", [repr, quote, lambda secret: b64encode(secret.encode()).decode()])
+def test_a_known_secret_is_masked_in_each_of_its_spellings(spelled: Callable[[str], str]) -> None:
+    """As Python shows it, as in a URL and in Base64: texts of errors quote what they are about."""
+    secret = "can\\ary'with\"quotes/and+more"
+    know_secret(secret)
+    assert without_secrets(f"at {spelled(secret)} end").startswith("at ")
+    assert spelled(secret).strip("'\"") not in without_secrets(f"at {spelled(secret)} end")
 
 
 @pytest.mark.parametrize("piece", ["y", "a://", "a://b:c", "password ", "bearer "])

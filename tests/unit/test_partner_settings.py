@@ -68,6 +68,8 @@ def test_the_tightest_budget_sets_the_pace() -> None:
         (503, "5", Throttled(timedelta(seconds=5))),
         (503, "Sat, 21 Nov 2026 12:00:10 GMT", Throttled(timedelta(seconds=10))),
         (429, "999999999", Throttled(timedelta(days=1))),
+        (429, "0", Throttled(timedelta(seconds=1))),
+        (503, "Sat, 21 Nov 2020 12:00:10 GMT", Throttled(timedelta(seconds=1))),
         (429, None, Failed("HTTP 429", throttled=True)),
         (429, "soon", Failed("HTTP 429", throttled=True)),
         (503, "soon", Failed("HTTP 503")),
@@ -166,4 +168,33 @@ def test_an_answer_that_could_not_be_written_is_refused_where_it_is_made(wrong: 
     """One bad answer must not hold up those that are written with it."""
     with pytest.raises(Rejected) as caught:
         Answer(**wrong)
+    assert caught.value.code == "invalid_answer"
+
+
+def test_the_events_of_an_answer_are_what_they_were_when_it_was_made() -> None:
+    """A list that the function goes on filling changes nothing of its answer."""
+    events = [ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), "picked up")]
+    answer = Answer("moving", None, events)  # type: ignore[arg-type]
+    events.append("raw")  # type: ignore[arg-type]
+    assert answer.events == (events[0],)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"terminal": 1},
+        {"terminal": None},
+        {"terminal": "no"},
+        {"status": 7},
+        {"status": b"moving"},
+        {"at": "yesterday"},
+        {"events": [{"at": datetime(2026, 1, 1, tzinfo=UTC), "text": "raw"}]},
+        {"events": [ScanEvent("yesterday", "x")]},  # type: ignore[arg-type]
+        {"events": [ScanEvent(datetime(2026, 1, 1, tzinfo=UTC), 7)]},  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_of_the_wrong_types_is_refused_where_it_is_made(values: dict[str, Any]) -> None:
+    """So that the poll fails with a reason and is tried again, instead of being dropped as it is written."""
+    with pytest.raises(Rejected) as caught:
+        Answer(**{"status": "moving", **values})
     assert caught.value.code == "invalid_answer"

@@ -3,9 +3,11 @@
 from datetime import UTC, datetime
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.mutants import mutate
 from tickwright.brokers.kafka.poll_piles import PILE_MAX, Pile, Piles, Progress, Waiting
 from tickwright.ports.polls import PollRecord
 
@@ -18,8 +20,8 @@ def poll(tracker_id: int = 1, *, slot_id: int = 0, due_at: datetime = DUE, partn
 
 
 def put(piles: Piles, *polls: PollRecord) -> list[Pile]:
-    """Put them in, at offsets from 0 on; return the piles that were made."""
-    return [pile for offset, one in enumerate(polls) if (pile := piles.put(offset, one, 0.0)) is not None]
+    """Put them in, with numbers from 0 on; return the piles that were made."""
+    return [pile for number, one in enumerate(polls) if (pile := piles.put(number, one, 0.0)) is not None]
 
 
 def test_polls_of_one_slot_second_and_partner_are_one_pile() -> None:
@@ -27,7 +29,7 @@ def test_polls_of_one_slot_second_and_partner_are_one_pile() -> None:
     later = DUE.replace(second=1)
     made = put(Piles(0), poll(1), poll(2, partner="dhl"), poll(3), poll(4, slot_id=7), poll(5, due_at=later), poll(6))
     assert [[one.tracker_id for one in pile.polls] for pile in made] == [[1, 3, 6], [2], [4], [5]]
-    assert made[0].offsets == [0, 2, 5]
+    assert made[0].numbers == [0, 2, 5]
 
 
 def test_a_pile_has_at_most_a_thousand_polls() -> None:
@@ -45,38 +47,70 @@ def test_nothing_is_added_to_a_pile_that_was_taken() -> None:
     assert len(first.polls) == len(second.polls) == 1
 
 
-def test_a_record_that_was_read_before_is_not_counted_again() -> None:
-    """After a seek, or from an old assignment, records may come twice."""
-    progress = Progress()
-    assert [progress.read(offset) for offset in (4, 5, 4, 7)] == [True, True, False, True]
-
-
 @given(st.sets(st.integers(0, 60)), st.randoms(use_true_random=False))
 def test_the_position_is_the_first_record_that_is_not_finished(offsets: set[int], order: Random) -> None:
     """KFK-5: whatever is finished in whatever order; behind the last one when nothing is open."""
     assert Progress().position is None
     progress, left = Progress(), sorted(offsets)
-    for offset in left:
-        progress.read(offset)
+    numbers = {offset: progress.read(offset) for offset in left}
     finished = list(left)
     order.shuffle(finished)
     for offset in finished:
         assert progress.position == left[0]
         left.remove(offset)
-        progress.finish([offset])
+        progress.finish([numbers[offset]])
     assert progress.position == (max(offsets) + 1 if offsets else None)
     assert (progress.open, progress.span) == (0, 0)
+
+
+LOGS = st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=4)
+"""Offsets of a partition that is made again up to three times."""
+
+
+def _check_a_log_that_begins_again(logs: list[set[int]], order: Random) -> None:
+    """Read some logs one after another; finish what is open in any order meanwhile, and all of it at the end."""
+    progress, open_numbers, of_the_last = Progress(), list[int](), dict[int, int]()
+    for log in logs:
+        of_the_last = {}
+        for offset in sorted(log):
+            number = progress.read(offset)
+            open_numbers.append(number)
+            of_the_last[number] = offset
+            while open_numbers and order.random() < 0.4:
+                done = open_numbers.pop(order.randrange(len(open_numbers)))
+                progress.finish([done])
+                of_the_last.pop(done, None)
+            assert progress.open == len(open_numbers), "each record is one of its own, whatever its offset"
+            assert progress.position is not None
+            assert progress.position <= min(of_the_last.values(), default=offset + 1), "passed an unfinished record"
+            assert 0 <= progress.position <= offset + 1, "beyond what was read of this log"
+    progress.finish(open_numbers)
+    assert (progress.position, progress.open, progress.span) == (max(logs[-1]) + 1, 0, 0)
+
+
+@given(LOGS, st.randoms(use_true_random=False))
+def test_the_position_follows_a_partition_whose_log_begins_again(logs: list[set[int]], order: Random) -> None:
+    """KFK-5: an offset below the last one is a record like any other; nothing unfinished of the new log is passed."""
+    _check_a_log_that_begins_again(logs, order)
+
+
+def test_the_suite_notices_open_records_of_the_old_log_that_keep_their_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the guard the committed offset would be one of a log that is gone."""
+    mutate(monkeypatch, Progress.read, "min(first, offset)", "first")
+    with pytest.raises(AssertionError, match="passed an unfinished record"):
+        given(LOGS, st.randoms(use_true_random=False))(_check_a_log_that_begins_again)()
 
 
 def test_what_passes_one_open_record_takes_no_memory() -> None:
     """A poll that waits for hours is remembered, and the millions behind it that are done are not."""
     progress = Progress()
-    for offset in range(100_000):
-        progress.read(offset)
-        if offset:
-            progress.finish([offset])
+    first = progress.read(0)
+    for offset in range(1, 100_000):
+        progress.finish([progress.read(offset)])
     assert (progress.position, progress.open, progress.span) == (0, 1, 100_000)
-    progress.finish([0])
+    progress.finish([first])
     assert (progress.position, progress.open, progress.span) == (100_000, 0, 0)
 
 

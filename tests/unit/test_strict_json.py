@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import DEPTH_MAX, INT64_MAX, INT64_MIN, loads
 
@@ -74,3 +75,17 @@ def test_a_pointer_escapes_what_rfc_6901_escapes() -> None:
     with pytest.raises(Rejected) as caught:
         loads(b'{"a/b":{"c~d":[0,"\\u0000"]}}')
     assert caught.value.details["pointer"] == "/a~1b/c~0d/1"
+
+
+def test_the_place_of_a_text_costs_nothing_until_it_is_shown() -> None:
+    """A long key over many texts was copied for each of them: 5.6 GB for a body of 256 KB."""
+    places = [place for place, _ in strict_json._strings({"k" * 1000: ["a"] * 1000}, None)]
+    assert {len(place) for place in places if place is not None} == {2}
+    assert len({id(place[0]) for place in places[1:] if place is not None}) == 1
+
+
+def test_the_place_of_a_bad_text_is_a_json_pointer() -> None:
+    """With what JSON pointers escape, and what no text can have."""
+    with pytest.raises(Rejected) as refused:
+        loads(b'{"a/b": [1, {"~\\u0000": "\\ud800"}]}')
+    assert refused.value.details["pointer"] == "/a~1b/1/~0\\u0000"

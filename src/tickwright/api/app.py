@@ -32,7 +32,7 @@ from tickwright.api.figure_routes import STRUCTS as FIGURE_STRUCTS
 from tickwright.api.figure_routes import figure_routes
 from tickwright.api.gate import ApiGate
 from tickwright.api.lane import PATH, Send, post_job
-from tickwright.api.openapi import document, is_of_many, is_open, is_open_ended
+from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
 from tickwright.api.overview_routes import STRUCTS as OVERVIEW_STRUCTS
 from tickwright.api.overview_routes import overview_routes
 from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
@@ -50,10 +50,13 @@ from tickwright.capabilities.polling.routes import polling_routes
 from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.networks import client_of
 from tickwright.ports.caller import Role
 from tickwright.ports.user_data import let_see
+from tickwright.runtime.listener import TRANSPORT
 from tickwright.runtime.type_figures import TypesNow
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within
+from tickwright.store.shares import Abandoned, on_behalf_of
 
 _log = structlog.get_logger("tickwright.api")
 Scope = MutableMapping[str, Any]
@@ -81,10 +84,11 @@ class Api:
             if scope["path"] == PATH and scope["method"] == "POST":
                 with self._changing():
                     await self._meet(scope)
-                    await post_job(self._context, self._auth, scope, receive, send.as_it_is)
+                    with _counted(scope):
+                        await post_job(self._context, self._auth, scope, receive, send.as_it_is)
                 return
             await self._route(scope, receive, send)
-        except ClientGone:
+        except (ClientGone, Abandoned):
             _log.info("api.client_gone", path=scope["path"][:100])
         except Exception as error:  # noqa: BLE001  the outermost frame of a request: here it becomes an answer
             await _tell(error, scope, send, self._context.cookie_path)
@@ -96,7 +100,7 @@ class Api:
             let_see(allowed=True, whole=False)
         else:
             await self._meet(scope)
-        with self._bounds(scope["method"], scope["path"]):
+        with self._bounds(scope["method"], scope["path"]), _counted(scope):
             await self.framework(scope, receive, send)
 
     async def _meet(self, scope: Scope) -> None:
@@ -117,6 +121,18 @@ class Api:
                 yield
         except TookTooLong as error:
             raise outcome_unknown() from error
+
+
+def _counted(scope: Scope) -> AbstractContextManager[None]:
+    """Count what a request borrows for its key, whose sessions are the same caller; without a key for its address."""
+    if scope["path"] in OPEN_PATHS:
+        return nullcontext()
+    caller, transport = scope.get(CALLER), scope.get(TRANSPORT)
+    if caller is None:
+        who = f"address:{client_of((scope.get('client') or ('',))[0])}"
+    else:
+        who = caller.name if caller.key_id is None else f"key:{caller.key_id}"
+    return on_behalf_of(who) if transport is None else on_behalf_of(who, transport.is_closing)
 
 
 class _Guarded:

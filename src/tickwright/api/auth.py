@@ -28,6 +28,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, within
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+from tickwright.store.shares import for_everybody
 
 _SQL = load("tickwright.api.sql", "access.sql")
 _SESSIONS = load("tickwright.api.sql", "sessions.sql")
@@ -94,13 +95,12 @@ class Authenticator:
         """Return whose ``key``, or session's token, this is; the errors are those of :meth:`caller`."""
         digest = key_hash(key)
         known = self._known.get(digest)
-        now_s = monotonic()
-        if known is None or now_s > known.until_s:
+        if known is None or monotonic() > known.until_s:
             known = await self._look_up(digest)
             if known is None:
                 _log.warning("api.unknown_key", prefix=key[:PREFIX_CHARS])
                 raise stranger("this key or session is unknown, expired or revoked")
-        self._take_turn(known, now_s)
+        self._take_turn(known, monotonic())  # the look-up may have taken a while
         return known.caller
 
     def forget(self) -> None:
@@ -152,7 +152,7 @@ class Authenticator:
     async def _find(self, digests: list[bytes]) -> dict[bytes, _Known]:
         asked_s, forgotten = monotonic(), self._forgotten
         try:
-            with within(LOOKUP_S):
+            with for_everybody(), within(LOOKUP_S):
                 rows = await self._pool.fetch(_SQL["find"], digests)
         except TookTooLong as error:  # of one small query: it is the database that is slow
             raise Unavailable("database_unavailable", "the database does not answer; try again") from error
@@ -172,7 +172,7 @@ class Authenticator:
 
     async def _touch(self, sessions: list[int]) -> None:
         try:
-            with within(LOOKUP_S):
+            with for_everybody(), within(LOOKUP_S):
                 await self._pool.execute(_SESSIONS["touch"], sessions, IDLE)
         except Exception as error:  # noqa: BLE001  it is good without this, and the next one tries again
             _log.info("api.session_not_touched", error=repr(error)[:200])

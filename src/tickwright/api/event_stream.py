@@ -7,7 +7,7 @@ are full for ``UNREAD_S`` the connection is cut. Between two messages a comment 
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from fastapi.responses import Response
@@ -89,4 +89,5 @@ def _keep_buffers_small(transport: Any) -> None:
     transport.set_write_buffer_limits(high=BUFFER_BYTES)
     found = transport.get_extra_info("socket")
     if found is not None:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        with suppress(OSError):  # the client has left
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

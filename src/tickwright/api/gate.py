@@ -37,21 +37,24 @@ class ApiGate:
 
         return allowed
 
-    async def read(self, request: Request, kind: type[T], *, default: T | None = None) -> T:
+    async def read(
+        self, request: Request, kind: type[T], *, default: T | None = None, bytes_max: int | None = None
+    ) -> T:
         """Return the JSON body as ``kind``; ``default`` where there is no body."""
         decoder: msgspec.json.Decoder[T] = self._decoders.setdefault(kind, msgspec.json.Decoder(kind))
         if default is None:
-            return strict_json.decode(await self.read_bytes(request), decoder)
+            return strict_json.decode(await self.read_bytes(request, bytes_max), decoder)
         body = await read_body(request.receive, None, self._limits.body_bytes_max, self._limits.body_timeout)
         if not body:
             return default
         check_type(request.scope["headers"], JSON_TYPES)
         return strict_json.decode(body, decoder)
 
-    async def read_bytes(self, request: Request) -> bytes:
-        """Return a JSON body as it came."""
+    async def read_bytes(self, request: Request, bytes_max: int | None = None) -> bytes:
+        """Return a JSON body as it came; it has ``bytes_max`` at most, or what any body has."""
         length = check_type(request.scope["headers"], JSON_TYPES)
-        return await read_body(request.receive, length, self._limits.body_bytes_max, self._limits.body_timeout)
+        limits = self._limits
+        return await read_body(request.receive, length, bytes_max or limits.body_bytes_max, limits.body_timeout)
 
     def stream(self, request: Request, *, csv: bool = False) -> AsyncIterator[bytes]:
         """Return an NDJSON body piece by piece; with ``csv`` it may be CSV as well."""

@@ -23,6 +23,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.ports.rest import Id, answer, answers, takes
 from tickwright.ports.views import Page
 
+SIGN_IN_BYTES_MAX = 1_024
 FAILURES_BURST = 20
 FAILURE_GAP_S = 1.0
 _log = structlog.get_logger("tickwright.api")
@@ -88,7 +89,8 @@ def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIR
         """Sign in with an API key: the answer sets a cookie that no script can read, for at most twelve hours."""
         if site_of(request.scope["headers"]) is Site.OTHER:
             raise cross_site()
-        caller, token = await door.open((await gate.read(request, SessionRequest)).key, request)
+        asked = await gate.read(request, SessionRequest, bytes_max=SIGN_IN_BYTES_MAX)
+        caller, token = await door.open(asked.key, request)
         cookie = signed_in(token, context.cookie_path, secure=_secure(request))
         return answer(_view(context, caller, csrf_token(token)), headers=dict([cookie]))
 

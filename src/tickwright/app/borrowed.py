@@ -2,7 +2,8 @@
 
 Whatever driver the caller uses, the statements are the same ones; only their placeholders are respelled.
 A connection without an open transaction would commit it at once, whatever the caller does later,
-so it is refused. Synchronous connections run the same code: it never waits for anything but the
+so it is refused: when it is borrowed, and one of SQLAlchemy's with its first statement.
+Synchronous connections run the same code: it never waits for anything but the
 connection, so it can be driven to its end without an event loop.
 """
 
@@ -60,6 +61,9 @@ class _Psycopg:
 
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(_spelled(sql, "psycopg"), _named(values))
+            if self._connection.info.pipeline_status:  # a pipeline of the caller's: what is inside ends with a sync
+                with self._connection.pipeline():
+                    pass
             names = [column.name for column in cursor.description or ()]
             return [Row(names, row) for row in cursor.fetchall()] if names else []
 
@@ -73,30 +77,50 @@ class _AsyncPsycopg:
 
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(_spelled(sql, "psycopg"), _named(values))
+            if self._connection.info.pipeline_status:
+                async with self._connection.pipeline():
+                    pass
             names = [column.name for column in cursor.description or ()]
             return [Row(names, row) for row in await cursor.fetchall()] if names else []
 
 
 class _SqlAlchemy:
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self._connection, self._is_checked = connection, False
 
     async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
         from sqlalchemy import text
 
+        if not self._is_checked:
+            is_session = any(name in {"Session", "scoped_session"} for _, name in _kinds(self._connection))
+            _require(not _commits_alone(self._connection.connection() if is_session else self._connection))
+            self._is_checked = True
         result = self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
         return [Row(list(result.keys()), tuple(row)) for row in result] if result.returns_rows else []
 
 
 class _AsyncSqlAlchemy:
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self._connection, self._is_checked = connection, False
 
     async def fetch(self, sql: str, *values: Any) -> Sequence[Row]:
         from sqlalchemy import text
 
+        if not self._is_checked:
+            is_session = any(name == "AsyncSession" for _, name in _kinds(self._connection))
+            connection = await self._connection.connection() if is_session else self._connection
+            _require(not _commits_alone(connection.sync_connection))
+            self._is_checked = True
         result = await self._connection.execute(text(_spelled(sql, "sqlalchemy")), _named(values))
         return [Row(list(result.keys()), tuple(row)) for row in result] if result.returns_rows else []
+
+
+def _commits_alone(connection: Any) -> bool:
+    """Whether each statement of an SQLAlchemy ``Connection`` is committed at once: ``AUTOCOMMIT``, wherever it was set.
+
+    The driver's own connection says so, which has what the engine, the connection or an event of the caller's set.
+    """
+    return connection is not None and bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 
 _ASYNC: Mapping[tuple[str, str], Callable[[Any], Fetching]] = {

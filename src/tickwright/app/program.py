@@ -40,6 +40,7 @@ from tickwright.capabilities.jobs.views import JobAction, JobDetail
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.failure_words import storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces
@@ -60,6 +61,7 @@ from tickwright.wiring.reports_declared import register_reports
 from tickwright.wiring.settings import Settings, load_settings
 
 MESSAGE_BYTES_MAX = 1_048_576
+MESSAGE_KEY_MAX = 1024
 _SQL = load("tickwright.app.sql", "publish.sql")
 _CALLER = Caller("python", Role.ADMIN)
 
@@ -133,7 +135,8 @@ class Tickwright(Declarations):
                 when your transaction commits, and never was when it rolls back.
 
         Raises:
-            Rejected: Something is out of bounds, or the task type is unknown. Permanent.
+            Rejected: Something is out of bounds, or the task type is unknown; ``no_transaction``, where your connection
+                commits each statement at once. Permanent.
             Contended: ``key_reused``, the key belongs to a different job (do not retry with it);
                 ``key_in_flight`` (retry).
             Unavailable: ``app_not_open``, outside ``async with app``.
@@ -341,7 +344,8 @@ class Tickwright(Declarations):
             connection: Yours, in a transaction; the message leaves when it commits, or never.
 
         Raises:
-            Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, a payload as for ``schedule``. Permanent.
+            Rejected: ``invalid_target``, ``ssrf_blocked`` as for task types, ``invalid_key``, a payload as for
+                ``schedule``. Permanent.
             Unavailable: ``app_not_open``.
         """
         _check_destination(destination, self.settings)
@@ -514,6 +518,9 @@ def _message(
     text = to_json(payload)
     if len(text.encode()) > MESSAGE_BYTES_MAX:
         raise Rejected("payload_too_large", f"payload: at most {MESSAGE_BYTES_MAX} bytes", status=413, field="payload")
+    if key is not None and not (len(key) <= MESSAGE_KEY_MAX and storable(key) == key):
+        without = "without NUL and halves of surrogate pairs"
+        raise Rejected("invalid_key", f"key: at most {MESSAGE_KEY_MAX} characters, {without}", field="key")
     named = dict(headers or {})
     check_headers(named)
     if NAME not in {name.lower() for name in named} and len(named) < HEADERS_MAX and (here := traces.current()):

@@ -12,15 +12,15 @@ import structlog
 
 from tickwright.batch.chunks_store import ChunkClaim, ChunksStore, Failure, PlanClaim
 from tickwright.batch.open_chunk import ClaimedChunk
-from tickwright.domain.errors import Contended, Rejected, TickwrightError
-from tickwright.domain.failure_words import storable, words_of
+from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.domain.failure_words import failure_of, said, storable
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.batches import BatchWork, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import ends_task
+from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
 from tickwright.store.claiming import Held, write_surely
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, REFUSED
 
 RETRY_CAP_S = 300.0
 LOST_MAX = 25
@@ -64,7 +64,7 @@ class Attempts:
         try:
             return "planned" if await self._cut(held) else "late"
         except BaseException as error:  # noqa: BLE001  the attempt's boundary: what a program raises is its execution's
-            why = _failure(error)
+            why = await _failure(error)
             tries = claim.tries + 1
             if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
                 wrote = await write_surely(self._session, held, lambda: store.plan_failed(claim, held.owner, why))
@@ -99,11 +99,11 @@ class Attempts:
         try:
             await self._do(claim, chunk)
         except BaseException as error:  # noqa: BLE001  as above
-            why = _failure(error)
+            why = await _failure(error)
             if chunk.is_completed:  # what came behind cannot take that back
                 _log.warning("batches.raised_behind_its_chunk", key=claim.key, code=why.code, reason=why.message)
                 return "done"
-            if isinstance(error, Contended) and error.code == "chunk_lost":
+            if chunk.is_lost:
                 return "late"
             tries = claim.tries + 1
             if isinstance(error, Rejected) or tries >= attempts_of(claim.run):
@@ -137,13 +137,13 @@ def _deadly(who: str, times: int) -> Rejected:
     return Rejected("chunk_lost", f"{who} was lost {times} times; something in it kills whoever takes it")
 
 
-def _failure(error: BaseException) -> Failure:
+async def _failure(error: BaseException) -> Failure:
     """Return what an error is for the ledger; a cancellation of ours is none."""
     if ends_task(error):
         raise error
-    trace = storable(without_secrets("".join(traceback.format_exception(error)))[-TRACE_CHARS:])
-    if isinstance(error, TickwrightError):
-        return Failure(error.code, storable(without_secrets(error.message))[:MESSAGE_CHARS], trace)
-    if isinstance(error, AWAY):
-        return Failure("database_unavailable", storable(without_secrets(words_of(error)))[:MESSAGE_CHARS], trace)
-    return Failure("exception", storable(without_secrets(words_of(error)))[:MESSAGE_CHARS], trace)
+    await take_cancels_back()
+    code, text = failure_of(error, without_secrets)
+    if isinstance(error, AWAY) and not isinstance(error, (TickwrightError, *REFUSED)):  # those are of the values
+        code = "database_unavailable"
+    trace = without_secrets(said(lambda: "".join(traceback.format_exception(error)), "no trace"))
+    return Failure(code, text[:MESSAGE_CHARS], storable(trace[-TRACE_CHARS:]))

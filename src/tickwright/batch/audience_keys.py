@@ -6,6 +6,7 @@ from typing import Any
 from tickwright.batch.audience_sql import KeyKind
 from tickwright.batch.audience_terms import AudienceTerms
 from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import NOT_UTF8
 
 BOUND_CHARS_MAX = 8_192
 _KINDS: Mapping[str, KeyKind] = {"integer": "int", "text": "text"}
@@ -44,6 +45,9 @@ def as_bound(key: Any) -> Any:
     Raises:
         Rejected: ``invalid_audience``: PostgreSQL could not keep it. Permanent.
     """
+    if key is NOT_UTF8:
+        why = "audience.key: a key at the end of a chunk is not UTF-8"
+        raise Rejected("invalid_audience", why, problems=[why])
     if isinstance(key, str) and ("\0" in key or len(key) > BOUND_CHARS_MAX):
         shown = key[:100].replace("\0", "\\u0000")
         why = f"audience.key: the key {shown} has a NUL character or more than {BOUND_CHARS_MAX} characters"

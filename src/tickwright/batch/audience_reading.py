@@ -21,7 +21,7 @@ from tickwright.batch.audience_values import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, Verdict
-from tickwright.ports.reports import Rows
+from tickwright.ports.reports import NOT_UTF8, Rows
 
 PROBLEMS_MAX = 10
 KEY_SHOWN_CHARS_MAX = 200
@@ -80,14 +80,14 @@ class Reading:
         result.seen, skipped, result.missing = counted
         result.skipped += skipped
 
-    def skip(self, key: str, problem: str, members: int = 1) -> None:
+    def skip(self, key: Any, problem: str, members: int = 1) -> None:
         """Count members who are skipped, and show one."""
         self.result.skipped += members
         self._show(key, problem)
 
-    def _show(self, key: str, problem: str) -> None:
+    def _show(self, key: Any, problem: str) -> None:
         if len(self.result.problems) < PROBLEMS_MAX:
-            shown = key[:KEY_SHOWN_CHARS_MAX].replace("\0", "\\u0000")
+            shown = "" if key is NOT_UTF8 else key[:KEY_SHOWN_CHARS_MAX].replace("\0", "\\u0000")
             self.result.problems.append({"client_id": shown, "problem": problem})
 
     def _take(self, row: Sequence[Any]) -> Action | None:
@@ -142,7 +142,10 @@ class Reading:
             except Unreadable:
                 raise Unreadable(unreadable(self._terms, one.name)) from None
         for at in range(len(self._terms.fields), len(values)):
-            values[at] = stored(values[at])
+            try:
+                values[at] = stored(values[at])
+            except Unreadable as problem:
+                raise Unreadable(f"{self._names[at]}: {problem}") from None
 
 
 def unreadable(terms: AudienceTerms, field: str) -> str:

@@ -13,10 +13,15 @@ from typing import Any
 import msgspec
 
 from tickwright.ports.batches import FieldType
-from tickwright.ports.reports import Column
+from tickwright.ports.reports import NOT_UTF8, Column
 
 CLIENT_BYTES_MAX = 65_536
 KEY_BYTES_MAX = 1_000
+WRITTEN_BYTES_MAX = 2 * 1024 * 1024 - 65_536
+"""Of JSON as PostgreSQL writes it out; the outbox takes 2 MiB, with what else a message says."""
+NUMBER_CHARS_MORE_MAX = 330
+"""Which every number of double precision keeps to."""
+_EXPONENT_CHARS_MAX, _FAR = 7, 10**7
 _INT64 = 2**63
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*", re.ASCII)
@@ -45,27 +50,71 @@ def client_text(names: Sequence[str], values: Sequence[Any]) -> str:
     """Return a client as the JSON object that an action carries.
 
     Raises:
-        Unreadable: PostgreSQL could not keep it: too large, a NUL character, a text or document that is none.
+        Unreadable: PostgreSQL could not keep it, or the outbox not carry it: too large, a NUL character, a text or
+            document that is none.
     """
     try:
         made = msgspec.json.encode(dict(zip(names, values, strict=True)))
-        if b"\\u" in made:
-            msgspec.json.decode(made)
     except (ValueError, TypeError, OverflowError) as error:
         raise Unreadable(f"it is no JSON: {error}") from None
     if len(made) > CLIENT_BYTES_MAX:
         raise Unreadable(f"its fields and columns are larger than {CLIENT_BYTES_MAX} bytes")
-    if b"\\u0000" in made and _ESCAPED_NUL.search(made):
-        raise Unreadable("it has a NUL character")
+    if b"\\u" in made or any(map(_is_document, values)):
+        check_json(made)
     return made.decode()
 
 
-def check_key(key: str) -> None:
+def _is_document(value: Any) -> bool:
+    return value.__class__ is msgspec.Raw
+
+
+def check_json(made: bytes) -> None:
+    """Refuse JSON that PostgreSQL does not keep, or writes out as much more than it is.
+
+    PostgreSQL keeps ``1e1000`` as a number of a thousand digits. What this lets pass has at most
+    ``WRITTEN_BYTES_MAX``, and 32 times of what it takes as ``jsonb``: the bounds of the outbox and of jobs.
+
+    Raises:
+        Unreadable: It is no JSON, has a NUL character, or such numbers.
+    """
+    longer = 0
+
+    def measure(number: str) -> None:
+        nonlocal longer
+        more = _written_chars(number) - len(number)
+        if more > NUMBER_CHARS_MORE_MAX:
+            raise Unreadable(f"the number {number[:40]} is much longer as PostgreSQL writes it out; make it a text")
+        longer += max(more, 0)
+
+    try:
+        msgspec.json.Decoder(float_hook=measure).decode(made)
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is no JSON: {error}") from None
+    blanks = made.count(b",") + made.count(b":")  # PostgreSQL puts one behind each that is not in a text
+    if len(made) + blanks + longer > WRITTEN_BYTES_MAX:
+        raise Unreadable(f"as PostgreSQL writes it out it is larger than {WRITTEN_BYTES_MAX} bytes")
+    if b"\\u0000" in made and _ESCAPED_NUL.search(made):
+        raise Unreadable("it has a NUL character")
+
+
+def _written_chars(number: str) -> int:
+    """Return how many characters PostgreSQL takes for a number: all its digits, and no exponent."""
+    digits, _, exponent = number.lower().partition("e")
+    whole, _, fraction = digits.lstrip("-").partition(".")
+    moved = int(exponent or 0) if len(exponent) <= _EXPONENT_CHARS_MAX else _FAR
+    return max(len(whole) + moved, 1) + max(len(fraction) - moved, 0) + 2
+
+
+def check_key(key: Any) -> None:
     """Refuse a key that no action can carry.
 
     Raises:
         Unreadable: It is empty, too long or has a NUL character.
     """
+    if key is NOT_UTF8:
+        raise Unreadable("a key is UTF-8")
     if not key or "\0" in key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise Unreadable(f"a key has 1 to {KEY_BYTES_MAX} bytes, and no NUL character")
 
@@ -104,6 +153,8 @@ def read_stored(kind: FieldType, value: Any) -> Any:
     """
     if value is None:
         return None
+    if value is NOT_UTF8:
+        raise Unreadable("its text is not UTF-8")
     with suppress(ValueError, OverflowError):
         read = _READERS[kind](value)
         if read is not None:
@@ -112,7 +163,13 @@ def read_stored(kind: FieldType, value: Any) -> Any:
 
 
 def stored(value: Any) -> Any:
-    """Return a value of SQLite that is only told about."""
+    """Return a value of SQLite that is only told about.
+
+    Raises:
+        Unreadable: It is none.
+    """
+    if value is NOT_UTF8:
+        raise Unreadable("its text is not UTF-8")
     return value.hex() if isinstance(value, bytes) else value
 
 

@@ -5,16 +5,27 @@ of the chunk, changed where its messages are written into the outbox. The relay 
 """
 
 from collections import Counter
+from typing import Any
+
+import asyncpg
+import structlog
 
 from tickwright.batch.ending import SQL, job_of
+from tickwright.observe.logs import without_secrets
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import REFUSED, Connection, is_notify_queue_full
 
 CHUNKS_PER_ROUND = 20
 OUTBOX_MAX = 200_000
 """Messages that wait; while there are more, no actions are added to them."""
 FULL_S = 1.0
 IDLE_S = 2.0
+SET_ASIDE_S = 300.0
+ERROR_CHARS_MAX = 2000
+TOO_LARGE = "its action was not released: larger than 1 MiB, or than 2 MiB as PostgreSQL writes it out"
+
+_log = structlog.get_logger("tickwright.batches")
 
 
 class Checker:
@@ -23,6 +34,7 @@ class Checker:
     Invariants:
         BCK-1: an action leaves once, and never before its execution is finished unless its definition says ``chunk``.
         BCK-2: nothing of a stopped, disabled or failed execution leaves.
+        BCK-3: an action that PostgreSQL refuses keeps back no other one of its chunk, and no other execution.
     """
 
     def __init__(self, *, probe: Probe = NO_PROBE) -> None:
@@ -32,22 +44,55 @@ class Checker:
     async def round(self, lease: HeldLease) -> float:
         """Release some chunks; return in how many seconds to come again, 0 where more wait."""
         for _ in range(CHUNKS_PER_ROUND):
-            async with lease.transaction() as connection:
-                if connection is None:
-                    return 0.0
-                if await connection.fetchval(SQL["outbox_is_full"], OUTBOX_MAX):
-                    return FULL_S
-                chunk = await connection.fetchrow(SQL["next_chunk"])
-                if chunk is None:
-                    wait_s = await connection.fetchval(SQL["next_release_in"])
-                    return IDLE_S if wait_s is None else max(wait_s, 0.0)
-                if chunk["target"] is not None and chunk["actions"]:
-                    job = job_of(chunk["target"])
-                    put = ("put_messages", chunk["target"]) if job is None else ("put_jobs", job)
-                    await connection.execute(SQL[put[0]], chunk["id"], chunk["number"], put[1])
-                await connection.fetchval(SQL["note_released"], chunk["id"], chunk["number"])
-                await self._probe.reached("batches.releasing", execution=chunk["id"], number=chunk["number"])
+            chunk: Any = None
+            try:
+                async with lease.transaction() as connection:
+                    if connection is None:
+                        return 0.0
+                    if await connection.fetchval(SQL["outbox_is_full"], OUTBOX_MAX):
+                        return FULL_S
+                    chunk = await connection.fetchrow(SQL["next_chunk"])
+                    if chunk is None:
+                        wait_s = await connection.fetchval(SQL["next_release_in"])
+                        return IDLE_S if wait_s is None else max(wait_s, 0.0)
+                    released = await self._release(connection, chunk)
+            except REFUSED as error:
+                if chunk is None or is_notify_queue_full(error):
+                    raise
+                await self._set_aside(lease, chunk, error)
+                continue
             self.counts["chunks"] += 1
-            self.counts["actions"] += chunk["actions"]
+            self.counts["actions"] += released
             await self._probe.reached("batches.released", execution=chunk["id"], number=chunk["number"])
         return 0.0
+
+    async def _release(self, connection: Connection, chunk: Any) -> int:
+        """Put the actions of a chunk, and mark it; return how many left."""
+        released: int = chunk["actions"]
+        if chunk["target"] is not None and released:
+            try:
+                async with connection.transaction():  # a savepoint
+                    released = await _put(connection, chunk, only_fitting=False)
+            except asyncpg.CheckViolationError:
+                released = await _put(connection, chunk, only_fitting=True)
+                await connection.execute(SQL["note_refused"], chunk["id"], chunk["number"], TOO_LARGE)
+                left = chunk["actions"] - released
+                _log.warning("batches.too_large", execution=chunk["id"], chunk=chunk["number"], actions=left)
+        await connection.fetchval(SQL["note_released"], chunk["id"], chunk["number"], released)
+        await self._probe.reached("batches.releasing", execution=chunk["id"], number=chunk["number"])
+        return released
+
+    async def _set_aside(self, lease: HeldLease, chunk: Any, error: Exception) -> None:
+        why = without_secrets(str(error))[:ERROR_CHARS_MAX]
+        _log.warning("batches.not_released", execution=chunk["id"], chunk=chunk["number"], reason=why)
+        self.counts["set_aside"] += 1
+        async with lease.transaction() as connection:
+            if connection is not None:
+                await connection.execute(SQL["set_aside"], chunk["id"], SET_ASIDE_S, why)
+
+
+async def _put(connection: Connection, chunk: Any, *, only_fitting: bool) -> int:
+    job = job_of(chunk["target"])
+    name, to = ("put_messages", chunk["target"]) if job is None else ("put_jobs", job)
+    tag: str = await connection.execute(SQL[name], chunk["id"], chunk["number"], to, only_fitting)
+    return int(tag.rpartition(" ")[2])

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tickwright.batch.ending import tell_finished
+from tickwright.batch.ending import refuse_too_large, tell_finished
 from tickwright.ports.batches import Action, ChunkResult, PlannedChunk, Run
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.batch.sql", "chunks.sql")
+SMALL = 16_384
+"""Characters of JSON of which a message is never too large: up to four bytes each, kept in up to six times of that."""
 
 
 class ChunkKey(NamedTuple):
@@ -203,6 +205,7 @@ async def _put_actions(connection: Connection, key: ChunkKey, actions: Sequence[
         return 0
     ids, clients = [one.client_id for one in actions], [one.client for one in actions]
     tag = await connection.execute(SQL["put_actions"], *key, ids, clients)
+    await refuse_too_large(connection, key.execution_id, [one.client_id for one in actions if len(one.client) > SMALL])
     return int(tag.rpartition(" ")[2])
 
 

@@ -3,12 +3,15 @@
 A Python function hears by a one-shot job, which is its own outbox row: retries, limits and history are those of jobs.
 """
 
+from collections.abc import Sequence
+
+from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Run
 from tickwright.store.outbox import put_message
 from tickwright.store.pool import Connection
 from tickwright.store.queries import filled, load
 
-SQL = filled(load("tickwright.batch.sql", "release.sql"), "action")
+SQL = filled(filled(load("tickwright.batch.sql", "release.sql"), "action"), "header_id")
 
 
 async def tell_finished(connection: Connection, run: Run) -> None:
@@ -21,6 +24,20 @@ async def tell_finished(connection: Connection, run: Run) -> None:
         await connection.execute(SQL["put_job"], job, summary)
     else:
         await put_message(connection, destination, summary, key=f"execution:{run.execution_id}")
+
+
+async def refuse_too_large(connection: Connection, execution_id: int, client_ids: Sequence[str]) -> None:
+    """Look which of these actions, which are written, no message could carry.
+
+    Raises:
+        Rejected: ``invalid_action``. Permanent.
+    """
+    found = await connection.fetchval(SQL["too_large"], execution_id, client_ids) if client_ids else None
+    if found is not None:
+        text = (
+            f"payload of client {found[:200]}: larger than 1 MiB as PostgreSQL keeps it, or than 2 MiB as it writes it"
+        )
+        raise Rejected("invalid_action", text, field="payload")
 
 
 def job_of(destination: str) -> str | None:

@@ -1,6 +1,7 @@
 """Why an execution has not ended, and what happens to it next; see :mod:`.explain`."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import msgspec
 
@@ -70,6 +71,7 @@ def _work(facts: ExecutionFacts) -> Iterator[Reason]:
     if row["next_chunk_at"] > now and facts.waiting is not None:
         yield Reason("rate", f"its rate lets the next chunk begin in {wait_text(row['next_chunk_at'] - now)}")
     yield from _waiting(facts)
+    yield from _refused(row)
 
 
 def _waiting(facts: ExecutionFacts) -> Iterator[Reason]:
@@ -105,11 +107,22 @@ def _ended(row: Row) -> Iterator[Reason]:
 
 def _release(row: Row) -> Iterator[Reason]:
     left = row["actions"] - row["released"]
+    yield from _refused(row)
     if row["status"] == "FINISHED" and row["chunks_released"] < row["chunks"]:
         wait = row["next_release_at"] - row["now"]
-        pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if wait.total_seconds() > 0 else ""
+        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released"
+        pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if paced else ""
         yield Reason("releasing", f"{left} of its {row['actions']} actions have not left yet{pace}")
     elif left > 0:
-        yield Reason("not_released", f"{left} of its {row['actions']} actions were never released")
+        refused = "; they are too large, and its problems name some of them" if row["status"] == "FINISHED" else ""
+        yield Reason("not_released", f"{left} of its {row['actions']} actions were never released{refused}")
     elif row["actions"]:
         yield Reason("released", f"all of its {row['actions']} actions have left")
+
+
+def _refused(row: Row) -> Iterator[Reason]:
+    """Say where PostgreSQL refuses what is to be released."""
+    if row["error_code"] == "not_released" and row["status"] in {"IN_PROGRESS", "FINISHED"}:
+        again = wait_text(max(row["next_release_at"] - row["now"], timedelta()))
+        error = row["error_message"][:ERROR_CHARS_MAX]
+        yield Reason("release_refused", f"its actions cannot leave: {error}; tried again in {again}")

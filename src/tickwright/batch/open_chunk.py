@@ -16,13 +16,16 @@ from tickwright.store.pool import Connection, Pool
 class ClaimedChunk:
     """Implements :class:`tickwright.ports.batches.OpenChunk`.
 
+    Attributes:
+        is_lost: Its completion found that the claim was lost, or that the execution had ended.
+
     Invariants:
         BOC-1: actions, the mark, the counts and whatever the work writes are committed together or not at all.
     """
 
     def __init__(self, pool: Pool, held: Held[ChunkClaim], *, probe: Probe = NO_PROBE) -> None:
         self._pool, self._held, self._claim, self._probe = pool, held, held.claim, probe
-        self._is_completed = False
+        self._is_completed, self.is_lost = False, False
 
     @property
     def run(self) -> Run:
@@ -55,6 +58,7 @@ class ClaimedChunk:
         try:
             async with self._pool.acquire() as connection, connection.transaction():
                 if not await lock_chunk(connection, self._claim, self._held.owner):
+                    self.is_lost = True
                     raise Contended("chunk_lost", "the chunk is somebody else's by now; nothing is written")
                 yield connection
                 self._held.is_ending = True
@@ -67,6 +71,7 @@ class ClaimedChunk:
     async def _end(self, connection: Connection, result: ChunkResult) -> None:
         status = await end_chunk(connection, self._claim, result)
         if status is None:
+            self.is_lost = True
             raise Contended("chunk_lost", "its execution was stopped; nothing is written")
         if status == "FINISHED":
             await tell_finished(connection, self._claim.run)

@@ -13,13 +13,14 @@ Executions, chunks, claims, pauses, retries and the release of actions are those
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_terms import read_audience
+from tickwright.batch.audience_values import check_json
 from tickwright.batch.batches_store import Draft
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
@@ -27,6 +28,7 @@ from tickwright.store.pool import Connection
 
 PROBLEMS_MAX = 10
 CLIENT_ID_BYTES_MAX = 1000
+ACTION_BYTES_MAX = 960 * 1024
 Function = Callable[["BatchChunk"], Awaitable[None]]
 Plan = Callable[["BatchRun"], AsyncIterator[Any]]
 
@@ -102,19 +104,24 @@ class BatchChunk:
 
         Args:
             client_id: 1 to 1,000 bytes. There is one action per execution and client: a second one changes nothing.
-            payload: What JSON has; the ``client`` of the message.
+            payload: What JSON has, up to 960 KiB; the ``client`` of the message. PostgreSQL keeps each member of a list
+                in about twelve bytes, and no more than 1 MiB in all; a chunk with a larger one is not completed.
 
         Raises:
             Rejected: ``invalid_action``. Permanent.
         """
-        if not 1 <= len(client_id.encode()) <= CLIENT_ID_BYTES_MAX or "\0" in client_id:
+        try:
+            made = json.dumps({} if payload is None else payload, ensure_ascii=False, allow_nan=False).encode()
+            check_json(made)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Rejected("invalid_action", f"payload: not JSON that can be kept: {error}", field="payload") from None
+        if len(made) > ACTION_BYTES_MAX:
+            text = f"payload: at most {ACTION_BYTES_MAX} bytes; keep large things elsewhere"
+            raise Rejected("invalid_action", text, field="payload")
+        if not _is_client_id(client_id):
             text = f"client_id: 1 to {CLIENT_ID_BYTES_MAX} bytes of UTF-8 without NUL"
             raise Rejected("invalid_action", text, field="client_id")
-        try:
-            text = json.dumps({} if payload is None else payload, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise Rejected("invalid_action", f"payload: not JSON: {error}", field="payload") from None
-        self._result.actions.append(Action(client_id, text))
+        self._result.actions.append(Action(client_id, made.decode()))
 
     def skip(self, client_id: str, problem: str) -> None:
         """Count a member that nothing could be done about; up to ten of them are shown with the chunk."""
@@ -205,6 +212,12 @@ class ProgramWork:
         if not chunk.is_completed:
             async with given.transaction():
                 pass
+
+
+def _is_client_id(text: str) -> bool:
+    with suppress(UnicodeEncodeError):
+        return 1 <= len(text.encode()) <= CLIENT_ID_BYTES_MAX and "\0" not in text
+    return False
 
 
 def _run(run: Run) -> BatchRun:

@@ -90,16 +90,24 @@ def requeue(
     show_answer(done, as_json=as_json, sentence=_requeued)
     if dry_run:
         return
-    if missing := sorted(set(known) - set(done["ids"])):
+    key_reused = done.get("key_reused", [])
+    if missing := sorted(set(known) - set(done["ids"]) - set(key_reused)):
         listed = ", ".join(map(str, missing[:SHOWN_MAX])) + (" …" if len(missing) > SHOWN_MAX else "")
         raise Rejected("no_dead_letter", f"no dead letter of the kind {kind}, so not requeued: {listed}", ids=missing)
+    if stay := sorted(set(known) & set(key_reused)):
+        raise Rejected("key_reused", f"{_stay(stay)}: {', '.join(map(str, stay[:SHOWN_MAX]))}", ids=stay)
 
 
 def _requeued(done: Any) -> str:
     if done.get("dry_run"):
         return f"{'over ' if done['more'] else ''}{done['requeued']} dead letters, none put back"
     onward = f": --cursor {done['next']}" if done.get("next") else ""
-    return f"{done['requeued']} requeued{f' (there are more{onward})' if done['more'] else ''}"
+    stay = f"; {_stay(done['key_reused'])}" if done.get("key_reused") else ""
+    return f"{done['requeued']} requeued{f' (there are more{onward})' if done['more'] else ''}{stay}"
+
+
+def _stay(key_reused: Sequence[int]) -> str:
+    return f"{len(key_reused)} not requeued: other jobs have their idempotency keys by now"
 
 
 def _rabbitmq_body(kind: str, ids: list[str] | None, subject: str | None, *, everything: bool) -> dict[str, Any]:

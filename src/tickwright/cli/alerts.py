@@ -1,6 +1,7 @@
 """``tickwright alerts``: what fires, and who hears of it."""
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -55,10 +56,14 @@ def put(
     if every_rule:
         changes["rules"] = None
     show_answer(
-        through(lambda gateway: put_changes(gateway, f"/alerts/receivers/{name}", changes, keep=SETTABLE, need="url")),
+        through(lambda gateway: put_changes(gateway, _path(name), changes, keep=SETTABLE, need="url")),
         as_json=as_json,
         sentence=_stored,
     )
+
+
+def _path(name: str) -> str:
+    return f"/alerts/receivers/{quote(name, safe='')}"
 
 
 def _stored(stored: Any) -> str:
@@ -76,12 +81,12 @@ def rotate_secret(
     as_json: Json = False,
 ) -> None:
     """Make a new signing secret; it is shown this once."""
-    answer = ask("POST", f"/alerts/receivers/{name}/rotate-secret", body={"overlap": overlap})
+    answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
 
 
 @receivers.command()
 def delete(name: Name, as_json: Json = False) -> None:
     """Forget a receiver, and what still waits for it."""
-    ask("DELETE", f"/alerts/receivers/{name}")
+    ask("DELETE", _path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

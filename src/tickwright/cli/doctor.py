@@ -103,6 +103,7 @@ async def _database(settings: Settings, database: Database) -> list[Finding]:
             found += await examine_reports(settings, pool, embedded=database.embedded)
             found += await examine_batches(pool)
             found.append(_rights(await excess_rights(pool)))
+            found += _table_locks(await pool.fetch(_SQL["roles_not_to_end"]))
         found += [_disk(settings.home_folder)] if database.embedded else []
         found += [*await _brokers(settings, pool), *await _redis(settings)]
     finally:
@@ -223,6 +224,15 @@ def _rights(excess: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding(
         "roles", "warn", says, "see: tickwright roles check; cut them: tickwright roles create app --name ROLE"
     )
+
+
+def _table_locks(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Judge whether a session that stops a table by asking for a lock without a right to it would be ended."""
+    if rows:
+        names = ", ".join(row["role"] for row in rows[:ROLES_SHOWN]) + (" …" if len(rows) > ROLES_SHOWN else "")
+        says = f"a session of {names} that holds up a table would be named and not ended"
+        granted = f"GRANT {', '.join(row['quoted'] for row in rows)} TO {rows[0]['me']}"
+        yield Finding("table locks", "warn", says, f"{granted}; see docs/security.md")
 
 
 def _disk(home: Path) -> Finding:

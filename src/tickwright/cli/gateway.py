@@ -28,6 +28,7 @@ T = TypeVar("T")
 TIMEOUT_S = 120
 Body = bytes | AsyncIterator[bytes] | None
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_DOTS = frozenset({".", ".."})
 _CHUNKED = (b"transfer-encoding", b"chunked")
 
 
@@ -63,8 +64,11 @@ class Gateway:
         """Send ``body`` as JSON and return the answer's JSON; errors are those that the API says.
 
         Raises:
+            Rejected: ``wrong_argument``, a name is ``.`` or ``..``, which would be another path. Permanent.
             TickwrightError: What the API answered, with its code.
         """
+        if not _DOTS.isdisjoint(path.split("/")):
+            raise Rejected("wrong_argument", "a name cannot be . or ..")
         given = {name: value for name, value in (query or {}).items() if value not in (None, [], ())}
         raw = None if body is None else msgspec.json.encode(body)
         status, answer = await self.send(method, f"/v1{path}", query=given, body=raw, content_type="application/json")

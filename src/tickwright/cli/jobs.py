@@ -188,16 +188,19 @@ def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: b
             would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
         )
         return
-    total = 0
+    total = stay = 0
     cursor: dict[str, str] = {}
     while True:
         answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
         total += len(answer["ids"])
+        stay += len(answer.get("key_reused", []))
         if not answer["more"]:
             break
         cursor = {"cursor": answer["next"]}
         say(f"{total} so far")
-    show_answer({"jobs": total}, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs")
+    told = {"jobs": total, **({"key_reused": stay} if stay else {})}
+    why = f"; {stay} not retried: other jobs have their idempotency keys by now" if stay else ""
+    show_answer(told, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs{why}")
 
 
 def _act(job_id: int | None, action: str, *, as_json: bool, body: Any = None) -> None:

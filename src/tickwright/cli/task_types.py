@@ -1,6 +1,7 @@
 """``tickwright task-types``: what a type does, whether it runs, and its secrets."""
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -54,7 +55,7 @@ def put(
         "keep_history": keep_history,
     }
     changes = changes_of(name, target, {key: value for key, value in given.items() if value is not None}, retry)
-    stored = through(lambda gateway: put_changes(gateway, f"/task-types/{name}", changes, keep=SETTABLE, need="target"))
+    stored = through(lambda gateway: put_changes(gateway, _path(name), changes, keep=SETTABLE, need="target"))
     show_answer(stored, as_json=as_json, sentence=_stored)
 
 
@@ -78,6 +79,10 @@ def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict
     return changes if target is None else {**changes, "target": target}
 
 
+def _path(name: str) -> str:
+    return f"/task-types/{quote(name, safe='')}"
+
+
 def _stored(stored: Any) -> str:
     kind = stored["task_type"]
     text = f"{kind['name']} {'created' if stored['created'] else 'changed'}: {kind['target']}"
@@ -89,13 +94,13 @@ def _stored(stored: Any) -> str:
 @app.command()
 def pause(name: Name, as_json: Json = False) -> None:
     """Let a type's jobs wait; what runs goes on."""
-    show_answer(ask("POST", f"/task-types/{name}/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
+    show_answer(ask("POST", _path(name) + "/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
 
 
 @app.command()
 def enable(name: Name, as_json: Json = False) -> None:
     """Let a type's jobs run again, after a pause or after its endpoint was gone."""
-    show_answer(ask("POST", f"/task-types/{name}/enable"), as_json=as_json, sentence=lambda t: f"{t['name']} runs")
+    show_answer(ask("POST", _path(name) + "/enable"), as_json=as_json, sentence=lambda t: f"{t['name']} runs")
 
 
 @app.command("rotate-secret")
@@ -105,7 +110,7 @@ def rotate_secret(
     as_json: Json = False,
 ) -> None:
     """Make a new signing secret; it is shown this once."""
-    answer = ask("POST", f"/task-types/{name}/rotate-secret", body={"overlap": overlap})
+    answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
     show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
 
 
@@ -118,5 +123,5 @@ def delete(
     """Forget a task type; its jobs wait as those of an unknown type do."""
     if not yes:
         raise typer.BadParameter(f"its jobs would wait until somebody registers {name} again; add --yes")
-    ask("DELETE", f"/task-types/{name}")
+    ask("DELETE", _path(name))
     show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

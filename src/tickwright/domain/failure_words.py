@@ -1,16 +1,43 @@
 """What a user's function raised, in words that the ledger can keep.
 
 A function may raise anything: an end of the program, a cancellation of its own, an error that cannot be printed or that
-quotes what no text in PostgreSQL holds. None of that may hold up its part, or the parts of others.
+quotes what no text in PostgreSQL holds, an error of ours with a message that is no text. None of that may hold up its
+part, or the parts of others.
 """
+
+from collections.abc import Callable
+
+from tickwright.domain.errors import TickwrightError
+
+CODE_CHARS = 100
+
+
+def failure_of(error: BaseException, mask: Callable[[str], str]) -> tuple[str, str]:
+    """Return the code and the text of whatever a user's function raised, both as PostgreSQL can keep them.
+
+    Args:
+        error: One of ours has a code; of all others, and where that cannot be read, it is ``exception``.
+        mask: Takes secrets out of a text.
+    """
+    if isinstance(error, TickwrightError):
+        code = said(lambda: f"{error.code}", "exception")
+        text = said(lambda: f"{error.message}", type(error).__name__)
+    else:
+        code, text = "exception", words_of(error)
+    return storable(mask(code))[:CODE_CHARS], storable(mask(text))
 
 
 def words_of(error: BaseException) -> str:
     """Return an error's class and what it says of itself, if it can."""
+    return said(lambda: f"{type(error).__name__}: {error}", type(error).__name__)
+
+
+def said(text_of: Callable[[], str], otherwise: str) -> str:
+    """Return a text that code of a user's class makes, which may raise anything; then ``otherwise``."""
     try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  the user's class
-        return type(error).__name__
+        return text_of()
+    except BaseException:  # noqa: BLE001  the user's class
+        return otherwise
 
 
 def storable(text: str) -> str:

@@ -40,6 +40,13 @@ def _found(name: str, secrets: Secrets) -> str:
     return found
 
 
+def spellings(secret: str) -> set[str]:
+    """Return a secret as texts quote it: as it is, as Python shows it, as in a URL and in Base64."""
+    encoded = b64encode(secret.encode("utf-8", "surrogateescape")).decode()
+    in_urls = {quote(secret, safe=safe, errors="surrogateescape") for safe in ("", "/")}
+    return {secret, repr(secret)[1:-1], encoded, *in_urls}
+
+
 class HandedOut:
     """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
 
@@ -60,8 +67,7 @@ class HandedOut:
     def remember(self, found: str | None) -> str | None:
         """Return ``found``, which :meth:`mask` takes out of texts from now on."""
         if found:
-            encoded = b64encode(found.encode("utf-8", "surrogateescape")).decode()
-            self._told |= {found, repr(found)[1:-1], quote(found, safe=""), encoded}
+            self._told |= spellings(found)
         return found
 
     def mask(self, text: str) -> str:

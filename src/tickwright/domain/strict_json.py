@@ -120,27 +120,40 @@ def _depth(text: str) -> int:
 
 
 def _refuse_characters(value: Any) -> None:
-    for pointer, text in _strings(value, ""):
+    for place, text in _strings(value, None):
         if "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
-            place = pointer.encode(errors="backslashreplace").decode().replace("\0", "\\u0000")
+            pointer = _shown_place(place)
             raise _bad(
                 "unsupported_character",
-                f"\\u0000 and lone surrogates cannot be kept; found at {place or 'the top'}",
-                pointer=place,
+                f"\\u0000 and lone surrogates cannot be kept; found at {pointer or 'the top'}",
+                pointer=pointer,
             )
 
 
-def _strings(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+_Place = tuple["_Place | None", str | int] | None
+"""Where a text is: the place of what it is in, and its name or number there."""
+
+
+def _strings(value: Any, place: _Place) -> Iterator[tuple[_Place, str]]:
     if isinstance(value, str):
-        yield pointer, value
+        yield place, value
     elif isinstance(value, dict):
         for name, item in value.items():
-            place = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-            yield place, name
-            yield from _strings(item, place)
+            yield (place, name), name
+            yield from _strings(item, (place, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _strings(item, f"{pointer}/{number}")
+            yield from _strings(item, (place, number))
+
+
+def _shown_place(place: _Place) -> str:
+    """Return the JSON pointer, with what cannot be kept shown as an escape."""
+    parts: list[str] = []
+    while place is not None:
+        place, part = place
+        parts.append(str(part).replace("~", "~0").replace("/", "~1"))
+    pointer = "".join(f"/{part}" for part in reversed(parts))
+    return pointer.encode(errors="backslashreplace").decode().replace("\0", "\\u0000")
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

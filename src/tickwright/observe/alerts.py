@@ -108,8 +108,15 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "old_snapshot",
         "warning",
-        "{subject} has had a transaction open for {age_s} s; it keeps dead rows alive and slows everything down.",
+        "{subject} has had a transaction open for {age_s} s; it keeps dead rows alive, or tables from being changed, "
+        "and slows everything down.",
         (timedelta(minutes=5),),
+    ),
+    AlertRule(
+        "table_lock",
+        "critical",
+        "{subject} of role {role} waits with {mode} of {relation}, to which it has no right, and holds up everybody "
+        "there. End it (pg_terminate_backend); ALTER ROLE … NOLOGIN keeps it away.",
     ),
     AlertRule(
         "notifications_pile_up",

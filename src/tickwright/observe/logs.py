@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from tickwright.domain.references import spellings
 from tickwright.observe.repeats import DriverRepeats, Repeats
 
 MASK = "***"
@@ -38,9 +39,9 @@ Event = MutableMapping[str, Any]
 
 
 def know_secret(value: str) -> None:
-    """Mask ``value`` wherever it appears from now on; shorter than six characters is ignored."""
-    if len(value) >= SECRET_CHARS_MIN and len(_known) < KNOWN_SECRETS_MAX:
-        _known.add(value)
+    """Mask ``value`` from now on, in each of its spellings; one that is shorter than six characters is ignored."""
+    if len(value) >= SECRET_CHARS_MIN and value not in _known and len(_known) < KNOWN_SECRETS_MAX:
+        _known.update(spellings(value))
 
 
 def forget_secrets() -> None:

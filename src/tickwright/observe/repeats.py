@@ -18,27 +18,33 @@ KEYS_MAX = 1_000
 REPEATED = frozenset(
     {
         "alerts.round_failed",
+        "api.client_gone",
+        "api.forbidden",
         "api.unavailable",
         "api.unknown_key",
         "bell.away",
         "jobs.claim_failed",
+        "jobs.handler_raised",
         "jobs.result_delayed",
+        "jobs.result_invalid",
+        "jobs.result_locked",
         "lease.not_taken",
         "lease.renewal_failed",
         "listener.refused",
         "metrics.database_away",
         "poll_relay.database_away",
         "poll_relay.stands",
+        "polls.tracker_locked",
         "relay.claim_failed",
         "relay.mark_delayed",
         "session.renewal_failed",
         "upkeep.round_failed",
     }
 )
-"""What loops log with every try that fails, and requests whenever a stranger likes."""
+"""What loops log with every try that fails, handlers with every attempt, and requests whenever a stranger likes."""
 
 _LIBRARIES = ("asyncpg", "uvicorn")
-_WHICH = ("lease", "channel", "kind", "code", "shard")
+_WHICH = ("lease", "channel", "kind", "code", "shard", "caller", "task_type")
 
 
 class Repeats:

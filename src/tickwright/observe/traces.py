@@ -18,6 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 
 from tickwright.domain.errors import TickwrightError
+from tickwright.domain.failure_words import said
 from tickwright.domain.traceparent import read_traceparent
 
 Operation = Literal["create", "send", "process"]
@@ -130,11 +131,16 @@ def _inside(span: Span) -> Iterator[Span]:
     try:
         yield span
     except BaseException as error:
-        fail(span, error.code if isinstance(error, TickwrightError) else type(error).__qualname__)
+        fail(span, _code_of(error))
         raise
     finally:
         contexts.detach(token)
         span.end()
+
+
+def _code_of(error: BaseException) -> str:
+    kind = type(error).__qualname__
+    return said(lambda: f"{error.code}", kind) if isinstance(error, TickwrightError) else kind
 
 
 def _start(operation: Operation, destination: str, context: Context | None, facts: Mapping[str, Fact]) -> Span:

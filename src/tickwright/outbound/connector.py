@@ -5,7 +5,7 @@ the socket factory judges the one address that is about to be connected to (lite
 without a resolver), and a session lives for a minute, so that a kept-alive connection cannot
 outlive a change in the DNS by more. There is no proxy, no cookie, no redirect and nothing from
 the environment. Heads of answers are bounded by us, because aiohttp bounds single lines only, and so is
-what comes unasked, because aiohttp parses it.
+what comes unasked, because aiohttp parses it, and what TLS reads without an answer, because OpenSSL does.
 """
 
 import asyncio
@@ -24,12 +24,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tickwright.domain.addresses import AllowList, refusal
 from tickwright.outbound.resolver import BlockedError, GuardedResolver, SystemResolver
+from tickwright.outbound.tls import TlsFloodError, bounded, system_trust
 from tickwright.ports.ids import monotonic
 
 HEAD_BYTES_MAX = 32 * 1024
 INFORMATIONAL_MAX = 16
 PIECE_BYTES_MAX = HEAD_BYTES_MAX
 UNHEARD_BYTES_MAX = 1024 * 1024
+RECEIVED_BYTES_MAX = 64 * 1024
+"""Of a socket, in the kernel: what one turn of the loop may have to read."""
 SESSION_AGE_MAX_S = 60.0
 DNS_CACHE_S = 5
 IDLE_MAX_S = 15.0
@@ -40,7 +43,8 @@ class BoundedHead(ResponseHandler):
     """Reads answers, and gives up on what no decent server sends.
 
     That is a head that never ends or is preceded by endless 1xx, anything between an answer and the next request, and,
-    once the connection is a WebSocket, bytes that become no frame. Whoever reads the frames calls ``heard``.
+    once the connection is a WebSocket, bytes that become no frame. Whoever reads the frames calls ``heard``. TLS,
+    below it, gives up on records without data.
 
     Attributes:
         gave_up: Whether the connection was cut for any of that.
@@ -78,6 +82,11 @@ class BoundedHead(ResponseHandler):
             else:
                 self._count_unheard(len(piece))
                 super().data_received(piece)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Note whether it was TLS that gave up."""
+        self.gave_up = self.gave_up or isinstance(exc, TlsFloodError)
+        super().connection_lost(exc)
 
     def heard(self) -> None:
         """Say that a frame of the WebSocket arrived."""
@@ -177,7 +186,7 @@ class GuardedSessions:
         connections_max: Sockets per kind; one host gets at most half of them. While a session is
             being replaced by its successor the number may double for as long as old attempts last.
         resolver: Asked for addresses; ``None`` means the system's. It is closed with this object.
-        tls: Trust anchors; ``None`` means the system's.
+        tls: Trust anchors, for this object from now on (see ``tls.bounded``); ``None`` means the system's.
         middlewares: aiohttp's, around every request; callbacks need none.
 
     Invariants:
@@ -255,7 +264,7 @@ class GuardedSessions:
             limit_per_host=max(1, self._connections_max // 2),
             keepalive_timeout=IDLE_MAX_S,
             socket_factory=functools.partial(guarded_socket, tls=tls, allow=self._allow),
-            ssl=self._tls if self._tls is not None else True,
+            ssl=bounded(self._tls) if self._tls is not None else system_trust(),
         )
         loop = asyncio.get_running_loop()
         # aiohttp has no public way to bound a head; a hostile receiver in the tests watches this line
@@ -283,4 +292,5 @@ def guarded_socket(info: Any, *, tls: bool, allow: AllowList) -> socket.socket:
         raise BlockedError(reason)
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES_MAX)
     return made

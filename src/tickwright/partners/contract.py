@@ -230,10 +230,19 @@ class _Exchange:
         self.breakers: dict[int, tuple[str, str]] = {}
 
     def decide(self, read: store.Reading, known: Sequence[store.Known]) -> list[store.Decided]:
-        """Decide for every partner that is there."""
+        """Decide for every partner; one that cannot be decided on is left as it is, and makes no calls."""
         self.read = read
         self.breakers.clear()
-        return [self._one(read.now_s, partner) for partner in known]
+        return [self._one_or_nothing(read.now_s, partner) for partner in known]
+
+    def _one_or_nothing(self, now_s: float, partner: store.Known) -> store.Decided:
+        try:
+            return self._one(now_s, partner)
+        except Exception as error:  # noqa: BLE001  the exchange is for all partners: one row must not stop the others
+            _log.exception("partners.not_decided", partner_no=partner.partner_no)
+            nothing = model.Grant(now_s + model.VALID_S, share=0, why="paused")
+            self.found[partner.partner_no] = _Found(PartnerSettings(), nothing, None)
+            return store.Decided(partner.partner_no, partner.shared, None, f"not decided: {type(error).__name__}")
 
     def _one(self, now_s: float, partner: store.Known) -> store.Decided:
         settings = settings_of(partner.settings)

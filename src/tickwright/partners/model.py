@@ -34,6 +34,8 @@ VALID_S = 0.6
 EXCHANGE_MAX_S = 1.2
 TRIAL_GRACE_S = 5.0
 QUIET_CREDIT_MIN = 10
+STEP_MAX_S = 2 * DAY_S
+"""Above the distance that any budget asks for; an instant that is one step ahead fits into a timestamp."""
 
 Why = Literal["paused", "quiet", "retry_after", "breaker_open", "on_trial", "budget", "concurrency"]
 
@@ -62,7 +64,8 @@ class Grant:
 
 def step_of(settings: PartnerSettings) -> float:
     """Return how far apart two calls begin at least, in seconds; 0 without a budget."""
-    return max((_step(calls, window_s, settings) for calls, window_s in settings.budgets), default=0.0)
+    step_s = max((_step(calls, window_s, settings) for calls, window_s in settings.budgets), default=0.0)
+    return min(step_s, STEP_MAX_S)
 
 
 def _step(calls: float, window_s: int, settings: PartnerSettings) -> float:

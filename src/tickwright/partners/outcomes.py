@@ -1,12 +1,19 @@
 """What became of a call, as values: the contract is told, and decides what it means for everybody."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+from tickwright.domain.errors import TickwrightError
+from tickwright.domain.failure_words import failure_of, said
 from tickwright.domain.retry_after import parse_retry_after
 
+RETRY_AFTER_MIN = timedelta(seconds=1)
+"""Of silence: the breaker does not count a call that was throttled, so that no silence would be no limit."""
 RETRY_AFTER_MAX = timedelta(days=1)
+REASON_CHARS_MAX = 2000
 TOO_MANY = 429
 AWAY = 503
 NOT_THE_CALLERS = frozenset({401, 403, 407, 408, 425, 429})
@@ -23,7 +30,7 @@ class Throttled:
     """The partner asks for silence.
 
     Attributes:
-        retry_after: Zero to one day; nobody of any process calls before it is over.
+        retry_after: One second to one day; no process calls before it is over.
     """
 
     retry_after: timedelta
@@ -45,6 +52,7 @@ class Failed:
 
 Outcome: TypeAlias = Answered | Throttled | Failed
 ANSWERED = Answered()
+_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outcome:
@@ -58,7 +66,38 @@ def outcome_of(status: int, retry_after: str | None, *, now_unix_s: int) -> Outc
     if status in {TOO_MANY, AWAY}:
         wait = parse_retry_after(retry_after, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
         if wait is not None:
-            return Throttled(wait)
+            return Throttled(max(wait, RETRY_AFTER_MIN))
     if 200 <= status < 300 or (400 <= status < 500 and status not in NOT_THE_CALLERS):
         return ANSWERED
     return Failed(f"HTTP {status}", throttled=status == TOO_MANY)
+
+
+def returned(result: object, mask: Callable[[str], str]) -> Outcome:
+    """Return the outcome of a user's function, in a form that the ledger and the contract can keep.
+
+    Args:
+        result: What it returned; all but ``Failed`` and ``Throttled`` is a success.
+        mask: Takes secrets out of a text.
+    """
+    if isinstance(result, Failed):
+        return _failed(lambda: str(result.reason), mask, throttled=result.throttled is True)
+    if not isinstance(result, Throttled):
+        return ANSWERED
+    wait: object = result.retry_after
+    if not isinstance(wait, timedelta):
+        return Failed(f"Throttled with {type(wait).__name__} instead of a timedelta")
+    return Throttled(min(max(wait, RETRY_AFTER_MIN), RETRY_AFTER_MAX))
+
+
+def raised(error: BaseException, mask: Callable[[str], str]) -> Failed:
+    """Return the failure that a user's function raised; converting it to text runs the user's code and may raise."""
+    if isinstance(error, TickwrightError):
+        return Failed(": ".join(failure_of(error, mask))[:REASON_CHARS_MAX])
+    return _failed(lambda: repr(error), mask, otherwise=type(error).__name__)
+
+
+def _failed(
+    text_of: Callable[[], str], mask: Callable[[str], str], *, otherwise: str = "no reason", throttled: bool = False
+) -> Failed:
+    masked = mask(said(text_of, otherwise))  # before the cut: a secret that is cut in half is not known as one
+    return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", masked[:REASON_CHARS_MAX]), throttled=throttled)

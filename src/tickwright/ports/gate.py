@@ -19,12 +19,12 @@ class Gate(Protocol):
         """
         ...
 
-    async def read(self, request: Any, kind: type[T], *, default: T | None = None) -> T:
+    async def read(self, request: Any, kind: type[T], *, default: T | None = None, bytes_max: int | None = None) -> T:
         """Return the JSON body as ``kind``; ``default`` where there is no body."""
         ...
 
-    async def read_bytes(self, request: Any) -> bytes:
-        """Return a JSON body as it came."""
+    async def read_bytes(self, request: Any, bytes_max: int | None = None) -> bytes:
+        """Return a JSON body as it came; it has ``bytes_max`` at most, or what any body has."""
         ...
 
     def stream(self, request: Any, *, csv: bool = False) -> AsyncIterator[bytes]:

@@ -89,6 +89,13 @@ class SharedParts(Protocol):
         ...
 
 
+class UndecodableText:
+    """What rows have in place of a text that is not UTF-8; a reader leaves such a row out, or refuses it."""
+
+
+NOT_UTF8 = UndecodableText()
+
+
 class Rows(Protocol):
     """An open query: its columns, and its rows piece by piece, each row a tuple of plain values in their order."""
 

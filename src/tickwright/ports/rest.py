@@ -9,9 +9,10 @@ from fastapi.responses import Response
 
 from tickwright.domain.instants import parse_instant
 from tickwright.ports.user_data import shown
+from tickwright.ports.views import CURSOR_CHARS_MAX
 
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
-Cursor = Annotated[str | None, Query(max_length=300, description="`next` of the page before")]
+Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Instant = Annotated[str | None, Query(max_length=40, description="RFC 3339 with its offset")]
 NDJSON = "application/x-ndjson"

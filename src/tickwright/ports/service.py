@@ -1,7 +1,10 @@
 """Every loop is a service: started once, waited for, stopped twice without harm."""
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakSet
+
+_ENDED: "WeakSet[asyncio.Task[Any]]" = WeakSet()
 
 
 class Service(Protocol):
@@ -34,12 +37,35 @@ class Service(Protocol):
         ...
 
 
-def ends_task(error: BaseException) -> bool:
-    """Return whether ``error`` is how we end this task ourselves; else a user's function raised it.
+def end_task(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task that calls a user's function, for good; see :func:`ends_task`."""
+    _ENDED.add(task)
+    task.cancel()
 
-    A function may raise a cancellation of its own, which is a failure like any other.
+
+def ends_task(error: BaseException) -> bool:
+    """Return whether ``error`` is how :func:`end_task` ends this task; else a user's function raised it.
+
+    A function may raise a cancellation of its own, or cancel its own task: a failure like any other. So how often the
+    task was cancelled says nothing.
     """
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, GeneratorExit)
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task in _ENDED
+
+
+async def take_cancels_back() -> None:
+    """Make this task's awaits work again behind a user's function that cancelled it.
+
+    Raises:
+        CancelledError: :func:`end_task` was called meanwhile.
+    """
+    task = asyncio.current_task()
+    if task is None or task in _ENDED:
+        return
+    while task.cancelling():
+        try:
+            await asyncio.sleep(0)  # a cancellation that was not raised yet is raised here
+        except asyncio.CancelledError as error:
+            if ends_task(error):
+                raise
+        task.uncancel()

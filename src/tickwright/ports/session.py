@@ -43,7 +43,7 @@ class Session(Protocol):
         ...
 
     def on_reclaim(self, reclaim: Reclaim) -> None:
-        """Call ``reclaim(connection, tokens)`` in the transaction that declares other sessions lost."""
+        """Call ``reclaim(connection, tokens)`` in the transaction that declares sessions lost, or ends this one."""
         ...
 
     def on_lost(self, lost: Callable[[], None]) -> None:

@@ -8,6 +8,8 @@ import msgspec
 from tickwright.ports.user_data import HIDDEN
 
 T = TypeVar("T")
+CURSOR_CHARS_MAX = 4_000
+"""A cursor holds the last name of a page: at most 255 characters, each of up to six bytes as JSON, in base64."""
 
 
 class Page(msgspec.Struct, Generic[T]):

@@ -24,9 +24,9 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.store.outbox import lane_heads
 from tickwright.store.pool import AWAY, Connection
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load, with_lanes, with_shared
 
-SQL = with_lanes(load("tickwright.store.sql", "alerts.sql"))
+SQL = with_shared(with_lanes(load("tickwright.store.sql", "alerts.sql")), "table_lock")
 RECEIVERS = load("tickwright.store.sql", "alert_receivers.sql")
 LEASE = "alerting"
 EVERY = timedelta(seconds=15)

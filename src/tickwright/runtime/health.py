@@ -17,6 +17,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.runtime.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.runtime.listener import Listener, bind
 from tickwright.runtime.supervisor import ServiceState
+from tickwright.runtime.table_locks import TableLocks
 from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool, RoundTrips, slowness
 from tickwright.store.queries import load
 
@@ -45,10 +46,11 @@ class DatabaseCheck:
         """Ask, unless that was done a moment ago or is being done."""
         if monotonic() - self._answered_s < REMEMBER_S:
             return self._answer
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
-        self._answer = self._asking.result() if done else self._is_slow_only()
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._ask())
+        done, _ = await asyncio.wait({asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
+        self._answer = asking.result() if done else self._is_slow_only()
         self._answered_s = monotonic()
         return self._answer
 
@@ -153,7 +155,7 @@ class HealthServer:
         ready = database and has_room and all(state.ready for state in states)
         body = {
             "status": "ready" if ready else "not_ready",
-            "database": NO_ROOM if not has_room else slowness() or _said(answers=database),
+            "database": NO_ROOM if not has_room else TableLocks.complaint() or slowness() or _said(answers=database),
             "services": [
                 {
                     "name": state.name,

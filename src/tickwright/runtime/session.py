@@ -3,7 +3,7 @@
 State of a session, seen from outside::
 
     open ──renew──▶ open ──lease runs out, somebody looks──▶ lost ──a day──▶ gone
-      └──close──▶ gone
+      └──close, what it owns goes back──▶ gone
 
 The database is authoritative: a session is lost when a row says so, and only another session that
 found the lease expired may write that, in the transaction that gives the session's jobs back. The
@@ -12,7 +12,8 @@ new token, so that whatever a zombie still writes under the old one finds no row
 
 A renewal is one statement and so one round trip, because a far database leaves time for no more, on a connection that
 the session keeps for itself: it waits neither for the work of others nor for the six round trips of a new connection.
-What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle.
+What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle, a
+look for table locks.
 Where the database is near, the heartbeat's work shares the renewal's transaction, unless something holds it up.
 """
 
@@ -30,10 +31,12 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
+from tickwright.runtime.table_locks import TableLocks
 from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline, slowness
-from tickwright.store.queries import load
+from tickwright.store.queries import load, with_lanes
 
 _SQL = load("tickwright.store.sql", "workers.sql")
+_OWNS = with_lanes(load("tickwright.store.sql", "holdings.sql"))["owns"]
 _LOOK_S = 0.1
 _LOOK_AGAIN_S = 1.0
 _SETTLE_S = 10.0
@@ -71,6 +74,7 @@ class WorkerSession:
         self._losses: list[Callable[[], None]] = []
         self._gates: list[Gate] = []
         self._beside: dict[str, asyncio.Task[None]] = {}
+        self._table_locks = TableLocks(pool)
         self._is_far = False
         self.claim_number = 0
         self._stopping = asyncio.Event()
@@ -189,11 +193,13 @@ class WorkerSession:
         return self._expiry_s if self._expiry_s is not None else float("inf")
 
     async def _tick(self) -> None:
+        self._look_for_table_locks()
         if not self._token:
             await self.open()
             return
         if monotonic() >= self._next_renewal_s() - _LOOK_S:
             if not await self._renew_and_beat():
+                self._look_for_table_locks()  # while the renewal waits, maybe behind one
                 await self.renew()
                 self._run_beside("heartbeat", self._beat)
             if any(gate.unsure for gate in self._gates):  # such as where there is no room for a claim that settles
@@ -203,6 +209,10 @@ class WorkerSession:
             self._run_beside("reclaim", self._reclaim_expired)
         self._ticked_s = monotonic()
         self._note_distance()
+
+    def _look_for_table_locks(self) -> None:
+        if self._table_locks.is_due():
+            self._run_beside("table locks", self._table_locks.look)
 
     def _note_distance(self) -> None:
         complaint = slowness()
@@ -258,7 +268,7 @@ class WorkerSession:
         return True
 
     def _renewal(self) -> tuple[Any, ...]:
-        return _SQL["renew_session"], self._token, self.terms.ttl, self._said()
+        return _SQL["renew_session"], self._token, self.terms.ttl, self._said(), self._name
 
     async def _hear(self, row: Any, asked: float) -> None:
         """Take in what a renewal that was sent at ``asked`` has said."""
@@ -329,9 +339,9 @@ class WorkerSession:
         """Nothing to finish: a session carries the others."""
 
     async def stop(self) -> None:
-        """Leave; whoever worked under this session has released what it held.
+        """Leave; whoever worked under this session has released what it held, unless that ignored its cancellation.
 
-        A session that may own what nobody here knows of does not leave: it runs out, and others give that back.
+        A session that cannot give back what it owns still does not leave: it runs out, and others give that back.
         """
         self._stopping.set()
         if self._beside:
@@ -339,13 +349,30 @@ class WorkerSession:
         if self._token:
             await self._settle()
             token, self._token = self._token, 0
-            if any(gate.unsure for gate in self._gates):
-                _log.warning("session.left_to_run_out", token=token)
-                return
             try:
-                await self._pool.execute(_SQL["close_session"], token)
+                await self._leave(token)
             except AWAY as error:
                 _log.warning("session.not_closed", token=token, error=repr(error))
+
+    async def _leave(self, token: int) -> None:
+        """Delete the row; what the session owns still goes back in the same transaction, as if it was lost.
+
+        Nothing looks for owners whose session has no row. Where nothing is owned there is no transaction: one has more
+        round trips than a far database leaves time for.
+        """
+        if not await self._owns(token):
+            await self._pool.execute(_SQL["close_session"], token)
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_SQL["close_session"], token) is not None:
+                await self._give_back(connection, [token])
+
+    async def _owns(self, token: int) -> bool:
+        """Return what the database says, behind the last claim: later ones take nothing."""
+        if not self._gates:  # what claims nothing owns nothing
+            return False
+        await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
+        return bool(await self._pool.fetchval(_OWNS, token))
 
     def last_tick_age_s(self) -> float | None:
         """Seconds since the last round."""

@@ -17,6 +17,7 @@ from tickwright.runtime.overview_reads import SQL as OVERVIEW
 from tickwright.runtime.overview_views import FinishedRates, LatenessNow
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+from tickwright.store.shares import for_everybody
 
 COUNT_MAX = 1_000
 FRESH_S = 0.9
@@ -61,8 +62,9 @@ class TypesNow:
         """Return the figures, a second old at most."""
         async with self._reading:
             if self._view is None or monotonic() - self._read_s > FRESH_S:
-                async with self._pool.acquire() as connection:
-                    self._view = await self._read(connection)
+                with for_everybody():
+                    async with self._pool.acquire() as connection:
+                        self._view = await self._read(connection)
                 self._read_s = monotonic()
             return self._view
 

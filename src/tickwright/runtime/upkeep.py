@@ -15,7 +15,7 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import AWAY, Connection
 from tickwright.store.queries import load, with_lanes
 
 SQL = with_lanes(load("tickwright.store.sql", "upkeep.sql"))
@@ -35,7 +35,7 @@ class UpkeepTerms:
     Attributes:
         every: Between two rounds; at most a third of the lease's length.
         days_ahead: History tables that exist before their day.
-        history: Finished jobs; whole days are dropped.
+        history: Finished jobs; whole days are dropped, when no job in them finished later.
         dead_letters: Of jobs and of the outbox.
         keys: Idempotency keys of jobs that are over.
         lost_workers: Sessions that were lost.
@@ -69,6 +69,7 @@ class Upkeep(LeasedService):
         super().__init__("upkeep", leases, LEASE, self._rounds, terms=lease_terms, probe=probe)
         self.terms = terms or UpkeepTerms()
         self.counts: dict[str, int] = {}
+        self._days_kept: set[str] = set()
 
     async def _rounds(self, lease: Lease) -> None:
         while lease.holds() and not self.stopping.is_set():
@@ -108,13 +109,27 @@ class Upkeep(LeasedService):
                 async with lease.transaction() as connection:
                     if connection is None:
                         return
-                    await connection.execute(SQL["bound_lock"], str(LOCK_WAIT_MS))
-                    await connection.execute(SQL["drop_day"].format(name=name))
+                    dropped = await self._drop_day(connection, name)
             except asyncpg.LockNotAvailableError:
                 _log.info("upkeep.day_in_use", table=name, advice="tried again in the next round")
             else:
-                self._count("days_dropped", 1)
-                _log.info("upkeep.day_dropped", table=name)
+                if dropped:
+                    self._count("days_dropped", 1)
+                    _log.info("upkeep.day_dropped", table=name)
+
+    async def _drop_day(self, connection: Connection, name: str) -> bool:
+        """Drop a history table, unless a job in it finished within the time that history is kept."""
+        in_use = SQL["is_day_in_use"].format(name=name)
+        if not await connection.fetchval(in_use, self.terms.history):
+            await connection.execute(SQL["bound_lock"], str(LOCK_WAIT_MS))
+            await connection.execute(SQL["lock_day"].format(name=name))
+            if not await connection.fetchval(in_use, self.terms.history):
+                await connection.execute(SQL["drop_day"].format(name=name))
+                return True
+        if name not in self._days_kept:
+            self._days_kept.add(name)
+            _log.warning("upkeep.day_kept", table=name, reason="a job that finished later is in it")
+        return False
 
     async def _old_days(self, lease: Lease) -> Sequence[str]:
         async with lease.transaction() as connection:

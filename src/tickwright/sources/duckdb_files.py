@@ -2,10 +2,12 @@
 
 Every query has a DuckDB of its own, in memory and bounded, which sees one database or one folder and nothing else: no
 other file, no network, no extension, no setting, no variable of the program. A file of the folder is a view named as
-the file without its ending; only the files that the query speaks of are opened.
+the file without its ending; only the files that the query speaks of are opened. What columns it has,
+:mod:`tickwright.sources.duckdb_columns` says.
 """
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -20,6 +22,8 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
+from tickwright.sources.duckdb_columns import FORMATS, KnownTypes, Version, create_view, literal
+from tickwright.sources.duckdb_text import NESTING_MAX, nesting
 from tickwright.sources.duckdb_types import Selected, select
 from tickwright.sources.named import SourceTerms, path_of, scheme_of
 from tickwright.sources.pieces import gathered
@@ -30,8 +34,9 @@ _Q = load("tickwright.sources.sql", "duckdb.sql")
 MEMORY = "256MB"
 THREADS = 2
 FILES_MAX = 10_000
-_KINDS = {".csv": "view_csv", ".tsv": "view_csv", ".parquet": "view_parquet", ".json": "view_json"}
-_KINDS |= {".ndjson": "view_ndjson", ".jsonl": "view_ndjson"}
+ENDINGS = frozenset({".csv", ".tsv", ".parquet", *FORMATS})
+_ADVICE = re.compile(r"\n\n?Possible (?:fixes|Solution):.*", re.DOTALL)
+_FILE = re.compile(r"^  file ?= ?(.+)$", re.MULTILINE)
 _PASSING = (duckdb.IOException, duckdb.InterruptException)
 
 
@@ -46,17 +51,19 @@ class DuckdbSource(ThreadedSource):
 
     def __init__(self, name: str, url: str, terms: SourceTerms) -> None:
         path, is_folder = path_of(name, url), scheme_of(url) == "files"
-        super().__init__(name, terms, lambda: DuckdbReader(name, path, is_folder=is_folder))
+        known: KnownTypes = {}
+        super().__init__(name, terms, lambda: DuckdbReader(name, path, known, is_folder=is_folder))
 
 
 class DuckdbReader:
     """One query."""
 
-    def __init__(self, name: str, path: Path, *, is_folder: bool) -> None:
-        self._name, self._path, self._is_folder = name, path, is_folder
+    def __init__(self, name: str, path: Path, known: KnownTypes, *, is_folder: bool) -> None:
+        self._name, self._path, self._known, self._is_folder = name, path, known, is_folder
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._selected: list[Selected] = []
+        self._versions: dict[Path, Version] = {}
 
     def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
         """Begin the query and return its columns."""
@@ -64,7 +71,7 @@ class DuckdbReader:
         given = [_as_parameter(value) for value in bound.values]
         try:
             connection = self._connect(sql)
-            for text in (bound.sql, within or bound.sql):
+            for text in {bound.sql, within or bound.sql}:
                 self._check_one_query(connection, text)
             query = bound.sql.rstrip().rstrip(";")
             described = connection.execute(_Q["describe"].replace("{query}", query), given).description
@@ -80,6 +87,8 @@ class DuckdbReader:
         return tuple(one.column for one in self._selected)
 
     def _check_one_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        if nesting(sql) > NESTING_MAX:
+            raise Rejected("source_refused", f"source {self._name} reads at most {NESTING_MAX} nested parentheses")
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise Rejected("source_refused", f"source {self._name} only reads; write a single query")
@@ -91,6 +100,8 @@ class DuckdbReader:
             rows = gathered(self._connection.fetchmany, f"source {self._name}")
         except duckdb.Error as error:
             raise self._said(error) from None
+        if not rows:
+            self._check_unchanged()
         documents = [one.is_json for one in self._selected]
         if not any(documents):
             return rows
@@ -123,8 +134,11 @@ class DuckdbReader:
         connection = self._connection = duckdb.connect(":memory:", config=bounds)
         if self._is_folder:
             for stem, path in self._files_of(sql):
-                view = _Q[_KINDS[path.suffix.lower()]].replace("{name}", identifier(stem))
-                connection.execute(view.replace("{path}", literal(str(path))))
+                try:
+                    version = self._versions[path] = _version(path)
+                    create_view(connection, stem, path, version, self._known)
+                except OSError as error:
+                    raise self._unavailable(error.strerror) from None
             folders = f"[{literal(str(self._path))}]"
         else:
             connection.execute(_Q["attach"].replace("{path}", literal(str(self._path))))
@@ -136,9 +150,9 @@ class DuckdbReader:
         """Return the files of the folder that ``sql`` may mean; what leads out of it is none of them."""
         try:
             inside = self._path.resolve(strict=True)
-            files = [path for path in sorted(self._path.iterdir()) if path.suffix.lower() in _KINDS]
+            files = [path for path in sorted(self._path.iterdir()) if path.suffix.lower() in ENDINGS]
         except OSError as error:
-            raise Unavailable("source_unavailable", f"source {self._name} is not available: {error.strerror}") from None
+            raise self._unavailable(error.strerror) from None
         if len(files) > FILES_MAX:
             raise Rejected("source_refused", f"source {self._name} has more than {FILES_MAX} files")
         text = sql.casefold()
@@ -151,10 +165,25 @@ class DuckdbReader:
             found[path.stem.casefold()] = (path.stem, path)
         return list(found.values())
 
+    def _check_unchanged(self) -> None:
+        """Refuse what was read of a file that is another one by now: its columns may be those of the old one."""
+        for path, version in self._versions.items():
+            try:
+                is_same = _version(path) == version
+            except OSError:
+                is_same = False
+            if not is_same:
+                raise self._unavailable(f"{path.name} changed while it was read")
+
+    def _unavailable(self, why: str | None) -> Unavailable:
+        return Unavailable("source_unavailable", f"source {self._name} is not available: {why}")
+
     def _said(self, error: duckdb.Error) -> TickwrightError:
-        said = str(error).partition("\n\nLINE")[0].replace(f"{self._path}/", "").replace(str(self._path), "it")[:1000]
+        whole = str(error).partition("\n\nLINE")[0].replace(f"{self._path}/", "").replace(str(self._path), "it")
+        said, file = _ADVICE.sub("", whole), _FILE.search(whole)
+        said = f"{file[1]}: {said}"[:1000] if file is not None else said[:1000]
         if isinstance(error, _PASSING):
-            return Unavailable("source_unavailable", f"source {self._name} is not available: {said}")
+            return self._unavailable(said)
         return Rejected("source_refused", f"source {self._name} refuses the query: {said}")
 
 
@@ -170,11 +199,6 @@ def _as_parameter(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal | UUID) else value
 
 
-def literal(text: str) -> str:
-    """Return ``text`` as a literal of DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def identifier(name: str) -> str:
-    """Return ``name`` as an identifier of DuckDB's SQL."""
-    return '"' + name.replace('"', '""') + '"'
+def _version(path: Path) -> Version:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns

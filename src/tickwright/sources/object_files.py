@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import re
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +22,8 @@ import duckdb
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.audiences import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources.duckdb_files import MEMORY, THREADS, DuckdbSource, identifier, literal
+from tickwright.sources.duckdb_columns import identifier, literal
+from tickwright.sources.duckdb_files import MEMORY, THREADS, DuckdbSource
 from tickwright.sources.named import SourceTerms
 from tickwright.store.queries import load
 
@@ -29,6 +31,12 @@ _Q = load("tickwright.sources.sql", "object_files.sql")
 TABLE, PLACE = "members", "tickwright place"
 _GAP = re.compile(r"\{([a-z_]+)\}")
 OBJECT_BYTES_MAX = 16 * 1024**3
+ROWS_MAX = 100_000_000
+UNPACKED_BYTES_FREE = 1024**3
+UNPACKED_TIMES_MAX = 100
+UNPACKED_BYTES_MAX = 64 * 1024**3
+"""Of the database and what is spilled for it: so many times the bytes of the file, ``UNPACKED_BYTES_FREE`` at least."""
+LOOK_S = 0.25
 KEPT = 4
 LINE_BYTES_MAX = 1024 * 1024
 READERS_MAX = 8
@@ -99,7 +107,7 @@ class ObjectFiles:
             known = self._find(key, order, facts)
             if known is not None:
                 return known
-            await _Load(key, raw, database).run(order)
+            await _Load(key, raw, database, _unpacked_bytes_max(facts.bytes)).run(order)
         except OSError as error:
             raise Unavailable("audience_folder_full", f"{self._folder} cannot be written: {error.strerror}") from None
         finally:
@@ -130,15 +138,19 @@ class _Local:
 class _Load:
     """Makes the database of one file, in a thread that is interrupted when nobody waits."""
 
-    def __init__(self, key: str, raw: Path, database: Path) -> None:
-        self._key, self._raw, self._database = key, raw, database
+    def __init__(self, key: str, raw: Path, database: Path, bytes_max: int) -> None:
+        self._key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
+        self._wal, self._spill = Path(f"{database}.wal"), database.with_suffix(".spill")
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     async def run(self, order: str) -> None:
-        """Load it; what is broken off leaves nothing."""
+        """Load it, and look now and then at how large it becomes; what is broken off leaves nothing."""
         running = asyncio.get_running_loop().run_in_executor(None, self._load, order)
         try:
-            await asyncio.shield(running)
+            while not running.done():
+                await asyncio.wait({running}, timeout=LOOK_S)
+                self._check_bytes()
+            running.result()
         except BaseException:
             while not running.done():
                 with contextlib.suppress(duckdb.Error):
@@ -148,14 +160,32 @@ class _Load:
             if not running.cancelled():
                 running.exception()
             self._database.unlink(missing_ok=True)
+            self._wal.unlink(missing_ok=True)
+            shutil.rmtree(self._spill, ignore_errors=True)
             raise
 
+    def _check_bytes(self) -> None:
+        if self._written() > self._bytes_max:
+            raise self._too_large()
+
+    def _written(self) -> int:
+        paths, written = [self._database, self._wal], 0
+        with contextlib.suppress(FileNotFoundError):  # nothing is spilled, or not any more
+            paths.extend(self._spill.iterdir())
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # DuckDB removes what it needs no more
+                written += path.stat().st_size
+        return written
+
+    def _too_large(self) -> Rejected:
+        return Rejected("audience_unreadable", f"{self._key} has more than {self._bytes_max} bytes when it is unpacked")
+
     def _load(self, order: str) -> None:
-        spill = self._database.with_suffix(".spill")
         config: dict[str, Any] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
-            "temp_directory": str(spill),
+            "temp_directory": str(self._spill),
+            "max_temp_directory_size": f"{self._bytes_max}B",
             "preserve_insertion_order": False,
             "autoload_known_extensions": False,
             "autoinstall_known_extensions": False,
@@ -164,19 +194,25 @@ class _Load:
         separator = _separator(self._raw) if kind == "csv" else ""
         rows = _filled(kind, file=literal(str(self._raw)), separator=literal(separator))
         words = {"rows": rows, "order": f"f.{identifier(order)}", "place": identifier(PLACE)}
+        words["most"] = str(ROWS_MAX + 1)
         try:
             connection = self._connection = duckdb.connect(str(self._database), config=config)
             try:
-                connection.execute(_filled("bound", file=literal(str(self._raw)), folder=literal(str(spill))))
+                connection.execute(_filled("bound", file=literal(str(self._raw)), folder=literal(str(self._spill))))
                 described = connection.execute(_filled("columns", rows=rows)).description or ()
                 _check_order(order, [str(column[0]) for column in described])
                 connection.execute(_filled("load", **words))
+                ((loaded,),) = connection.execute(_Q["count"]).fetchall()
+                if loaded > ROWS_MAX:
+                    raise Rejected("audience_unreadable", f"{self._key} has more than {ROWS_MAX} rows")
             finally:
                 connection.close()
         except duckdb.Error as error:
             raise self._said(error) from None
 
     def _said(self, error: duckdb.Error) -> TickwrightError:
+        if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in str(error):
+            return self._too_large()
         said = str(error).partition("\n\nLINE")[0].replace(str(self._raw), self._key)[:1000]
         if isinstance(error, _PASSING):
             return Unavailable("audience_folder_full", f"{self._key} cannot be put into the work folder: {said}")
@@ -189,6 +225,11 @@ def _check_order(order: str, columns: Sequence[str]) -> None:
     near = get_close_matches(order, columns, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(columns)[:500]}"
     raise Rejected("audience_unreadable", f"it has no column {order}; {hint}")
+
+
+def _unpacked_bytes_max(packed_bytes: int) -> int:
+    """Return how many bytes a file may have when it is unpacked: a kilobyte of Parquet can hold gigabytes."""
+    return min(UNPACKED_BYTES_MAX, max(UNPACKED_BYTES_FREE, UNPACKED_TIMES_MAX * packed_bytes))
 
 
 def _separator(path: Path) -> str:

@@ -51,6 +51,11 @@ def conninfo_of(name: str, url: str) -> str:
     Raises:
         Rejected: ``invalid_source``. Permanent; the URL is not repeated.
     """
+    scheme, is_url, rest = url.partition("://")
+    authority, _, path = rest.partition("?")[0].partition("/")
+    if is_url and scheme in {"postgresql", "postgres"} and (authority.count("@") > 1 or "@" in path):
+        # libpq would take the end of the password for the host or the database, and name it in its errors
+        raise Rejected("invalid_source", f"percent-encode the user and the password in the url of source {name}")
     try:
         said = conninfo_to_dict(url)
     except psycopg.Error:

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from tickwright.ports.reports import Column
+from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import NOT_UTF8, Column
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "DECIMAL": Decimal,
@@ -32,6 +33,8 @@ def mappings_of(columns: Sequence[Column], piece: Sequence[Sequence[Any]]) -> It
     readers = [(place, _READERS[kind]) for place, kind in enumerate(map(_kind, columns)) if kind in _READERS]
     for row in piece:
         values = list(row)
+        if NOT_UTF8 in values:
+            raise Rejected("source_refused", f"column {names[values.index(NOT_UTF8)]}: a text that is not UTF-8")
         for place, read in readers:
             if isinstance(values[place], str | msgspec.Raw):
                 with contextlib.suppress(ValueError, ArithmeticError):

@@ -18,7 +18,7 @@ import msgspec
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
-from tickwright.ports.reports import Column
+from tickwright.ports.reports import NOT_UTF8, Column
 from tickwright.sources.named import SourceTerms, path_of
 from tickwright.sources.pieces import ROW_BYTES_MAX, gathered, row_too_large
 from tickwright.sources.threaded import ThreadedSource
@@ -27,12 +27,13 @@ from tickwright.store.queries import load
 BUSY_S = 5.0
 VALUE_BYTES_MAX = 4 * ROW_BYTES_MAX
 """What SQLite makes at all: of a value, and of a stored row, which may have more in it than a query selects."""
+_OUT_OF_MEMORY = "a query takes more memory than SQLite may have in this process (256 MiB for all queries)"
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FUNCTIONS_REFUSED = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "sqlite_log"}
 """Functions that read or write files or load code, where a build of SQLite has them."""
-_QUERY_ONLY, _EXPLAIN = (
+_QUERY_ONLY, _HEAP_LIMIT, _EXPLAIN = (
     load("tickwright.sources.sql", "sqlite.sql")[name].rpartition("\n")[2].removesuffix("{query}")
-    for name in ("query_only", "explain")
+    for name in ("query_only", "heap_limit", "explain")
 )
 _PASSING = {
     sqlite3.SQLITE_BUSY,
@@ -79,14 +80,16 @@ class SqliteReader:
                 check_same_thread=False,
                 isolation_level=None,
             )
+            self._connection.text_factory = _text
             self._connection.execute(_QUERY_ONLY)
+            self._connection.execute(_HEAP_LIMIT).fetchall()
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             self._connection.set_authorizer(_authorize)
             if within is not None:
                 self._connection.execute(_EXPLAIN + within).close()  # parsed, not run
             self._cursor = self._connection.execute(bound.sql, given)
-        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError) as error:
             raise self._said(error) from None
         described: Sequence[tuple[Any, ...]] = self._cursor.description or ()
         if not described:
@@ -98,7 +101,7 @@ class SqliteReader:
         assert self._cursor is not None  # noqa: S101  # opened first
         try:
             return gathered(self._cursor.fetchmany, f"source {self._name}")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise self._said(error) from None
 
     def interrupt(self) -> None:
@@ -113,6 +116,8 @@ class SqliteReader:
             self._connection.close()
 
     def _said(self, error: Exception) -> TickwrightError:
+        if isinstance(error, MemoryError):  # a neighbour's, perhaps
+            return Unavailable("source_unavailable", f"source {self._name} is not available: {_OUT_OF_MEMORY}")
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None and code & 0xFF in _PASSING:
             return Unavailable("source_unavailable", f"source {self._name} is not available: {error}")
@@ -127,6 +132,14 @@ def _authorize(action: int, what: str | None, name: str | None, *_more: Any) -> 
     if action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _FUNCTIONS_REFUSED:
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK if describes or action in _ALLOWED else sqlite3.SQLITE_DENY
+
+
+def _text(value: bytes) -> Any:
+    """Return a text; the driver's error for one that is not UTF-8 would end the query."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return NOT_UTF8
 
 
 def _as_parameter(value: Any) -> Any:

@@ -2,11 +2,13 @@
 
 ::
 
-    sure ──a claim ends without an answer──▶ unsure ──refuse older claims, release, commit──▶ sure
+    sure ──a claim ends without an answer──▶ unsure ──refuse older claims; release──▶ sure
 
 A claim that failed for its process may still run in the server, or reach it later. So whoever settles first raises the
 number that claims of this session must carry, which waits for claims in progress and refuses later ones; only then is
 it certain what the session owns. No claim of the same kind is under way meanwhile, so that what is known is complete.
+That number is raised in a statement of its own, because it locks out the session's renewals, and the release beside it
+takes several round trips.
 The database is authoritative for what is owned, this process for what is known. See docs/adr/0024.
 """
 
@@ -95,9 +97,11 @@ class ClaimGate:
         token, number = self._session.token, self._session.next_claim_number()
         self.unsure = False
         try:
-            async with self._connect() as connection, connection.transaction():
-                ours = await connection.fetchval(_SQL["refuse_claims"], token, number) is not None
-                released = await self._strays(connection, token) if ours else 0
+            async with self._connect() as connection:
+                await connection.fetchval(_SQL["refuse_claims"], token, number)
+                async with connection.transaction():
+                    ours = await connection.fetchval(_SQL["hold_session"], token) is not None
+                    released = await self._strays(connection, token) if ours else 0
         except BaseException:
             self.unsure = True
             raise

@@ -21,11 +21,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from tickwright.ports.ids import monotonic
+from tickwright.ports.service import end_task
 from tickwright.ports.session import Session
 from tickwright.store.begins import begins
 from tickwright.store.claim_gate import ClaimGate, Connect
 from tickwright.store.hearing import Hearing
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import AWAY, REFUSED, Connection, is_notify_queue_full
 
 LOOK_S = 5.0
 LOOK_WITHOUT_NEWS_S = 0.5
@@ -68,7 +69,7 @@ class Held(Generic[_C]):
     def cancel(self) -> None:
         """End its task, now."""
         if self.task is not None:
-            self.task.cancel()
+            end_task(self.task)
 
     def lose(self) -> None:
         """End its task and give nothing back: whatever it still writes finds no row."""
@@ -90,6 +91,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         CLW-1: what is stopped is given back, however early; what is lost is cancelled and gives nothing back.
         CLW-2: a claim whose end is being written is not cancelled by a look beside it.
         CLW-3: what could not be given back is given back with the next claim or heartbeat.
+        CLW-4: an attempt that raises an unexpected error leaves no claim with a session that lives.
     """
 
     name: str
@@ -195,17 +197,24 @@ class ClaimedWork(ABC, Generic[_K, _H]):
             if not held.is_lost:
                 outcome = "released"
                 await self._let_go(held)
+        except Exception:  # noqa: BLE001  what an attempt did not expect
+            outcome = "broken"
+            _log.exception("claims.attempt_broken", key=held.claim.key)
+            await asyncio.sleep(AWAY_S)  # it is claimed again at once, and may raise again
         finally:
             if self._held.get(key) is held:
                 del self._held[key]
+            self._gate.unsure |= outcome == "broken"
             self.counts[outcome] += 1
             self._news.set()
 
     async def _let_go(self, held: _H) -> None:
         try:
             await self._release(held)
-        except AWAY:
+        except BaseException as error:
             self._gate.unsure = True
+            if not isinstance(error, AWAY):
+                raise
 
     async def _keep(self) -> None:
         """Find out every second what is not ours any more, or not wanted."""
@@ -230,12 +239,17 @@ async def write_surely(session: Session, held: Held[Any], write: Callable[[], Aw
     Returns:
         What ``write`` returned; false where the session was lost meanwhile, and where an answer that was lost was a
         yes.
+
+    Raises:
+        One of ``REFUSED``: PostgreSQL refuses what is to be written, and would again.
     """
     held.is_ending = True
     while True:
         try:
             return await write()
         except AWAY as error:
+            if isinstance(error, REFUSED) and not is_notify_queue_full(error):
+                raise
             _log.warning("claims.end_not_written", key=held.claim.key, error=repr(error))
             if session.token != held.owner:
                 return False

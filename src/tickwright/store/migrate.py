@@ -1,8 +1,10 @@
 """Bring the schema forward, on a live system, with one migrator at a time.
 
 Decides nothing about data. Each revision is expand-only, so the release before keeps working on
-the schema after (docs/adr/0003). A lock that cannot be had in two seconds gives way to the
-traffic and is tried again, so that a migration never queues everybody behind itself.
+the schema after (docs/adr/0003), and is a transaction of its own, so that no more tables are locked at once than one
+revision needs. A lock that cannot be had in two seconds, or that ends in a deadlock, gives way to the traffic and is
+tried again, so that a migration never queues everybody behind itself. A migrator that freezes or is cut off inside a
+revision loses its session, and with it the locks, after ten seconds.
 """
 
 import io
@@ -15,8 +17,8 @@ import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from psycopg.errors import LockNotAvailable
-from sqlalchemy.exc import OperationalError
+from psycopg.errors import DeadlockDetected, IdleInTransactionSessionTimeout, LockNotAvailable
+from sqlalchemy.exc import DBAPIError
 
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.store.dsn import driver_url, servers
@@ -27,6 +29,17 @@ _GRANT_AGAIN = load("tickwright.store.sql", "app_roles.sql")["grant_again"]
 LOCK_TRIES_MAX = 30
 CONNECT_TIMEOUT_S = 10
 _MIGRATION_LOCK = 7313_0001
+_SETTINGS = {
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "10s",  # locks of a revision stop all traffic on their tables
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""Of the session. The keepalives end one between two revisions, which holds the lock that keeps other migrators out."""
+_GIVES_WAY = (LockNotAvailable, DeadlockDetected)
+_ENDED = (psycopg.OperationalError, IdleInTransactionSessionTimeout)
 
 
 def migrate(url: str) -> str:
@@ -38,7 +51,7 @@ def migrate(url: str) -> str:
         url: A direct PostgreSQL URL (not through PgBouncer in transaction mode).
 
     Raises:
-        Unavailable: The database does not answer. Retry.
+        Unavailable: The database does not answer, or has ended the session. Retry: what is committed stays.
         Contended: A table stayed locked for a minute. Retry.
         Rejected: The server is older than PostgreSQL 15. Do not retry.
     """
@@ -71,7 +84,7 @@ def _connect(url: str) -> psycopg.Connection:
 
 def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
     try:
-        with engine.begin() as connection:
+        with engine.connect() as connection:
             _prepare(connection)
             config = _config()
             config.attributes["connection"] = connection
@@ -80,22 +93,26 @@ def _migrate_once(engine: sqlalchemy.Engine, url: str) -> str:
             context = MigrationContext.configure(
                 connection, opts={"version_table": "schema_version", "version_table_schema": "tickwright"}
             )
-            return context.get_current_revision() or ""
-    except LockNotAvailable as error:  # a revision's own SQL goes past SQLAlchemy's translation
-        raise _LockNotAvailable from error
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) == "55P03":
+            revision = context.get_current_revision() or ""
+            connection.commit()
+            return revision
+    except (psycopg.Error, DBAPIError) as error:  # a revision's own SQL goes past SQLAlchemy's translation
+        cause = (error.orig or error) if isinstance(error, DBAPIError) else error
+        if isinstance(cause, _GIVES_WAY):
             raise _LockNotAvailable from error
-        raise unavailable(url, error.orig or error) from error
+        if isinstance(cause, _ENDED):
+            raise unavailable(url, cause) from error
+        raise
 
 
 def _prepare(connection: sqlalchemy.Connection) -> None:
     number = connection.exec_driver_sql("SHOW server_version_num").scalar_one()
     if int(number) < 150000:
         raise Rejected("postgresql_too_old", f"PostgreSQL 15 or newer is needed, this one is {number}")
-    connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
-    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+    connection.exec_driver_sql("".join(f"SET {name} = '{value}';" for name, value in _SETTINGS.items()))
+    connection.exec_driver_sql(f"SELECT pg_advisory_lock({_MIGRATION_LOCK})")  # until the connection ends
     connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS tickwright")
+    connection.commit()
 
 
 def _config(output: Any = None) -> Config:

@@ -10,12 +10,12 @@ import msgspec
 
 from tickwright.domain.digests import digest_of
 from tickwright.domain.errors import Rejected
+from tickwright.ports.views import CURSOR_CHARS_MAX
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.store.sql", "paging.sql")
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
-CURSOR_CHARS_MAX = 2_000
 NEWEST = 2**63 - 1
 _MAC_BYTES = 16
 

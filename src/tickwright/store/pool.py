@@ -1,9 +1,10 @@
 """Connections: asyncpg pools with the session settings that the promises need, and bounds where work has one."""
 
+import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, TypeAlias
 
 import asyncpg
@@ -11,9 +12,10 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
-from tickwright.store.bounds import bounded, left_s
+from tickwright.store.bounds import TookTooLong, bounded, left_s
 from tickwright.store.dsn import Server, servers, shown_url
 from tickwright.store.queries import load
+from tickwright.store.shares import Request, Shares, asking
 
 Pool: TypeAlias = asyncpg.Pool
 Connection: TypeAlias = asyncpg.Connection
@@ -28,9 +30,15 @@ SETTINGS = {
     "plan_cache_mode": "force_generic_plan",  # the hot queries have one right plan; see tests/plans
     "enable_seqscan": "off",  # a plan made while the live table was empty must not outlive that
 }
+IN_TRANSACTIONS = "".join(
+    f"SET LOCAL {name} = '{SETTINGS[name]}';"
+    for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+)
+"""What connections of a pooler cannot keep; a process that freezes in a transaction there must not keep its locks."""
 CONNECT_TIMEOUT_S = 10
 FAR_CONNECT_TIMEOUT_S = 30
 """Of a single server: a connection takes six round trips, and there is no other server to try."""
+BESIDE_TIMEOUT_S = 2.0
 RELEASE_S = 5.0
 RELEASE_BOUNDED_S = 0.5
 FULL_S = 10.0
@@ -45,6 +53,20 @@ AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, as
 
 InternalClientError: the driver's word for a connection that breaks between a fatal message and its end.
 """
+REFUSED = (
+    asyncpg.DataError,  # 22
+    asyncpg.IntegrityConstraintViolationError,  # 23
+    asyncpg.ProgramLimitExceededError,  # 54, but see is_notify_queue_full
+)
+"""Those of AWAY that PostgreSQL raises because of the values of a statement: it would raise them again."""
+
+
+def is_notify_queue_full(error: BaseException) -> bool:
+    """Whether a statement failed because PostgreSQL's queue of notifications is full.
+
+    That passes. Other errors of its SQLSTATE, 54000, are of a value that would be too large again.
+    """
+    return getattr(error, "server_source_filename", None) == "async.c"
 
 
 async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: bool = False) -> Pool:
@@ -54,7 +76,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
         url: ``postgresql://…``; of several servers the one that takes writes.
         min_size: Connections opened at once.
         max_size: Upper bound of connections.
-        pooled: True behind PgBouncer in transaction mode: no prepared statements, no session settings.
+        pooled: True behind PgBouncer in transaction mode: no prepared statements, and settings with each transaction.
 
     Raises:
         Unavailable: The server does not answer. Retry.
@@ -62,7 +84,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
     try:
         return await _BoundedPool(
             url,
-            connection_class=_BoundedConnection,
+            connection_class=_PooledConnection if pooled else _BoundedConnection,
             record_class=asyncpg.Record,
             init_size=None,
             min_size=min_size,
@@ -92,6 +114,23 @@ class DiskFull:
     def is_recent(cls) -> bool:
         """Whether it said so within the last ten seconds."""
         return monotonic() - cls.seen_s < FULL_S
+
+
+class HeldUp:
+    """When a statement of this process last failed behind a wait: for a lock that it did not get, or without an answer.
+
+    It is noted and nothing else; :class:`tickwright.runtime.table_locks.TableLocks` looks why.
+    """
+
+    ERRORS = (
+        asyncpg.LockNotAvailableError,
+        asyncpg.QueryCanceledError,
+        TimeoutError,
+        TookTooLong,
+        asyncio.CancelledError,  # the caller waits no longer
+    )
+    AFTER_S = 0.4
+    seen_s = float("-inf")
 
 
 class RoundTrips:
@@ -165,8 +204,11 @@ async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> 
     asked_s = monotonic()
     try:
         answer = await bounded(call, *args, **more)
-    except asyncpg.DiskFullError:
-        DiskFull.seen_s = monotonic()
+    except BaseException as error:
+        if isinstance(error, asyncpg.DiskFullError):
+            DiskFull.seen_s = monotonic()
+        if isinstance(error, HeldUp.ERRORS) and monotonic() - asked_s > HeldUp.AFTER_S:
+            HeldUp.seen_s = monotonic()
         raise
     RoundTrips.note(monotonic() - asked_s)
     return answer
@@ -193,34 +235,90 @@ class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the drive
         return await _ask(super().fetchval, *args, timeout=timeout, **more)
 
 
+class _PooledConnection(_BoundedConnection):
+    """One behind a pooler, where each transaction may come to another session of the server."""
+
+    __slots__ = ()
+
+    async def execute(self, *args: Any, timeout: float | None = None) -> Any:
+        if len(args) == 1 and args[0].startswith("BEGIN"):  # the driver's, of a transaction
+            args = (f"{args[0]} {IN_TRANSACTIONS}",)
+        return await super().execute(*args, timeout=timeout)
+
+
 class _BoundedPool(asyncpg.Pool):  # type: ignore[misc]  # the same
     """A pool that lends within the same bound, and waits for no server when a connection comes back.
 
     The driver waits for the server's word that a statement is cancelled. A server process that is stopped never
     gives it; then the connection is closed, and whoever brought it back has nothing to do with that.
+
+    What it lends to a request of the API counts for the caller's share; see :mod:`tickwright.store.shares`.
     """
 
+    def __init__(self, url: str, *, max_size: int, **options: Any) -> None:
+        super().__init__(url, max_size=max_size, **options)
+        self.url = url
+        self._shares = Shares(max_size)
+        self._lent: dict[Any, Request] = {}
+
     def acquire(self, *, timeout: float | None = None) -> Any:
-        left = left_s()
-        return super().acquire(timeout=timeout if left is None else min(left, timeout or left))
+        return super().acquire(timeout=_within_left(timeout))
+
+    async def _acquire(self, timeout: float | None) -> Any:
+        """Lend a connection once it is the turn of the request, if any, that the code which runs belongs to."""
+        request = asking()
+        if request is None or not await self._shares.enter(request, timeout):
+            return await super()._acquire(timeout)
+        try:
+            connection = await super()._acquire(_within_left(timeout))
+        except BaseException:
+            self._shares.leave(request)
+            raise
+        self._lent[connection] = request
+        return connection
 
     async def release(self, connection: Any, *, timeout: float | None = None) -> None:
         within_s = RELEASE_S if left_s() is None else RELEASE_BOUNDED_S
+        request = self._lent.pop(connection, None)
         try:
             await super().release(connection, timeout=within_s if timeout is None else timeout)
         except TimeoutError:
             _log.warning("database.connection_given_up", waited_s=within_s)
+        finally:
+            if request is not None:
+                self._shares.leave(request)
+
+
+def _within_left(timeout_s: float | None) -> float | None:
+    left = left_s()
+    return timeout_s if left is None else min(left, timeout_s or left)
+
+
+@asynccontextmanager
+async def beside(pool: Pool) -> AsyncIterator[Connection]:
+    """Open a connection to the database of a pool of :func:`open_pool` that waits for nothing the pool may wait for.
+
+    It enters no timeline, and is for reading catalogues.
+
+    Raises:
+        One of AWAY: No server answers, or none takes writes. Retry.
+    """
+    connection = await connect_to(pool.url, timeout=BESIDE_TIMEOUT_S, enter=False, statement_cache_size=0)
+    try:
+        yield connection
+    finally:
+        connection.terminate()
 
 
 _writable: dict[str, str] = {}
 """Of each URL with several servers the one that took writes last: it is asked first."""
 
 
-async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options: Any) -> Connection:
+async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, enter: bool = True, **options: Any) -> Connection:
     """Connect to the server that ``url`` names; of several to the one that takes writes, wherever it is now.
 
     Each of several has its share of ``timeout``: one that is silent leaves time for the next. A ``connect_timeout`` of
-    the URL is that of each server, as for libpq.
+    the URL is that of each server, as for libpq. Without ``enter`` it may be on a timeline that no process has noticed.
 
     Raises:
         One of AWAY: No server answers, or none takes writes. Retry.
@@ -231,15 +329,17 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, **options:
     found.sort(key=lambda server: server.url != _writable.get(url))
     for server in found[:-1]:
         with suppress(*AWAY):
-            return await _connect_writable(url, server, timeout / len(found), options)
-    return await _connect_writable(url, found[-1], timeout / len(found), options)
+            return await _connect_writable(url, server, timeout / len(found), options, enter=enter)
+    return await _connect_writable(url, found[-1], timeout / len(found), options, enter=enter)
 
 
-async def _connect_writable(url: str, server: Server, timeout_s: float, options: dict[str, Any]) -> Connection:
+async def _connect_writable(
+    url: str, server: Server, timeout_s: float, options: dict[str, Any], *, enter: bool
+) -> Connection:
     timeout_s = server.connect_timeout_s or timeout_s
     connection = await asyncpg.connect(server.url, timeout=timeout_s, target_session_attrs="read-write", **options)
     _writable[url] = server.url
-    return await _entered(connection)
+    return await _entered(connection) if enter else connection
 
 
 def unavailable(url: str, error: BaseException) -> Unavailable:

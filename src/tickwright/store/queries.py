@@ -53,8 +53,15 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
 
 
 def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries in which ``{lane}`` and ``{runnable}`` stand for walks over the lanes of jobs that are there."""
-    return filled(filled(queries, "lane", of=_SHARED), "runnable", of=_SHARED)
+    """Return queries in which ``{lane}``, ``{runnable}`` and ``{claimable}`` stand for walks over the lanes of jobs."""
+    return with_shared(queries, "lane", "runnable", "claimable")
+
+
+def with_shared(queries: Mapping[str, str], *fragments: str) -> Mapping[str, str]:
+    """Return queries in which ``{fragment}`` stands for the text of each of these in ``fragments.sql``."""
+    for fragment in fragments:
+        queries = filled(queries, fragment, of=_SHARED)
+    return queries
 
 
 _SHARED = load("tickwright.store.sql", "fragments.sql")

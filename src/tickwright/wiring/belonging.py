@@ -9,6 +9,7 @@ A place that does not answer now is asked again until it does; nothing can be ta
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ _SQL = load("tickwright.wiring.sql", "wiring.sql")
 OWNER_KEY = "installation"
 ASK_AGAIN_S = 2.0
 NAME_CHARS = 16
+OWNER_CHARS_MAX = 100
 KAFKA_WAIT_S = 3.0
 """A start waits no longer for a Kafka that is away."""
 OBJECTS = "the object store"
@@ -82,7 +84,7 @@ class Belonging:
         installation = self._installation
         for place, ask in list(self._open.items()):
             try:
-                owner = await ask(installation)
+                owner = (await ask(installation))[:OWNER_CHARS_MAX]
             except Unavailable as error:
                 self._say_not_asked(place, error)
                 continue
@@ -160,4 +162,6 @@ class Belonging:
                     file.flush()
                     await objects.put_file(OWNER_KEY, Path(file.name))
                 self._just_marked.add(OBJECTS)
-            return b"".join([piece async for piece in objects.read(OWNER_KEY)]).decode(errors="replace").strip()[:100]
+            pieces = objects.read(OWNER_KEY)  # the first is enough of whatever is there
+            async with aclosing(pieces):  # type: ignore[type-var]  # stores give generators
+                return (await anext(pieces, b"")).decode(errors="replace").strip()

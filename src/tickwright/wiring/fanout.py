@@ -5,11 +5,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tickwright.capabilities.fanout.claim_book import ClaimBook
 from tickwright.capabilities.fanout.consumer import FanoutConsumer
 from tickwright.capabilities.fanout.handlers import ModuleRegistry
+from tickwright.capabilities.fanout.lists import read_parties
 from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
 from tickwright.capabilities.fanout.marks_store import LedgerMarks
 from tickwright.capabilities.fanout.metrics import consumer_source, scheduler_source
@@ -68,6 +70,7 @@ class Fanout:
             brokers[destination.partition(":")[0]],
             destination,
             declare=declare,
+            parties=partial(read_parties, self.pool),
             token=random_token(12),
         )
         hearing = Hearing("fanout-hearing", direct_url, CHANNEL)

@@ -14,6 +14,7 @@ from tickwright.capabilities.polling.poll_queue import QueueSource
 from tickwright.capabilities.polling.poll_sources import QueueBesideLog
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import destination_of
+from tickwright.observe.logs import know_secret
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.settings import as_json
@@ -68,7 +69,9 @@ class Couriers:
     def _make(self, name: str, table: Mapping[str, Any]) -> "HttpCourier | None":
         def find(secret: str) -> str | None:
             to = destination_of(str(table.get("url")).replace(PLACE, "x"))
-            return self._settings.secrets.bound_to((to,))(secret)
+            found = self._settings.secrets.bound_to((to,))(secret)
+            know_secret(found or "")  # a file may have been written since the process started
+            return found
 
         problems: list[str] = []
         read = read_http(table, problems, where=f"partners.{name}.http", secrets=find)

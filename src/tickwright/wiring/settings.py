@@ -65,6 +65,8 @@ def parse_options(text: str) -> dict[str, str]:
 def _check_web_url(text: str) -> None:
     if not text.startswith(("http://", "https://")):
         raise ValueError("write http://HOST:PORT or https://HOST")
+    if "@" in text:
+        raise ValueError("write it without user and password; the key is TICKWRIGHT_API_KEY")
 
 
 def _default_home() -> Path:

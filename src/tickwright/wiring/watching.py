@@ -23,6 +23,7 @@ from tickwright.runtime.readings import (
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.supervisor import ServiceState, Supervisor
+from tickwright.runtime.table_locks import TableLocks
 from tickwright.store.pool import Pool, slowness
 
 
@@ -91,5 +92,5 @@ def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
         state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
         for state in states
     }
-    checks["database"] = slowness() or ("ok" if database else "no answer")
+    checks["database"] = TableLocks.complaint() or slowness() or ("ok" if database else "no answer")
     return Readiness(database and all(state.ready for state in states), checks)

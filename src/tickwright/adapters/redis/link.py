@@ -7,7 +7,7 @@ our scripts bear a repetition anyway, because every claim has a token. Refuses a
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha1
 from importlib import resources
 from typing import Any
@@ -18,7 +18,15 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from tickwright.domain.errors import Rejected, Unavailable
 
@@ -30,6 +38,9 @@ CLOSE_TIMEOUT_S = 2.0
 VERSION_MIN = (6, 2)
 
 _QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl_)?password=)[^&]*")
+_ELSEWHERE = (ReadOnlyError, MasterDownError, MovedError)
+"""Answers of a server that is not, or no longer, the primary: the name may lead to another one by now."""
+_ELSEWHERE_IN_SCRIPT = re.compile(r"-(READONLY|MASTERDOWN|MOVED) ")  # so Redis 6.2 puts it within a script
 _log = structlog.get_logger("tickwright.redis")
 
 
@@ -102,7 +113,7 @@ class RedisLink:
         Raises:
             Unavailable: ``redis_unavailable``. Those that could be run were run all the same. Retry.
         """
-        async with _translated(), self._client.pipeline(transaction=False) as pipeline:
+        async with self._translated(), self._client.pipeline(transaction=False) as pipeline:
             for number, words in enumerate(calls):
                 which = ("EVALSHA", script.digest) if number else ("EVAL", script.text)  # the first one makes it known
                 pipeline.execute_command(*which, 1, *words)
@@ -113,7 +124,7 @@ class RedisLink:
         return answers
 
     async def _call(self, script: Script, words: tuple[str | int | bytes, ...], options: Mapping[str, Any]) -> Any:
-        async with _translated():
+        async with self._translated():
             try:
                 return await self._client.execute_command("EVALSHA", script.digest, *words, **options)
             except NoScriptError:  # it ran nothing
@@ -126,7 +137,7 @@ class RedisLink:
             Rejected: ``redis_may_evict``, ``redis_too_old``, ``redis_forbidden``. Permanent until an operator acts.
             Unavailable: It does not answer. Retry.
         """
-        async with _translated():
+        async with self._translated():
             try:
                 facts = {**await self._info("server"), **await self._info("memory"), **await self._info("persistence")}
             except NoPermissionError as error:
@@ -161,22 +172,32 @@ class RedisLink:
         except (RedisError, OSError, TimeoutError):
             return
 
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        """Bound what is done inside, and turn what Redis and the network raise into ours.
 
-@asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
-    """Bound what is done inside, and turn what Redis and the network raise into ours.
+        The client loses a cancellation that comes while it connects. It is raised here: a loop that ends by it has to
+        end.
+        """
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                yield
+        except (RedisError, OSError, TimeoutError) as error:
+            if isinstance(error, _ELSEWHERE) or _ELSEWHERE_IN_SCRIPT.search(str(error)):
+                await self._reconnect()
+            said = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
+            reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise Unavailable("redis_unavailable", f"Redis {said}: {reason}"[:500]) from error
+        finally:
+            if task is not None and task.cancelling() > cancels:
+                raise asyncio.CancelledError
 
-    The client loses a cancellation that comes while it connects. It is raised here: a loop that ends by it has to end.
-    """
-    task = asyncio.current_task()
-    cancels = task.cancelling() if task is not None else 0
-    try:
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            yield
-    except (RedisError, OSError, TimeoutError) as error:
-        said = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
-        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
-        raise Unavailable("redis_unavailable", f"Redis {said}: {reason}"[:500]) from error
-    finally:
-        if task is not None and task.cancelling() > cancels:
-            raise asyncio.CancelledError
+    async def _reconnect(self) -> None:
+        """Drop every connection, those in use once their calls have ended: the next calls ask the name again."""
+        pool = self._client.connection_pool
+        with suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await pool.update_active_connections_for_reconnect()
+                await pool.disconnect(inuse_connections=False)

@@ -3,7 +3,7 @@
 -- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks is not held any further.
 -- Nothing for a session that was lost, or refuses claims of the number $3. Index: executions_to_begin, executions_open, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 ), found AS (
   SELECT e.id
     FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
@@ -25,11 +25,12 @@ UPDATE tickwright.executions e
 RETURNING e.id, e.batch_id, b.kind, b.name, e.version, e.slot_at, e.snapshot::text, e.fence, e.tries, e.lost, e.planned_at IS NULL AS is_to_be_planned;
 
 -- name: claim_chunk
--- Take the first waiting chunk of the execution whose turn it is; the turn moves on by what the execution's rate asks for. Executions that
+-- Take the first waiting chunk of the execution whose turn it is; the turn moves on by what the execution's rate asks for, at most a hundred
+-- years: behind that are times that no timestamp holds, and the error would keep all other executions from their turn. Executions that
 -- somebody else claims from or counts into at this moment are passed over. Nothing for a session that was lost, or refuses claims of the
 -- number $3. Index: executions_at_work, execution_chunks_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 ), turn AS (
   SELECT e.id FROM tickwright.executions e
    WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
@@ -51,7 +52,8 @@ WITH mine AS MATERIALIZED (
 ), moved AS (
   UPDATE tickwright.executions e
      SET next_chunk_at = clock_timestamp()
-       + make_interval(secs => coalesce(c.members / nullif((e.snapshot ->> 'rate_per_s')::float8, 0), 0))
+       + make_interval(secs => CASE WHEN (e.snapshot ->> 'rate_per_s')::numeric > 0 THEN
+           least(c.members / least(greatest((e.snapshot ->> 'rate_per_s')::numeric, 1e-9), 1e12)::float8, 3155760000) ELSE 0 END)
     FROM claimed c WHERE e.id = c.execution_id
   RETURNING e.id, e.batch_id, e.version, e.slot_at, e.snapshot
 )

@@ -26,14 +26,20 @@ SELECT e.id, c.number, c.actions, b.name, e.snapshot #>> '{action,target}' AS ta
 jsonb_build_object('campaign', b.name, 'execution_id', e.id, 'version', e.version, 'slot_at', e.slot_at, 'client_id', a.client_id,
   'client', a.client, 'product_codes', coalesce(e.snapshot -> 'product_codes', '[]'::jsonb));
 
+-- name: header_id
+-- A client's id as a header can carry it: printable ASCII without a blank at either end as it is, everything else as utf8-hex- and the bytes of its
+-- UTF-8 in hexadecimal digits; so is an id that begins like that itself, so that no two are equal. Part of a statement.
+CASE WHEN a.client_id COLLATE "C" ~ '^[!-~]([ -~]*[!-~])?$' AND NOT starts_with(a.client_id, 'utf8-hex-') THEN a.client_id
+     ELSE 'utf8-hex-' || encode(convert_to(a.client_id, 'UTF8'), 'hex') END;
+
 -- name: put_messages
--- A message per action of a chunk. Behind next_chunk. Index: execution_actions_chunk.
+-- A message per action of a chunk; where $4, only of those that the outbox takes. Behind next_chunk. Index: execution_actions_chunk.
 INSERT INTO tickwright.outbox (destination, key, payload, headers)
 SELECT $3, a.execution_id || ':' || a.client_id,
        {action},
-       jsonb_build_object('idempotency-key', 'action_' || a.execution_id || '_' || a.client_id)
+       jsonb_build_object('idempotency-key', 'action_' || a.execution_id || '_' || {header_id})
   FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
- WHERE a.execution_id = $1 AND a.chunk = $2;
+ WHERE a.execution_id = $1 AND a.chunk = $2 AND (NOT $4::boolean OR tickwright.json_fits({action}));
 
 -- name: put_jobs
 -- The same for an action that is a Python function: a one-shot job per client, which is its own outbox row. Behind next_chunk.
@@ -43,7 +49,32 @@ SELECT clock_timestamp(), $3::text,
        {action},
        coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $3::text), 3)
   FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
- WHERE a.execution_id = $1 AND a.chunk = $2;
+ WHERE a.execution_id = $1 AND a.chunk = $2 AND (NOT $4::boolean OR tickwright.json_fits({action}));
+
+-- name: too_large
+-- A client of these whose action no message could carry. Behind put_actions. Index: execution_actions_pkey.
+SELECT a.client_id
+  FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
+ WHERE a.execution_id = $1 AND a.client_id = ANY ($2::text[]) AND NOT tickwright.json_fits({action}) LIMIT 1;
+
+-- name: note_refused
+-- Up to ten clients of a chunk whose actions are left out, before its other problems, of which the last ones make room. Behind next_chunk.
+-- Index: execution_actions_chunk, execution_chunks_pkey.
+UPDATE tickwright.execution_chunks c
+   SET problems = jsonb_path_query_array(coalesce(
+         (SELECT jsonb_agg(jsonb_build_object('client_id', left(r.client_id, 200), 'problem', $3::text))
+            FROM (SELECT a.client_id
+                    FROM tickwright.execution_actions a JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
+                   WHERE a.execution_id = $1 AND a.chunk = $2 AND NOT tickwright.json_fits({action}) LIMIT 10) AS r), '[]')
+         || coalesce(c.problems, '[]'), '$[0 to 9]')
+ WHERE c.execution_id = $1 AND c.number = $2;
+
+-- name: set_aside
+-- PostgreSQL refuses what is to be released: the execution is tried again after $2 seconds, and the others have their turn. In a transaction of
+-- the checker's lease. Index: executions_pkey.
+UPDATE tickwright.executions
+   SET next_release_at = clock_timestamp() + make_interval(secs => $2), error_code = 'not_released', error_message = $3
+ WHERE id = $1 AND status IN ('IN_PROGRESS', 'FINISHED');
 
 -- name: put_job
 -- One job of a type, for whoever wants to hear of an end. In the transaction that ends it.
@@ -51,14 +82,19 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload, max_atte
 SELECT clock_timestamp(), $1::text, $2::jsonb, coalesce((SELECT t.max_attempts FROM tickwright.task_types t WHERE t.name = $1::text), 3);
 
 -- name: note_released
--- Its actions have left; the turn moves on by what the execution's rate asks for. Behind next_chunk. Index: execution_chunks_pkey, executions_pkey.
+-- Its actions have left, $3 of them; the turn moves on by what the execution's rate asks for, at most a hundred years as in claim_chunk. Behind
+-- next_chunk. Index: execution_chunks_pkey, executions_pkey.
 WITH gone AS (
   UPDATE tickwright.execution_chunks SET state = 'released' WHERE execution_id = $1 AND number = $2 AND state = 'done'
   RETURNING execution_id, actions
 )
 UPDATE tickwright.executions e
-   SET chunks_released = e.chunks_released + 1, released = e.released + g.actions,
-       next_release_at = clock_timestamp() + make_interval(secs => coalesce(g.actions / nullif((e.snapshot ->> 'rate_per_s')::float8, 0), 0))
+   SET chunks_released = e.chunks_released + 1, released = e.released + $3::bigint,
+       error_code = CASE WHEN e.error_code IS DISTINCT FROM 'not_released' THEN e.error_code END,
+       error_message = CASE WHEN e.error_code IS DISTINCT FROM 'not_released' THEN e.error_message END,
+       next_release_at = clock_timestamp()
+         + make_interval(secs => CASE WHEN (e.snapshot ->> 'rate_per_s')::numeric > 0 THEN
+             least(g.actions / least(greatest((e.snapshot ->> 'rate_per_s')::numeric, 1e-9), 1e12)::float8, 3155760000) ELSE 0 END)
   FROM gone g WHERE e.id = g.execution_id
 RETURNING e.id;
 

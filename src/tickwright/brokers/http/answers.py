@@ -1,28 +1,35 @@
 """What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body."""
 
+import re
 from datetime import timedelta
+from urllib.parse import unquote
 
 from tickwright.domain.retry_after import parse_retry_after
 from tickwright.ports.broker import Refused, Unknown
 
 RETRY_AFTER_MAX = timedelta(hours=1)
 EXCERPT_CHARS_MAX = 500
+_SLASH = re.compile(r"\\+/|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;", re.IGNORECASE)
+_COLON = re.compile(r"%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;", re.IGNORECASE)
 
 
-def refusal_of(status: int, retry_after: str | None, body: bytes, *, now_unix_s: int) -> Refused | Unknown:
+def refusal_of(
+    status: int, retry_after: str | None, body: bytes, *, path: str = "", now_unix_s: int
+) -> Refused | Unknown:
     """Return the outcome of a status that is not 2xx.
 
     Args:
         status: 100..999 as it was read.
         retry_after: The header as it came, trusted in nothing.
         body: The first bytes of the answer, for a person.
+        path: What the URL that was asked has behind its host, which may hold a credential; not repeated.
         now_unix_s: What ``Retry-After`` dates are compared with.
     """
     if status < 200:
         return Unknown("bad_response", f"The answer switched protocols (HTTP {status}).")
     if 300 <= status < 400:
         return Refused("http_redirect", f"HTTP {status}: redirects are never followed.", status=status)
-    text = excerpt(body)
+    text = excerpt(body, path)
     return Refused(
         f"http_{status}",
         f"HTTP {status}: {text}" if text else f"HTTP {status}",
@@ -37,7 +44,14 @@ def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
     return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
 
 
-def excerpt(body: bytes) -> str:
-    """Return the beginning of a body as printable text, at most 500 characters."""
+def excerpt(body: bytes, path: str = "") -> str:
+    """Return the beginning of a body as printable text, at most 500 characters, without ``path``.
+
+    Escaped slashes and colons become plain ones, so that addresses are recognised as such where they are masked.
+    """
     text = body[: EXCERPT_CHARS_MAX * 4].decode("utf-8", "backslashreplace")
+    text = _COLON.sub(":", _SLASH.sub("/", text))
+    for hidden in sorted({path, unquote(path), path.partition("?")[0]}, key=len, reverse=True):
+        if len(hidden) > 1:
+            text = text.replace(hidden, "/…")
     return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()

@@ -158,7 +158,8 @@ async def _post(
     if 200 <= response.status < 300:
         return _ACCEPTED
     now_s = answered_at(response.headers.get("date"), now_unix_s=unix_seconds())
-    return refusal_of(response.status, response.headers.get("retry-after"), body, now_unix_s=now_s)
+    path = str(response.url.raw_path_qs)
+    return refusal_of(response.status, response.headers.get("retry-after"), body, path=path, now_unix_s=now_s)
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaException
 
-from tickwright.brokers.kafka.link import BYTES_MAX, KafkaLink, judge
+from tickwright.brokers.kafka.link import BYTES_MAX, TOO_LARGE, KafkaLink, judge
 from tickwright.brokers.kafka.terms import KafkaTerms
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import KafkaTarget, parse_target
@@ -37,6 +37,7 @@ class KafkaBroker:
 
     Invariants:
         KFK-3: at most 10,000 messages and 64 MiB wait for an acknowledgement at one time.
+        KFK-7: a topic that takes nothing never fills the queue; what has no room waits for it within the timeout.
         KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
     """
 
@@ -95,14 +96,22 @@ class KafkaBroker:
                 refused = await self._link.admit(topic)
                 if refused is not None:
                     return refused
-                if self._closed:
-                    return _CLOSED
-                answer = self._link.send(topic, message)
-                late = _LATE
-                return await answer
+                for alone in (False, True):
+                    await self._link.make_room(message, topic)
+                    if self._closed:
+                        self._link.let_go(message, topic)
+                        return _CLOSED
+                    answer, late = self._link.send(topic, message, alone=alone), _LATE
+                    outcome = await answer
+                    if not (isinstance(outcome, Refused) and outcome.code == TOO_LARGE):
+                        break  # or else the others of its batch may have made it too large
+                    late = outcome
+                return outcome
         except TimeoutError:
+            if late is _LATE:
+                self._link.timed_out(topic)
             return late
-        except BufferError:
+        except BufferError:  # our own count is the larger one, so this is a queue that the library has not emptied yet
             return _NOT_SENT
         except KafkaException as error:
             return judge(error.args[0])

@@ -15,6 +15,7 @@ from threading import Event, Thread
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tickwright.brokers.kafka.terms import KafkaTerms, log
+from tickwright.brokers.kafka.topic_watch import TopicWatch
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollRecord
 
@@ -30,6 +31,7 @@ SILENCE_S = 30.0
 CLOSE_WITHIN_S = 10.0
 ASK_AGAIN_S = 5.0
 ANSWER_WITHIN_S = 2.0
+OVER_WITHIN_S = 10.0
 
 ReadPoll = Callable[[bytes], PollRecord]
 
@@ -85,6 +87,10 @@ class Feed:
         self, terms: KafkaTerms, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
     ) -> None:
         self._topic, self._read, self._counts = topic, read, counts
+        self._watch: TopicWatch | None = None
+        self._watch_config = terms.client()
+        self._made_again = False
+        self._over_by_s = 0.0
         self._config = terms.client(
             group_id=terms.topic("poll-consumer"),
             isolation_level="read_committed",
@@ -122,11 +128,15 @@ class Feed:
         consumer = None
         try:
             consumer = Consumer(self._config, logger=log)
+            self._watch = TopicWatch(self._watch_config, self._topic)
+            self._watch.is_another(wait=True)  # the first answer, before the consumer has one
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not self._stopping.is_set():
                 self._poll(consumer)
                 self._ask_begin(consumer)
                 self._make_room(consumer)
+                if self._is_over(consumer):
+                    break
                 if monotonic() - self._commit_s >= COMMIT_S:
                     self._commit(consumer, list(self.assignments.values()), wait=False)
         except KafkaException as error:
@@ -135,6 +145,7 @@ class Feed:
             if consumer is not None:
                 with suppress(KafkaException, RuntimeError):
                     consumer.close()  # gives back what it has, by way of _revoked
+            self._watch = None  # its client ends here: that may block
             self._drop(list(self.assignments))
 
     def _poll(self, consumer: Consumer) -> None:
@@ -157,10 +168,14 @@ class Feed:
             return
         assignment = self.assignments.get(message.partition() or 0)
         if assignment is not None:
+            offset = message.offset() or 0
+            if offset < assignment.read_to:
+                where, text = f"{self._topic}/{message.partition()}", "it was made again, or has lost its end"
+                log.warning("polls.offset_went_back: %s: from %d to %d: %s", where, assignment.read_to, offset, text)
             self._counts.records += 1
             assignment.read += 1
-            assignment.read_to = (message.offset() or 0) + 1
-            assignment.records.append((message.offset() or 0, self._understand(message)))
+            assignment.read_to = offset + 1
+            assignment.records.append((offset, self._understand(message)))
 
     def _understand(self, message: Message) -> PollRecord | None:
         """Return its poll. Never ask for ``headers()``: over a name that is not UTF-8 the library faults."""
@@ -203,9 +218,26 @@ class Feed:
                 consumer.resume([place])
                 one.paused = False
 
+    def _is_over(self, consumer: Consumer) -> bool:
+        """Whether another feed has to go on: the topic was made again, and the group begins at its beginning."""
+        if not self._note_made_again():
+            return False
+        self._commit(consumer, list(self.assignments.values()), wait=True)
+        begun = all(one.committed == 0 for one in self.assignments.values())
+        return begun or monotonic() > self._over_by_s  # a partition that the new topic has not takes no offset
+
+    def _note_made_again(self, *, wait: bool = False) -> bool:
+        if not self._made_again and self._watch is not None and self._watch.is_another(wait=wait):
+            self._made_again, self._over_by_s = True, monotonic() + OVER_WITHIN_S
+            log.warning("polls.topic_made_again: %s has another id: it is read from its beginning", self._topic)
+        return self._made_again
+
     def _commit(self, consumer: Consumer, assignments: list[Assignment], *, wait: bool) -> None:
         self._commit_s = monotonic()
-        new = {one: one.safe for one in assignments if one.safe is not None and one.safe != one.committed}
+        ends = {
+            one: 0 if self._made_again else one.safe for one in assignments
+        }  # those of a topic that is gone are void
+        new = {one: end for one, end in ends.items() if end is not None and end != one.committed}
         places = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
         if not places:
             return
@@ -230,6 +262,7 @@ class Feed:
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
+        self._note_made_again(wait=True)
         ours = [self.assignments[one.partition] for one in places if one.partition in self.assignments]
         self._commit(consumer, ours, wait=True)
         self._drop([one.partition for one in places])

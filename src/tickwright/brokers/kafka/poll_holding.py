@@ -48,15 +48,15 @@ class Holding:
 
     def take_out(self, pile: Pile) -> None:
         """Note that a pile does not wait here any more."""
-        self.assignment.over += len(pile.offsets)
+        self.assignment.over += len(pile.polls)
 
     def put_back(self, pile: Pile) -> None:
         """Note that it waits again."""
-        self.assignment.over -= len(pile.offsets)
+        self.assignment.over -= len(pile.polls)
 
     def be_done(self, pile: Pile) -> None:
         """Note that nothing is left to do for a pile that was taken out."""
-        self.progress.finish(pile.offsets)
+        self.progress.finish(pile.numbers)
         self.note()
 
     @property

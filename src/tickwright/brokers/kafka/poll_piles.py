@@ -2,6 +2,9 @@
 
 Offsets are committed from here, so the rule is here: the offset to go on from is that of the first record which is
 not finished. Whatever lies behind it may be delivered again, and the ledger then knows it.
+
+Offsets go back under a reader where the topic is deleted and made again, or loses its end (an unclean election, a
+broker that is restored). What comes then is carried out like any other record, so a record has a number of its own.
 """
 
 import heapq
@@ -22,13 +25,14 @@ class Progress:
     """How far a partition is done. It remembers what is open alone: one poll may wait while millions pass it."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[int, None] = OrderedDict()
+        self._open: OrderedDict[int, int] = OrderedDict()  # offsets by number, neither of them ever descending
         self._next: int | None = None
+        self._numbers = itertools.count()
 
     @property
     def position(self) -> int | None:
         """Where whoever comes next has to begin; ``None`` before the first record."""
-        return next(iter(self._open)) if self._open else self._next
+        return next(iter(self._open.values())) if self._open else self._next
 
     @property
     def open(self) -> int:
@@ -40,18 +44,23 @@ class Progress:
         """Offsets from ``position`` to the last record: what whoever comes next would read again."""
         return 0 if self._next is None or self.position is None else self._next - self.position
 
-    def read(self, offset: int) -> bool:
-        """Note a record; false for one that was noted before."""
-        if self._next is not None and offset < self._next:
-            return False
-        self._next = offset + 1
-        self._open[offset] = None
-        return True
+    def read(self, offset: int) -> int:
+        """Note a record; return its number.
 
-    def finish(self, offsets: Iterable[int]) -> None:
+        Where the offset goes back, open records of higher offsets hold the position at it: theirs are of a log that
+        is gone, and committed they would pass records of the new one.
+        """
+        if self._next is not None and offset < self._next:
+            self._open = OrderedDict((number, min(first, offset)) for number, first in self._open.items())
+        self._next = offset + 1
+        number = next(self._numbers)
+        self._open[number] = offset
+        return number
+
+    def finish(self, numbers: Iterable[int]) -> None:
         """Note that nothing is left to do for these."""
-        for offset in offsets:
-            self._open.pop(offset, None)
+        for number in numbers:
+            self._open.pop(number, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,13 +69,14 @@ class Pile:
 
     Attributes:
         since_s: When its first poll was read (monotonic).
+        numbers: Of its records, as :class:`Progress` counts them.
     """
 
     piles: "Piles"
     key: PileKey
     since_s: float
     polls: list[PollRecord] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
 
     def columns(self, accounts: Mapping[str, int]) -> tuple[list[int], list[int], list[str]]:
         """Return tracker ids, numbers of accounts and external ids, as a turn has them."""
@@ -81,14 +91,14 @@ class Piles:
         self.partition = partition
         self._growing: dict[PileKey, Pile] = {}
 
-    def put(self, offset: int, poll: PollRecord, now_s: float) -> Pile | None:
+    def put(self, number: int, poll: PollRecord, now_s: float) -> Pile | None:
         """Add a poll; return its pile when that is a new one."""
         key = poll.slot_id or 0, poll.due_at, poll.partner
         pile, new = self._growing.get(key), None
         if pile is None or len(pile.polls) >= PILE_MAX:
             pile = new = self._growing[key] = Pile(self, key, now_s)
         pile.polls.append(poll)
-        pile.offsets.append(offset)
+        pile.numbers.append(number)
         return new
 
     def close(self, pile: Pile) -> None:

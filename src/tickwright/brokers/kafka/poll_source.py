@@ -188,11 +188,10 @@ class KafkaPollSource:
         now_s = monotonic()
         for offset, poll in read:
             records.popleft()
-            if not holding.progress.read(offset):
-                continue
+            number = holding.progress.read(offset)
             if poll is None or poll.slot_id is None or poll.partner not in self._partners:
-                self._skip(holding, offset, unknown=poll is not None)
-            elif (pile := holding.piles.put(offset, poll, now_s)) is not None:
+                self._skip(holding, number, unknown=poll is not None)
+            elif (pile := holding.piles.put(number, poll, now_s)) is not None:
                 self._wait(pile)
         holding.note()
 
@@ -207,8 +206,8 @@ class KafkaPollSource:
             for offset, poll in read
         ]
 
-    def _skip(self, holding: Holding, offset: int, *, unknown: bool) -> None:
-        holding.progress.finish([offset])
+    def _skip(self, holding: Holding, number: int, *, unknown: bool) -> None:
+        holding.progress.finish([number])
         holding.assignment.over += 1
         self.counts.unknown += unknown
 
@@ -220,7 +219,7 @@ class KafkaPollSource:
         ours = self._ours()
         piles = [(partner_no, pile) for partner_no, pile in self._waiting if pile.piles in ours]
         slots, dues = [pile.key[0] for _, pile in piles], [pile.key[1] for _, pile in piles]
-        sizes = [len(pile.offsets) for _, pile in piles]
+        sizes = [len(pile.polls) for _, pile in piles]
         rows = await self._pool.fetch(_SQL["count_over"], slots, dues, [no for no, _ in piles], sizes)
         self.counts.over += self._take_out([piles[row["n"] - 1][1] for row in rows])
 
@@ -245,7 +244,7 @@ class KafkaPollSource:
             holding = self._holdings[pile.piles.partition]
             holding.take_out(pile)
             holding.be_done(pile)
-        return sum(len(pile.offsets) for pile in piles)
+        return sum(len(pile.polls) for pile in piles)
 
     def _hand_out(self, pile: Pile) -> Turn | None:
         holding = self._holdings[pile.piles.partition]

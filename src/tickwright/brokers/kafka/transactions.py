@@ -19,6 +19,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -62,7 +63,7 @@ class KafkaLog:
             Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``,
                 ``kafka_position_unreadable``, ``kafka_topic_compressed``, ``kafka_transaction_timeout``,
                 ``kafka_not_allowed``. Permanent until an operator acts.
-            Unavailable: ``kafka_unavailable``. Retry.
+            Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
         """
         self._discard()
         self._terms.check()
@@ -76,7 +77,7 @@ class KafkaLog:
 
         Raises:
             Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
-            Unavailable: ``kafka_unavailable``. Retry.
+            Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
         """
         self._terms.check_options()
         return await asyncio.to_thread(read_position, self._terms, shard)
@@ -162,7 +163,8 @@ class _Session:
         except KafkaException as error:
             return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
         finally:
-            producer.poll(0)  # so that what the library logged comes out
+            with suppress(KafkaException):  # a fatal error is raised here too; what the commit answered counts
+                producer.poll(0)  # so that what the library logged comes out
         places = edges.places()
         if places and places[-1].partition >= self._partitions:
             self._partitions = self._count(producer) or self._partitions

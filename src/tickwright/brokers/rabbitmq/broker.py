@@ -2,7 +2,8 @@
 
 Decides from the confirm, the return and the state of the connection. *Accepted* needs a confirm
 and no return, because RabbitMQ confirms what it could not route. While RabbitMQ is away or
-takes nothing, messages are refused at once instead of piling up.
+takes nothing, messages are refused at once instead of piling up. A destination that confirms late
+goes over another connection.
 """
 
 import asyncio
@@ -12,12 +13,15 @@ from collections.abc import Sequence
 from tickwright.brokers.rabbitmq.frames import content_header
 from tickwright.brokers.rabbitmq.link import RabbitLink
 from tickwright.brokers.rabbitmq.lot import Lot
-from tickwright.brokers.rabbitmq.route import Letter
+from tickwright.brokers.rabbitmq.route import Letter, Route
+from tickwright.brokers.rabbitmq.silent import SilentDestinations
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused
 
 WINDOW = 500
+LATE_MAX = 16
+"""Late confirms of one channel that retire the connection: RabbitMQ stops reading behind 32 of one queue."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
 ID_BYTES_MAX = 255
 
@@ -32,12 +36,13 @@ class RabbitBroker:
         url: ``amqp://user:password@host:port/vhost`` or ``amqps://…``.
 
     Invariants:
-        RMQ-3: at most 500 messages wait for a confirm at one time.
+        RMQ-3: at most 500 messages wait for a confirm at one time; late ones do not count, nor silent destinations.
         RMQ-4: a publish ends within ``message.timeout``, whatever RabbitMQ does.
     """
 
     def __init__(self, url: str) -> None:
-        self._link = RabbitLink(url)
+        self._link = RabbitLink(url, self)
+        self._silent = SilentDestinations(url)
         self._window = asyncio.Semaphore(WINDOW)
         self._closed = False
 
@@ -86,12 +91,26 @@ class RabbitBroker:
     async def aclose(self) -> None:
         """Close the connection within a few seconds. Twice is harmless."""
         self._closed = True
-        await self._link.aclose()
+        await asyncio.gather(self._link.aclose(), self._silent.aclose())
+
+    def late(self, route: Route, routing_keys: set[str]) -> None:
+        """Move destinations whose confirms are late to the other connection; called by routes."""
+        self._link.later(self._late(route, routing_keys))
+
+    def confirmed(self, route: Route, routing_key: str) -> None:
+        """Nothing: that is as it should be; called by routes."""
+
+    async def _late(self, route: Route, routing_keys: set[str]) -> None:
+        if not self._link.has(route) or await self._link.blocked():  # an alarm is no destination's fault
+            return
+        self._silent.add(route.exchange, routing_keys)
+        if route.late_count >= LATE_MAX:
+            self._link.retire()
 
     async def _send(self, lot: tuple[str, float], letters: dict[int, Letter], outcomes: list[Outcome]) -> None:
         exchange, timeout_s = lot
         deadline = asyncio.get_running_loop().time() + timeout_s
-        answers = await Lot(self._link, self._window, exchange, [*letters.values()]).send(deadline)
+        answers = await Lot(self._link, self._silent, self._window, exchange, [*letters.values()]).send(deadline)
         for place, outcome in zip(letters, answers, strict=True):
             outcomes[place] = outcome
 

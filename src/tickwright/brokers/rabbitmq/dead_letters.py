@@ -21,6 +21,7 @@ from tickwright.brokers.rabbitmq.forwarding import (
     OUR_HEADERS,
     REASON_HEADER,
     TEXT_HEADER,
+    UNROUTABLE,
     Forwarder,
     copy_of,
 )
@@ -39,6 +40,8 @@ BODY_SHOWN_BYTES_MAX = 256 * 1024
 PEEK_BYTES_MAX = 64 * 1024 * 1024
 PEEK_S_MAX = 5.0
 """Whoever else looks waits for it; what costs that long are messages that a stranger made for it."""
+REQUEUE_S_MAX = 20.0
+"""For the same reason; longer, as what stays at the head of the queue is read again by the next call."""
 TEXT_SHOWN_CHARS_MAX = 1000
 GIVEN_BACK_WAIT_S = 2.0
 """Longer than a slow disk writes, shorter than a reader of the page waits; another process may hold some that long."""
@@ -56,8 +59,9 @@ class RabbitDeadTasks:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
     Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one
-    message more; ``Peeked.total`` says that there are others. ``requeue`` looks through the oldest 10,000. A message
-    that is put back is in both queues for a moment; a crash there leaves two under one id: at least once.
+    message more; ``Peeked.total`` says that there are others. ``requeue`` looks through the oldest 10,000, for twenty
+    seconds at most, and one message more. A message that is put back is in both queues for a moment; a crash there
+    leaves two under one id: at least once.
 
     Invariants:
         RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
@@ -87,27 +91,42 @@ class RabbitDeadTasks:
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
         """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids.
 
+        One whose routing key leads to no queue stays where it is, and so do later ones of that key, which are not
+        published. After twenty seconds it returns what it has moved.
+
         Raises:
-            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ takes no message now. Retry; what was moved before
-                stays moved.
+            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ takes no message now (``unroutable``: none of them).
+                Retry; what was moved before stays moved.
         """
         wanted = None if message_ids is None else set(message_ids)
         moved: list[str] = []
+        unroutable = set[str]()
         forwarder = Forwarder(self._url, self._names, name="tickwright-requeue")
         try:
             async with self._look() as look:
+                until_s = monotonic() + REQUEUE_S_MAX
                 async for one in look.oldest(LOOK_AT_MAX):
-                    if wanted is None or one.header.properties.message_id in wanted:
-                        moved.append(await self._move(look, forwarder, one))
-                    if len(moved) >= limit:
+                    key = _key(self._names, one)
+                    if key not in unroutable and (wanted is None or one.header.properties.message_id in wanted):
+                        message_id = await self._move(look, forwarder, one, key)
+                        if message_id is None:
+                            unroutable.add(key)
+                        else:
+                            moved.append(message_id)
+                    if len(moved) >= limit or monotonic() >= until_s:
                         break
         finally:
             await forwarder.aclose()
+        if unroutable and not moved:
+            raise _not_taken(UNROUTABLE)
         return moved
 
-    async def _move(self, look: "_Look", forwarder: Forwarder, one: DeliveredMessage) -> str:
+    async def _move(self, look: "_Look", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
+        """Move one and return its id; none where no queue has its key, and it stays."""
         copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
-        outcome = await forwarder.forward(copy, self._names.exchange, _key(self._names, one))
+        outcome = await forwarder.forward(copy, self._names.exchange, key)
+        if outcome is UNROUTABLE:
+            return None
         if not isinstance(outcome, Accepted):
             raise _not_taken(outcome)
         await look.drop(one)

@@ -47,7 +47,7 @@ _ACCEPTED = Accepted()
 _AWAY = Refused("broker_unavailable", "There is no connection to RabbitMQ; nothing was sent.")
 _BLOCKED = Refused("broker_blocked", "RabbitMQ takes nothing now (memory or disk alarm); nothing was sent.")
 _TOO_LARGE = Refused("too_large", "The headers do not fit into a frame.", final=True)
-_UNROUTABLE = Refused("unroutable", "The queue does not exist.")
+UNROUTABLE = Refused("unroutable", "The queue does not exist.")
 _NACK = Refused("broker_nack", "RabbitMQ refused the message (a queue failed).")
 _LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 _LOST = Unknown("connection_lost", "The connection to RabbitMQ broke before the confirm.")
@@ -129,7 +129,7 @@ class Forwarder:
     async def forward(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
         """Publish a copy; a queue or exchange that somebody deleted is made anew, once."""
         outcome = await self._publish(copy, exchange, routing_key)
-        if outcome is _UNROUTABLE:
+        if outcome is UNROUTABLE:
             await self._forget()
             outcome = await self._publish(copy, exchange, routing_key)
         return outcome
@@ -177,9 +177,9 @@ class Forwarder:
         except _UNSENDABLE:
             return _TOO_LARGE
         except ChannelNotFoundEntity:
-            return _UNROUTABLE
+            return UNROUTABLE
         except DeliveryError as error:
-            return _UNROUTABLE if isinstance(error, PublishError) else _NACK
+            return UNROUTABLE if isinstance(error, PublishError) else _NACK
         except FAILURES:
             return _LOST
         finally:

@@ -22,12 +22,14 @@ class Life:
     Attributes:
         over: Set when it is lost, or when the queue was deleted.
         tag: Of the consumer; ``None`` while nothing can come.
+        begun_s: When it was made, by the clock that does not go back.
     """
 
     connection: AbstractConnection
     channel: AbstractChannel
     over: asyncio.Event = field(default_factory=asyncio.Event)
     tag: str | None = None
+    begun_s: float = field(default_factory=monotonic)
 
     @classmethod
     async def begin(cls, url: str, name: str) -> "Life":

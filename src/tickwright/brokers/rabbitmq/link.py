@@ -1,17 +1,19 @@
 """The connection to RabbitMQ: made when needed, remade after a pause, never awaited without a bound."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import aio_pika
+import structlog
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
-from tickwright.brokers.rabbitmq.route import Route
+from tickwright.brokers.rabbitmq.route import Route, Watcher
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Refused
 
@@ -19,10 +21,12 @@ CONNECT_TIMEOUT_S = 5.0
 CHANNEL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 HEARTBEAT_S = 15
+DRAIN_S_MAX = 30.0
 ROUTES_MAX = 128
 
 FAILURES = (AMQPError, RuntimeError, OSError)  # a closed connection or channel is a RuntimeError in aiormq
 T = TypeVar("T")
+_log = structlog.get_logger("tickwright.rabbitmq")
 
 
 def unavailable(wait: timedelta | None = None) -> Refused:
@@ -50,34 +54,103 @@ def lost_is_a_failure() -> Iterator[None]:
         raise
 
 
+class _Sockets(TransportFactory):
+    """Makes the socket of one connection and keeps it, so that it can be cut off."""
+
+    def __init__(self, inner: TransportFactory) -> None:
+        self._inner = inner
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Make it."""
+        reader, self._writer = await self._inner.create(url, **options)
+        return reader, self._writer
+
+    def abort(self) -> None:
+        """Drop it, with whatever was not sent yet. Twice is harmless."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+
+class _Connection(aio_pika.Connection):
+    """One that can be cut off: RabbitMQ answers no farewell on a connection that it does not read."""
+
+    def __init__(self, url: URL, *arguments: Any, **options: Any) -> None:
+        super().__init__(url, *arguments, **options)
+        self.sockets = _Sockets(TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory())
+        self.kwargs["transport_factory"] = self.sockets
+
+
 class RabbitLink:
-    """Owns one connection and one channel per exchange.
+    """Owns one connection in use, and one channel per route.
 
     aio-pika's robust connection is not used: it repairs itself at its own pace and lets a publish
     wait or fail meanwhile, whereas a relay wants to hear *refused, nothing was sent* at once.
+
+    Args:
+        url: Of RabbitMQ.
+        watcher: Of every route.
+        name: What RabbitMQ calls the connection.
+        routes_max: Idle routes make room for others beyond it.
+        full: The answer where none is idle; ``None`` opens another route all the same.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        watcher: Watcher,
+        *,
+        name: str = "tickwright-publish",
+        routes_max: int = ROUTES_MAX,
+        full: Refused | None = None,
+    ) -> None:
         address = URL(url)
         self._url = address if "heartbeat" in address.query else address.update_query(heartbeat=HEARTBEAT_S)
-        self._connection: AbstractConnection | None = None
-        self._connecting: asyncio.Task[AbstractConnection | Refused] | None = None
-        self._routes: dict[str, Route] = {}
-        self._opening: dict[str, asyncio.Task[Route | Refused]] = {}
+        self._watcher, self._name, self._routes_max, self._full = watcher, name, routes_max, full
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection | Refused] | None = None
+        self._routes: dict[tuple[str, str | None], Route] = {}
+        self._opening: dict[tuple[str, str | None], asyncio.Task[Route | Refused]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
 
-    async def route(self, exchange: str) -> Route | Refused:
-        """Return an open route; the caller's deadline may interrupt the wait, not the making."""
-        route = self._routes.get(exchange)
+    async def route(self, exchange: str, key: str | None = None) -> Route | Refused:
+        """Return an open route; the caller's deadline may interrupt the wait, not the making.
+
+        Args:
+            exchange: Where it leads.
+            key: A channel of its own for this routing key.
+        """
+        route = self._routes.get((exchange, key))
         if route is not None and route.alive and self._alive(self._connection):
             return route
-        opening = self._opening.get(exchange)
+        opening = self._opening.get((exchange, key))
         if opening is None:
-            opening = self._opening[exchange] = _start(self._open(exchange))
+            opening = self._opening[exchange, key] = _start(self._open(exchange, key))
         return await asyncio.shield(opening)
 
-    async def connection(self) -> AbstractConnection | Refused:
+    def has(self, route: Route) -> bool:
+        """Whether messages to that exchange go over this route now."""
+        return any(one is route for one in self._routes.values())
+
+    def drop(self, exchange: str, key: str | None = None) -> None:
+        """Close a route; the next one has a new channel."""
+        route = self._routes.pop((exchange, key), None)
+        if route is not None:
+            self.later(_close(route))
+
+    def retire(self) -> None:
+        """Use another connection from now on. This one ends once its callers have their answers, or gave up."""
+        connection, self._connection = self._connection, None
+        routes = [*self._routes.values()]
+        self._routes.clear()
+        for route in routes:
+            route.retire()
+        if connection is not None:
+            _log.warning("rabbitmq.connection_retired", connection=self._name)
+            self.later(_drain(connection, routes))
+
+    async def connection(self) -> _Connection | Refused:
         """Return the live connection, or the refusal while RabbitMQ is away."""
         if self._connection is not None and self._alive(self._connection):
             return self._connection
@@ -102,11 +175,13 @@ class RabbitLink:
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Twice is harmless."""
-        making = {*self._opening.values()} | ({self._connecting} if self._connecting else set())
-        for task in making:
+        under_way: set[asyncio.Task[Any]] = {*self._opening.values(), *self._closing}
+        if self._connecting is not None:
+            under_way.add(self._connecting)
+        for task in under_way:
             task.cancel()
-        if making or self._closing:
-            await asyncio.wait({*making, *self._closing}, timeout=CLOSE_TIMEOUT_S)
+        if under_way:
+            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         connection, self._connection = self._connection, None
         self._routes.clear()
         if connection is not None:
@@ -119,15 +194,15 @@ class RabbitLink:
             return False
         return not connection.transport.connection.is_closed
 
-    async def _connect(self) -> AbstractConnection | Refused:
+    async def _connect(self) -> _Connection | Refused:
         try:
             if self._connection is not None:
                 old, self._connection = self._connection, None
-                self._later(_close(old))
+                self.later(_close(old))
             with lost_is_a_failure():
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     self._connection = await aio_pika.connect(
-                        self._url, client_properties={"connection_name": "tickwright-publish"}
+                        self._url, client_properties={"connection_name": self._name}, connection_class=_Connection
                     )
         except FAILURES:
             self._pause.failed()
@@ -137,32 +212,42 @@ class RabbitLink:
         self._pause.succeeded()
         return self._connection
 
-    async def _open(self, exchange: str) -> Route | Refused:
+    async def _open(self, exchange: str, key: str | None) -> Route | Refused:
         try:
-            connection = await self.connection()
-            if isinstance(connection, Refused):
-                return connection
-            with lost_is_a_failure():
-                async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                    route = await Route.open(connection, exchange)
-        except FAILURES:
-            return unavailable()
+            while True:
+                connection = await self.connection()
+                if isinstance(connection, Refused):
+                    return connection
+                if not self._make_room() and self._full is not None:
+                    return self._full
+                try:
+                    with lost_is_a_failure():
+                        async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+                            route = await Route.open(connection, exchange, self._watcher)
+                except FAILURES as error:
+                    if connection is not self._connection:
+                        continue  # it was retired meanwhile
+                    if isinstance(error, TimeoutError):
+                        self.retire()
+                    return unavailable()
+                if isinstance(route, Refused) or connection is self._connection:
+                    break
         finally:
-            del self._opening[exchange]
+            del self._opening[exchange, key]
         if isinstance(route, Route):
-            self._routes.pop(exchange, None)
-            self._make_room()
-            self._routes[exchange] = route
+            self._routes[exchange, key] = route
         return route
 
-    def _make_room(self) -> None:
-        while len(self._routes) >= ROUTES_MAX:
+    def _make_room(self) -> bool:
+        while len(self._routes) >= self._routes_max:
             idle = next((name for name, route in self._routes.items() if route.idle), None)
             if idle is None:
-                return
-            self._later(_close(self._routes.pop(idle)))
+                return False
+            self.later(_close(self._routes.pop(idle)))
+        return True
 
-    def _later(self, closing: Coroutine[Any, Any, None]) -> None:
+    def later(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Do it beside everything else; the end waits for it a little."""
         task = _start(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -172,10 +257,25 @@ def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(work)
 
 
-async def _close(thing: AbstractConnection | Route) -> None:
+async def _drain(connection: _Connection, routes: Sequence[Route]) -> None:
+    """Wait for what callers wait for, then close."""
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S_MAX):
+                while waited := [answer for route in routes for answer in route.flying]:
+                    await asyncio.wait(waited)
+        await _close(connection)
+    finally:
+        connection.sockets.abort()
+
+
+async def _close(thing: _Connection | Route) -> None:
     try:
         with lost_is_a_failure():
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await (thing.aclose() if isinstance(thing, Route) else thing.close())
     except FAILURES:
         pass
+    finally:
+        if isinstance(thing, _Connection):
+            thing.sockets.abort()

@@ -5,17 +5,14 @@ neither side does for each message what it can do for hundreds.
 """
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from itertools import islice
 
 from tickwright.brokers.rabbitmq.link import RabbitLink
-from tickwright.brokers.rabbitmq.route import NO_CONFIRM, Letter, Route
+from tickwright.brokers.rabbitmq.route import NO_CONFIRM, Letter
+from tickwright.brokers.rabbitmq.silent import BLOCKED, SilentDestinations
 from tickwright.ports.broker import Outcome, Refused, Unknown
 
-WRITE_BYTES_MAX = 256 * 1024
-
-_BLOCKED = Refused("broker_blocked", "RabbitMQ takes nothing now (memory or disk alarm); nothing was sent.")
 _NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
 _LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 
@@ -25,13 +22,22 @@ class Lot:
 
     Args:
         link: The connection.
-        window: One place for each message that waits for a confirm, whoever sent it.
+        silent: Destinations whose messages do not go over it.
+        window: One place for each message that waits for a confirm and is not late, of every sender.
         exchange: Of all letters.
         letters: At least one.
     """
 
-    def __init__(self, link: RabbitLink, window: asyncio.Semaphore, exchange: str, letters: Sequence[Letter]) -> None:
-        self._link = link
+    def __init__(
+        self,
+        link: RabbitLink,
+        silent: SilentDestinations,
+        window: asyncio.Semaphore,
+        exchange: str,
+        letters: Sequence[Letter],
+    ) -> None:
+        self._link, self._silent = link, silent
+        self._aside: defaultdict[str, deque[Letter]] = defaultdict(deque)
         self._window = window
         self._exchange = exchange
         self._letters = letters
@@ -54,15 +60,31 @@ class Lot:
         finally:
             for letter in self._letters:
                 letter.give_up()
-        return [unsent if letter.answer is None else letter.outcome() or unconfirmed for letter in self._letters]
+        return [
+            letter.refused or unsent if letter.answer is None else letter.outcome() or unconfirmed
+            for letter in self._letters
+        ]
 
     async def _send_all(self) -> Refused | None:
-        """Send until nothing is left, or return why the rest cannot be sent."""
+        """Send until nothing is left, or return why the rest cannot be sent. Silent destinations are the last."""
         while self._left:
-            refused = await self._send_some()
-            if refused is not None:
-                return refused
+            self._set_aside()
+            while self._left:
+                refused = await self._send_some()
+                if refused is not None:
+                    return refused
+            aside, self._aside = self._aside, defaultdict(deque)
+            await asyncio.gather(*(self._silent.send(self._exchange, *one) for one in aside.items()))
+            self._left.extend(letter for letters in aside.values() for letter in letters)
         return None
+
+    def _set_aside(self) -> None:
+        if not self._silent:
+            return
+        left, self._left = self._left, deque()
+        for letter in left:
+            silent = self._silent.has(self._exchange, letter.routing_key)
+            (self._aside[letter.routing_key] if silent else self._left).append(letter)
 
     async def _send_some(self) -> Refused | None:
         places, some = await self._places(), list[Letter]()
@@ -71,8 +93,9 @@ class Lot:
             if isinstance(route, Refused):
                 return route
             if await self._link.blocked():
-                return _BLOCKED
-            some = self._next(route, places)
+                return BLOCKED
+            self._set_aside()  # some fell silent meanwhile
+            some = route.next_of(self._left, places)
             await route.send(some, self._window.release)
         finally:
             sent = sum(letter.answer is not None for letter in some)
@@ -80,7 +103,7 @@ class Lot:
                 self._left.popleft()
             for _ in range(places - sent):  # the others are given back when the answer is there
                 self._window.release()
-        if not some:
+        if self._left and not some:
             await route.alone(self._left[0].message.id)
         return None
 
@@ -92,20 +115,6 @@ class Lot:
             await self._window.acquire()
             places += 1
         return places
-
-    def _next(self, route: Route, places: int) -> list[Letter]:
-        """Return the next letters that can leave together: no two of one id, and none whose id is in flight."""
-        some: list[Letter] = []
-        ids: set[str] = set()
-        write_bytes = 0
-        for letter in islice(self._left, places):
-            message_id = letter.message.id
-            write_bytes += len(letter.header) + len(letter.message.body)
-            if message_id in ids or route.has_in_flight(message_id) or (some and write_bytes > WRITE_BYTES_MAX):
-                break
-            some.append(letter)
-            ids.add(message_id)
-        return some
 
     async def _answers(self) -> None:
         waiting = {letter.answer for letter in self._letters if letter.answer is not None and not letter.answer.done()}

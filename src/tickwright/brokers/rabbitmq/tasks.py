@@ -47,6 +47,7 @@ SLOTS_MAX = 10_000
 LOOK_S = 0.5
 COUNT_EVERY_S = 15.0
 PARKED_MAX_S = 60.0
+STEADY_S = 5.0
 HELD_MAX = timedelta(minutes=15)
 
 
@@ -113,12 +114,15 @@ class RabbitTasks:
     async def run(self) -> None:
         """Consume until stopped; after a loss, again after a pause of 0.1 to 10 seconds.
 
+        The pause grows with connections that could not be made and with those that were lost within five seconds.
+
         Raises:
             Rejected: ``queue_differs``, ``queue_forbidden``: somebody has to change something.
         """
         try:
             while not self._stopping.is_set():
                 self._ticked_s = monotonic()
+                self._forget_failures()
                 if not self._quiet and not (self._life and self._life.is_alive()) and self._pause.remaining() is None:
                     await self._begin()
                 await self._count()
@@ -164,6 +168,12 @@ class RabbitTasks:
             async with asyncio.timeout(LOOK_S):
                 await over.wait()
 
+    def _forget_failures(self) -> None:
+        """End the pauses once a connection has lasted: one that is lost at once costs what it was made for."""
+        life = self._life
+        if life is not None and life.is_alive() and monotonic() - life.begun_s >= STEADY_S:
+            self._pause.succeeded()
+
     async def _begin(self) -> None:
         await self._end_life()
         try:
@@ -175,7 +185,7 @@ class RabbitTasks:
             self._log.warning(f"{self._word}.rabbitmq_away", error=type(error).__name__)
             await self._end_life()
             return
-        self._pause.succeeded()
+        self._pause.failed()  # until it has lasted
         self._log.info(f"{self._word}.consuming", queue=self._names.queue, slots=self._slots)
 
     async def _consume(self, life: Life) -> None:

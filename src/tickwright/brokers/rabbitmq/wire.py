@@ -29,6 +29,7 @@ UNREADABLE_HEADER = "tickwright-unreadable"
 
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError, struct.error)
 _BYTES = "_tickwright_bytes"
+_NAME = "tickwright-name"
 _SIZED = {b"S", b"x", b"A", b"F"}
 """Kinds of values that begin with their length."""
 _WIDEST = 8
@@ -92,6 +93,21 @@ decode.METHODS["array"] = decode.TABLE_MAPPING[b"A"] = _field_array
 # The library closes the connection over a timestamp beyond the year 9999 or an id that is not UTF-8. The broker then
 # hands out the same message again, and every message that was in work beside it comes nearer to its delivery limit.
 Basic.Properties.unmarshal = _unmarshal_what_can_be  # type: ignore[method-assign, assignment]
+
+
+def _readable_name(data: bytes) -> tuple[int, str]:
+    """Read a name of at most 255 bytes; the text has no more bytes than that, so that it can be sent again."""
+    end = 1 + data[0]
+    try:
+        return end, data[1:end].decode()
+    except UnicodeDecodeError:
+        return end, data[1:end].decode(errors="replace").replace("\ufffd", "?")
+
+
+# The same closes the connection over a routing key that is not UTF-8, which comes with a message and not in it.
+decode.METHODS[_NAME] = _readable_name
+for _frame in (Basic.Deliver, Basic.GetOk, Basic.Return):
+    _frame._exchange = _frame._routing_key = _NAME  # noqa: SLF001
 
 
 def away(doing: str) -> Unavailable:

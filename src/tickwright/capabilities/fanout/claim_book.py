@@ -12,6 +12,7 @@ from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Begun, Ended, Run, Start
 from tickwright.ports.ids import monotonic
+from tickwright.ports.service import end_task
 from tickwright.ports.session import Session
 from tickwright.store.joined import Joined
 
@@ -150,7 +151,7 @@ class ClaimBook:
             if not mine and one in self._held and not one.ending:
                 _log.warning("fanout.claim_lost", run=one.ended.run)
                 one.lost = True
-                one.task.cancel()
+                end_task(one.task)
 
     async def write_dropped(self) -> None:
         """Write what was dropped; what cannot be written now is written later."""

@@ -34,6 +34,7 @@ from tickwright.capabilities.fanout.verdicts import (
     GiveBack,
     Verdict,
     patience,
+    throttled,
     until_the_end,
 )
 from tickwright.domain.errors import Rejected, Unavailable
@@ -41,6 +42,7 @@ from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import end_task
 from tickwright.store.begins import begins
 from tickwright.store.pool import Pool
 
@@ -130,7 +132,7 @@ class FanoutConsumer:
         if self._taking is not None:
             self._taking.cancel()  # else it could begin one more behind this loop
         for task in self._running:
-            task.cancel()
+            end_task(task)
         await self._over.wait()
         await self._none_runs()
 
@@ -283,8 +285,7 @@ class FanoutConsumer:
             case Failed():
                 return until_the_end("failed", patience(delivery.delays), now_s, task.window.end_s, over="given_up")
             case Throttled(retry_after):
-                by = max(retry_after, patience(0))
-                return until_the_end("throttled", by, now_s, task.window.end_s, over="given_up")
+                return throttled(retry_after, delivery.delays, now_s, task.window.end_s)
             case None:
                 return self._later(task, "no_permit", delivery)
         return Ack("succeeded")

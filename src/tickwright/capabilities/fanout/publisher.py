@@ -14,7 +14,7 @@ from enum import Enum
 
 import structlog
 
-from tickwright.capabilities.fanout.lists import ModuleList
+from tickwright.capabilities.fanout.lists import Listed, ModuleList
 from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.errors import Unavailable
@@ -55,6 +55,7 @@ class Publisher:
         marks: Who publishes what.
         broker: Carries ``destination``.
         declare: Makes the queue where it is missing; raises ``Unavailable``.
+        parties: Reads entities whose parties the lists do not keep; raises ``Unavailable``.
         token: Of this process; no other one has it.
 
     Attributes:
@@ -73,11 +74,12 @@ class Publisher:
         destination: str,
         *,
         declare: Callable[[], Awaitable[None]],
+        parties: Callable[[Sequence[str]], Awaitable[Mapping[str, Listed]]],
         token: str,
         probe: Probe = NO_PROBE,
     ) -> None:
         self._marks, self._broker, self._destination = marks, broker, destination
-        self._declare, self._token, self._probe = declare, token, probe
+        self._declare, self._parties, self._token, self._probe = declare, parties, token, probe
         self.keys: MessageKeys = NO_KEYS
         self.counts: Counter[str] = Counter()
         self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
@@ -93,19 +95,35 @@ class Publisher:
         claims = await self._marks.claim(places, self._token, lease)
         fates = {place.entity_code: _FOUND[claim.mark] for place, claim in zip(places, claims, strict=True)}
         mine = [(place, claim.last_success_s) for place, claim in zip(places, claims, strict=True) if _is_mine(claim)]
+        listed = await self._with_parties(module, [place.entity_code for place, _ in mine])
+        mine = [(place, last) for place, last in mine if place.entity_code in listed]
         await self._probe.reached("fanout.claimed", places=len(mine))
         if mine and monotonic() - asked_s < lease.total_seconds() / 2:
             timeout = min(PUBLISH, lease * 0.4)
-            messages = [self._message(module, window, place.entity_code, last, timeout) for place, last in mine]
+            messages = [self._message(module, window, place.entity_code, listed, last, timeout) for place, last in mine]
             outcomes = await self._broker.publish_many(messages)
             await self._probe.reached("fanout.published_not_sealed", places=len(mine))
             await self._settle([place for place, _ in mine], outcomes, fates, keep=_keep(window))
         return fates
 
-    def _message(
-        self, module: ModuleList, window: Window, code: str, last_success_s: float | None, timeout: timedelta
+    async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, Listed]:
+        """Return the entities with their parties, also what is not kept; one that is gone meanwhile is missing."""
+        listed = {code: module.entities[code] for code in codes}
+        large = [code for code, entry in listed.items() if not entry.party]
+        if large:
+            listed |= await self._parties(large)
+        return {code: entry for code, entry in listed.items() if entry.party}
+
+    def _message(  # noqa: PLR0917  what a message is made of
+        self,
+        module: ModuleList,
+        window: Window,
+        code: str,
+        all_listed: Mapping[str, Listed],
+        last_success_s: float | None,
+        timeout: timedelta,
     ) -> Message:
-        listed = module.entities[code]
+        listed = all_listed[code]
         known = [at for at in (last_success_s, module.last_success_s.get(code)) if at is not None]
         message_id, body = write_task(
             code,

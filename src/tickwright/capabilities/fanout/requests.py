@@ -17,6 +17,7 @@ from tickwright.domain.modules import MODULE_NAME, parse_modules
 
 CODE_CHARS_MAX = 100
 MODULES_BYTES_MAX = 2_000
+MODULES_MAX = 50
 PARTNER_CHARS_MAX = 50
 COLUMNS = ("code", "party", "is_polling_enabled", "polling_enabled_modules", "partner")
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.*@+-]{0,99}")
@@ -121,10 +122,10 @@ def check_modules(given: str | list[str]) -> tuple[str, ...]:
             f"polling_enabled_modules: {strict_json.shown(bad)} is no name of a module; such as LOCATIONS,TARIFFS",
             field="polling_enabled_modules",
         )
-    if len(",".join(names)) > MODULES_BYTES_MAX:
+    if len(names) > MODULES_MAX or len(",".join(names)) > MODULES_BYTES_MAX:
         raise Rejected(
             "invalid_modules",
-            f"polling_enabled_modules: at most {MODULES_BYTES_MAX} characters",
+            f"polling_enabled_modules: at most {MODULES_MAX} names, {MODULES_BYTES_MAX} characters in all",
             field="polling_enabled_modules",
         )
     return names

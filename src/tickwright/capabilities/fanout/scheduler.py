@@ -24,6 +24,8 @@ from tickwright.store.pool import AWAY, Pool
 REFRESH_S = 300.0
 REFRESH_WITHOUT_NEWS_S = 10.0
 REFRESH_GAP_S = 1.0
+REFRESH_REST = 3.0
+"""Times as long as a reading took: however many rows change, at most a quarter of the time is spent on reading."""
 AWAY_S = 1.0
 CHANNEL = "tickwright_entities"
 
@@ -112,6 +114,7 @@ class FanoutScheduler:
     async def _refresh_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._news.clear()
+            begun_s = monotonic()
             try:
                 lists = await read_lists(self._pool)
                 if self._stopping.is_set():
@@ -121,20 +124,21 @@ class FanoutScheduler:
             except AWAY as error:
                 _log.warning("fanout.lists_not_read", error=repr(error))
                 wait_s = AWAY_S
-            await self._rest(wait_s)
+            await self._rest(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait for news or some time; never less than a second, since an import tells of every row."""
-        begun_s = monotonic()
-        end_s = begun_s + seconds
-        while not self._news.is_set() and monotonic() < end_s:
-            self._ticked_s = monotonic()
+    async def _rest(self, seconds: float, *, gap_s: float) -> None:
+        """Wait for news or some time; never less than the gap, since an import tells of every row."""
+        now_s = monotonic()
+        not_before_s, end_s = now_s + gap_s, now_s + max(seconds, gap_s)
+        while not self._stopping.is_set() and now_s < end_s:
+            awaited, until_s = (self._stopping, not_before_s) if now_s < not_before_s else (self._news, end_s)
+            if awaited.is_set():
+                return
+            self._ticked_s = now_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(AWAY_S, end_s - monotonic())):
-                    await self._news.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, REFRESH_GAP_S - (monotonic() - begun_s))):
-                await self._stopping.wait()
+                async with asyncio.timeout(min(AWAY_S, until_s - now_s)):
+                    await awaited.wait()
+            now_s = monotonic()
 
     def _adopt(self, lists: Lists) -> None:
         if self.clock.sample(lists.now_s, lists.received_s):

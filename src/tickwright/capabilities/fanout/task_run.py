@@ -1,7 +1,6 @@
 """One call of a module's function: within its time, and within the limits of the partner that it goes to."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +12,19 @@ import structlog
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.known import Known
 from tickwright.capabilities.fanout.messages import Task
-from tickwright.domain.errors import TickwrightError
 from tickwright.domain.references import HandedOut, Secrets
 from tickwright.domain.secret_hosts import Destination, SecretsFor
-from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
-from tickwright.partners.outcomes import RETRY_AFTER_MAX
+from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
+from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.fanout import TIMED_OUT, Begun
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import ends_task
+from tickwright.ports.service import ends_task, take_cancels_back
 
 PERMIT_S = 1.0
 WAITING_SHARE = 4
-REASON_CHARS_MAX = 2000
 
 Outcome: TypeAlias = Answered | Failed | Throttled
 
-_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 _log = structlog.get_logger("tickwright.fanout")
 
 
@@ -115,34 +111,15 @@ class Caller:
             if ends_task(error):
                 raise
             return _raised(task, error, secrets)
-        return Failed(TIMED_OUT) if limit.expired() else _outcome(result, secrets)
+        finally:
+            await take_cancels_back()
+        return Failed(TIMED_OUT) if limit.expired() else returned(result, secrets.mask)
 
 
 def _raised(task: Task, error: BaseException, secrets: HandedOut) -> Failed:
-    try:
-        said = f"{error.code}: {error.message}" if isinstance(error, TickwrightError) else repr(error)
-    except Exception:  # noqa: BLE001  the user's class
-        said = type(error).__name__
-    failed = _failed(said, secrets)
+    failed = raised(error, secrets.mask)
     _log.warning("fanout.function_raised", task=task.id, error=failed.reason)
     return failed
-
-
-def _outcome(result: object, secrets: HandedOut) -> Outcome:
-    """Return what a function said, made fit for the ledger and for the partner contract; anything else is a success."""
-    if isinstance(result, Failed):
-        return _failed(str(result.reason), secrets)
-    if not isinstance(result, Throttled):
-        return ANSWERED
-    wait: object = result.retry_after
-    if not isinstance(wait, timedelta):
-        return _failed(f"Throttled with {type(wait).__name__} instead of a timedelta", secrets)
-    return Throttled(min(max(wait, timedelta()), RETRY_AFTER_MAX))
-
-
-def _failed(text: str, secrets: HandedOut) -> Failed:
-    """Return a failure with a text that can be kept: cleared of secrets first, so that none is cut in half."""
-    return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", secrets.mask(text)[:REASON_CHARS_MAX]))
 
 
 def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:

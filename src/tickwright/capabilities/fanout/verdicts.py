@@ -53,3 +53,14 @@ def patience(delays: int, soon_max: int = SOON_MAX) -> timedelta:
 def until_the_end(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Verdict:
     """Return a delay, or ``Ack(over)`` where it would end behind the window: the next one's message is in the queue."""
     return Delay(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
+
+
+def throttled(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Verdict:
+    """Return a delay beyond the silence that the partner asked for.
+
+    Who comes back at its end would be the first to call, be throttled again, and hold up the partner's other tasks.
+    """
+    verdict = until_the_end("throttled", retry_after + patience(delays), now_s, end_s, over="given_up")
+    if isinstance(verdict, Delay):
+        return verdict
+    return until_the_end("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")

@@ -8,7 +8,7 @@ while work is found the next claim follows at once, as far as slots and limits a
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore, Row
+from tickwright.capabilities.jobs.claims_store import LONG_BYTES, LONG_MAX, Claimed, ClaimRequest, ClaimStore, Row
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.lanebook import LaneBook
 from tickwright.capabilities.jobs.model import ClaimPlan, allot, plan_claim
@@ -100,13 +100,14 @@ class Claimer:
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._crowded = False
-        self._held_bytes = 0
+        self._bytes: Counter[str] = Counter()
         self._stopping = False
         self._started = False
         self._over = asyncio.Event()
         self._changed = asyncio.Event()
         self.ticked_s: float | None = None
         runner.freed = self._changed.set
+        runner.thread_freed = self.wake
 
     def wake(self) -> None:
         """Look again now: types, grants or capacity have changed."""
@@ -198,8 +199,7 @@ class Claimer:
         if budget <= 0 or not self._session.holds():
             return None
         self._turn += 1
-        held = Counter(row[1] for row in arriving)
-        plan = plan_claim(self._allowance(budget, held), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
+        plan = plan_claim(self._allowance(budget, arriving), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
         if plan is None:
             return None
         follows = self._lanes.follows(plan)
@@ -216,31 +216,63 @@ class Claimer:
     # ------------------------------------------------------------------ how much
 
     def _prefetch(self) -> int:
-        return min(PREFETCH_MAX, int(self._runner.measure_rate() * PREFETCH_S))
+        return min(PREFETCH_MAX, int(self._runner.ended.measure() * PREFETCH_S))
 
     def _budget(self) -> int:
-        if self._takes.backlog() > BACKLOG_MAX or self._holds_too_much():
+        if self._takes.backlog() > BACKLOG_MAX:
             return 0
         runner = self._runner
         return runner.slots - runner.busy + self._prefetch() - runner.queued
 
-    def _holds_too_much(self) -> bool:
-        """Whether the payloads in hand are as many bytes as may be; added up when what came since was as much."""
-        if self._held_bytes > HELD_BYTES_MAX:
-            self._held_bytes = sum(len(job.payload_json) for job in self._runner.held())
-        return self._held_bytes > HELD_BYTES_MAX
+    def _weigh(self) -> Counter[str]:
+        """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
+        if self._bytes.total() > HELD_BYTES_MAX // 2:
+            self._bytes = _bytes_of((job.type, job.payload_json) for job in self._runner.held())
+        return self._bytes
 
-    def _allowance(self, budget: int, arriving: Mapping[str, int]) -> dict[str, int]:
+    def _allowance(self, budget: int, arriving: Sequence[Row]) -> dict[str, int]:
         allowance = {}
         self._crowded = False
+        arrive = Counter(row[1] for row in arriving)
+        room, threads = self._byte_room(arriving), self._thread_shares(arrive)
         for name, entry in self._takes.entries().items():
             if entry.kind.waits or entry.kind.rate_per_s is not None:
                 continue
-            held = entry.held + arriving[name]
-            rows, free = allot(budget, held, all_free=budget), entry.free(held)
+            rows = allot(budget, entry.places + arrive[name], all_free=budget) if room(name) else 0
+            free = entry.free(entry.held + arrive[name])
             self._crowded = self._crowded or (rows == 0 and free != 0)
-            allowance[name] = rows if free is None else min(rows, free)
+            allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
         return allowance
+
+    def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+        """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares places.
+
+        Beside those, it may have as many as its threads end in a fifth of a second. Types that had more to give get
+        even parts of the free threads, the others one at least, so that a claim finds their jobs, too.
+        """
+        coming, kinds = Counter(coming) + self.asked(), self._takes.entries().items()
+        held = {name: entry.places + coming[name] for name, entry in kinds if not entry.is_async}
+        ahead = {name: int(entry.ended.measure() * PREFETCH_S) for name, entry in kinds if not entry.is_async}
+        used = {name: max(0, held[name] - ahead[name]) for name in held}
+        left = self._runner.threads - max(self._runner.threads_stuck, sum(used.values()))
+        shares = {name: allot(left, used[name], all_free=left) for name in held}
+        able = {name for name, share in shares.items() if share}
+        parts = able & self._lanes.hot or able
+        part = max(1, left // max(1, len(parts)))
+        rows = {}
+        for name, share in shares.items():
+            rows[name] = min(share, part if name in parts else 1) + max(0, ahead[name] - held[name])
+            if rows[name] < ahead[name] // 2:  # few at a time would cost a claim each
+                rows[name], self._crowded = 0, True
+            elif not rows[name]:
+                self._runner.tell_when_thread_free()
+        return rows
+
+    def _byte_room(self, arriving: Sequence[Row] = ()) -> Callable[[str], int]:
+        """Return how many bytes of payloads a type may still have: it shares bytes as it shares places."""
+        held = self._weigh() + _bytes_of((row[1], row[2]) for row in arriving)
+        left = max(0, HELD_BYTES_MAX - held.total())
+        return lambda name: allot(left, held[name], all_free=left)
 
     async def _wait_for_room(self, at_most_s: float) -> None:
         """Wait until half of what is queued has started; a little later at most, some slot may be free again."""
@@ -255,16 +287,29 @@ class Claimer:
 
     # ------------------------------------------------------------------ claiming
 
-    def _request(self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False) -> ClaimRequest:
-        lanes = self._lanes.lanes_of(plan.types)
-        return ClaimRequest(ticket.owner, plan, lanes, HORIZON, bounded=bounded, number=ticket.number)
+    def _request(self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False, around: bool = True) -> ClaimRequest:
+        lanes, room = self._lanes.lanes_of(plan.types), self._byte_room()
+        long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
+        return ClaimRequest(
+            ticket.owner,
+            plan,
+            lanes,
+            HORIZON,
+            bounded=bounded,
+            looks_around=around,
+            number=ticket.number,
+            long_max=long_max,
+        )
 
     async def _claim(self, plan: ClaimPlan, *, bounded: bool) -> Claimed:
         if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
             self._sweep = asyncio.create_task(self._sweep_once(beside))
+        around = self._lanes.looks_around()
         async with self._gate.claiming() as ticket:
             started = monotonic()
-            claimed = await self._store.claim(self._request(ticket, plan, bounded=bounded))
+            claimed = await self._store.claim(self._request(ticket, plan, bounded=bounded, around=around))
+        if around:
+            self._lanes.looked_around(monotonic() - started)
         if not bounded:
             self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows))
         return claimed
@@ -287,13 +332,13 @@ class Claimer:
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
         self._lanes.know(claimed.new_lanes)
         if claimed.rows:
-            self._held_bytes += sum(len(row[2]) for row in claimed.rows)
+            self._bytes += _bytes_of((row[1], row[2]) for row in claimed.rows)
             self.rest.found_work()
             self._takes.take(claimed)
 
     def _limited(self, name: str) -> bool:
         entry = self._takes.entries().get(name)
-        return entry is None or entry.granted is not None
+        return entry is None or entry.granted is not None or not entry.is_async
 
     # ------------------------------------------------------------------ rate limits
 
@@ -302,8 +347,11 @@ class Claimer:
         for entry in self._takes.entries().values():
             if entry.kind.rate_per_s is None or entry.kind.waits or now < entry.paced_until_s:
                 continue
-            rows, free = allot(budget, entry.held, all_free=budget), entry.free(entry.held)
-            plan = ClaimPlan((entry.kind.name,), (rows if free is None else min(rows, free),), BATCH_MAX)
+            if not self._byte_room()(entry.kind.name):
+                continue
+            rows, free = allot(budget, entry.places, all_free=budget), entry.free(entry.held)
+            rows = min(rows, rows if free is None else free, self._thread_shares({}).get(entry.kind.name, rows))
+            plan = ClaimPlan((entry.kind.name,), (rows,), BATCH_MAX)
             if plan.rows_max[0] <= 0:
                 continue
             self._paced = plan
@@ -323,3 +371,11 @@ class Claimer:
         now = monotonic()
         paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
         await self.rest.sleep(max(GAP_S, min([wait_s, *paced])))
+
+
+def _bytes_of(payloads: Iterable[tuple[str, str]]) -> Counter[str]:
+    """Return how many bytes the payloads have, by the type in front of each."""
+    found: Counter[str] = Counter()
+    for name, payload in payloads:
+        found[name] += len(payload)
+    return found

@@ -1,6 +1,7 @@
 """The worker's side of the jobs tables: claims, results, lanes. Every write carries the session's token."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -10,7 +11,7 @@ import asyncpg
 import structlog
 
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.ports.ids import monotonic
+from tickwright.ports.ids import hear_database, monotonic, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
 
@@ -20,13 +21,20 @@ _RESULTS = load(_PACKAGE, "results.sql")
 _BODIES = {name: "\n".join(text.splitlines()[1:]) for name, text in load(_PACKAGE, "fragments.sql").items()}
 _FRAGMENTS = {name: body.replace("{attempt}", _BODIES["attempt"]) for name, body in _BODIES.items()}
 _HISTORY = "SELECT tickwright.ensure_history(clock_timestamp())"
+_HISTORY_AND_DAY = load(_PACKAGE, "jobs.sql")["history_of_today"]
 
 _COUNTS_ITSELF = frozenset({"retry", "release", "release_with_error", "snooze"})
 
 LEASE_EXPIRED = "lease_expired: the worker was lost while it ran this job"
 
+DAY_S = 86_400
+"""A day of the database in UTC begins at each multiple, as ``tickwright.history_table`` has it."""
+
+TAKES_LONG_S = 900.0
+
 LONG_MAX = 64
-"""Payloads that one claim brings of those that may be long, up to 2 MiB each; the others have at most 64 KB."""
+LONG_BYTES = 2 * 1024 * 1024
+"""Payloads that one claim brings of those that may be long, and what each may have as text; others have 64 KB."""
 
 Row = Sequence[Any]
 
@@ -68,7 +76,9 @@ class ClaimRequest:
         lanes: Where to look, for the types of the plan.
         horizon: How far ahead a row may be due.
         bounded: Use the lanes' keyset bounds.
+        looks_around: Look for priorities that are in use and not among the lanes.
         number: Of the claim; the session may refuse it.
+        long_max: How many payloads it may bring of those that may be long.
     """
 
     token: int
@@ -76,21 +86,28 @@ class ClaimRequest:
     lanes: Sequence[Lane]
     horizon: timedelta
     bounded: bool = False
+    looks_around: bool = True
     number: int = 0
+    long_max: int = LONG_MAX
 
 
 class ClaimStore:
-    """Claims and results of one worker; the history table changes with the database's day."""
+    """Claims and results of one worker; the history table changes with the database's day.
+
+    The database's clock is heard with each claim and each renewal of the session. Statements are kept for the day of
+    their history table, and prepared again when the clock says another one.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._history = ""
+        self._history, self._day = "", 0
         self._sql: dict[str, str] = {}
 
     async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> Claimed:
         """Claim what ``request`` says; alone, or inside the caller's transaction."""
         rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
         now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
+        hear_database(now_s)
         was_cut = tail[5] > 0
         found = []
         while rows and rows[-1][0] is None:
@@ -101,41 +118,71 @@ class ClaimStore:
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
         try:
-            return await self._write(name, token, ids, *columns)
+            return await self._write(self._pool, name, token, ids, *columns)
         except asyncpg.UndefinedTableError:  # the day's history table was dropped by retention: a new day
-            self._sql.clear()
-            self._history = ""
-            return await self._write(name, token, ids, *columns)
+            self._forget_day()
+            return await self._write(self._pool, name, token, ids, *columns)
 
-    async def _write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
+    async def write_free(
+        self, name: str, token: int, ids: list[int], *columns: list[Any]
+    ) -> tuple[int, AbstractSet[int]]:
+        """Do the same without waiting for rows that other sessions have locked; return these, too."""
+        try:
+            return await self._write_free(name, token, ids, *columns)
+        except asyncpg.UndefinedTableError:
+            self._forget_day()
+            return await self._write_free(name, token, ids, *columns)
+
+    async def _write_free(
+        self, name: str, token: int, ids: list[int], *columns: list[Any]
+    ) -> tuple[int, AbstractSet[int]]:
+        async with self._pool.acquire() as connection, connection.transaction():
+            locked = {row[0] for row in await connection.fetch(_CLAIMS["lock_free"], token, ids)}
+            free = [place for place, job_id in enumerate(ids) if job_id not in locked]
+            written = [[column[place] for place in free] for column in (ids, *columns)]
+            return await self._write(connection, name, token, *written), locked
+
+    async def _write(self, to: Pool | Connection, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
+        if self._day != unix_seconds() // DAY_S:
+            self._forget_day()
         sql = self._sql.get(name) or await self._prepare(name)
         if name in _COUNTS_ITSELF:
-            return int(await self._pool.fetchval(sql, token, ids, *columns))
-        return _affected(await self._pool.execute(sql, token, ids, *columns))
+            return int(await to.fetchval(sql, token, ids, *columns))
+        return _affected(await to.execute(sql, token, ids, *columns))
 
     async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> tuple[int, int]:
         """Return the jobs of lost sessions; ``(given back, ended)``."""
         history = await connection.fetchval(_HISTORY)
         sql = _CLAIMS["reclaim"].format(history=history, **_FRAGMENTS)
-        row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED)
+        await connection.execute(_CLAIMS["take_long"])
+        row = await connection.fetchrow(sql, list(tokens), LEASE_EXPIRED, timeout=TAKES_LONG_S)
         return row["returned"], row["ended"]
 
     async def give_back(self, connection: Connection, tokens: Sequence[int]) -> None:
         """Do the same for a process that runs no jobs itself."""
         returned, ended = await self.reclaim(connection, tokens)
-        _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        if returned or ended:
+            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
 
-    async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> set[int]:
-        """Write that these last attempts begin; return those that are still held."""
+    async def begin_last(self, token: int, ids: Sequence[int], fences: Sequence[int]) -> dict[int, bool]:
+        """Write that these last attempts begin; return those that are still held; False: its row is locked."""
         rows = await self._pool.fetch(_CLAIMS["begin_last"], token, list(ids), list(fences))
-        return {row[0] for row in rows}
+        return {row["id"]: row["begins"] for row in rows}
 
-    async def strays(self, connection: Connection, token: int, known: Sequence[tuple[int, int]]) -> int:
-        """Give back what ``token`` owns beside the ``(id, fence)`` that are known; a fence of 0 stands for any."""
+    async def strays(
+        self, connection: Connection, token: int, known: Sequence[tuple[int, int]]
+    ) -> tuple[int, Sequence[tuple[int, int]]]:
+        """Release what ``token`` owns beside the ``(id, fence)`` that are known; a fence of 0 stands for any.
+
+        Returns:
+            How many were released, and the ``(id, fence)`` of those whose rows are locked by other sessions.
+        """
         history = await connection.fetchval(_HISTORY)
         sql = _CLAIMS["strays"].format(history=history, **_FRAGMENTS)
         ids, fences = [job_id for job_id, _ in known], [fence for _, fence in known]
-        return int(await connection.fetchval(sql, token, ids, fences))
+        await connection.execute(_CLAIMS["take_long"])
+        row = await connection.fetchrow(sql, token, ids, fences, timeout=TAKES_LONG_S)
+        return row["released"], list(zip(row["locked_ids"], row["locked_fences"], strict=True))
 
     async def check_held(self, connection: Connection, token: int, ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return ``(id, lost)`` of the held jobs that have to stop."""
@@ -147,8 +194,13 @@ class ClaimStore:
 
     async def new_day(self) -> None:
         """Make sure that today's history table is there, and use it from now on."""
-        self._history = await self._pool.fetchval(_HISTORY)
+        row = await self._pool.fetchrow(_HISTORY_AND_DAY)
+        self._history, self._day = row["history"], row["day"]
         self._sql.clear()
+
+    def _forget_day(self) -> None:
+        self._sql.clear()
+        self._history = ""
 
     async def _prepare(self, name: str) -> str:
         if not self._history:
@@ -163,7 +215,7 @@ _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
     lanes = sorted(request.lanes, key=lambda lane: -lane.priority)
-    gaps = _gaps(lanes)
+    gaps = _gaps(lanes) if request.looks_around else []
     return (
         request.token,
         request.plan.types,
@@ -177,7 +229,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[1] for gap in gaps],
         [gap[2] for gap in gaps],
         request.number,
-        LONG_MAX,
+        request.long_max,
     )
 
 

@@ -75,7 +75,8 @@ class DeadLetters:
         """Put dead letters back to work, the oldest first, at most 1,000 in one transaction.
 
         Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless. ``next``
-        goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again.
+        goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again. Jobs
+        whose idempotency key another job has by now stay, and are listed in ``key_reused``.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -84,19 +85,22 @@ class DeadLetters:
         listing = ("requeue", kind, ids, subject)
         after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection, connection.transaction():
+            key_reused: list[int] = []
             if kind == "job":
-                rows = await self._store.revive(connection, ids, subject, limit, after)
-                done: Sequence[int] = [row["id"] for row in rows]
+                revived = await self._store.revive(connection, ids, subject, limit, after)
+                done: Sequence[int] = [row["id"] for row in revived.rows]
+                key_reused, last_id = revived.key_reused, revived.last_id
             else:
                 done = await self._revive_messages(connection, ids, subject, limit, after)
+                last_id = done[-1] if len(done) == limit else None
             if done:
                 before = masked_document({"kind": kind, "ids": ids, "subject": subject})
                 subjects = "jobs" if kind == "job" else "outbox"
                 await write_audit(
                     connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
                 )
-        more = len(done) == limit
-        return Requeued(len(done), [*done], more, await self._cursors.make(done[-1], *listing) if more else None)
+        onward = None if last_id is None else await self._cursors.make(last_id, *listing)
+        return Requeued(len(done), [*done], last_id is not None, onward, key_reused=key_reused)
 
     async def _revive_messages(
         self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int

@@ -8,7 +8,7 @@ The id is the key, too: the attempts of a job are in one partition of a Kafka to
 from collections.abc import Mapping
 from datetime import timedelta
 
-from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Completed, Ending, Errored, Job, TaskType
+from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, TaskType
 from tickwright.domain import traceparent
 from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
@@ -52,7 +52,7 @@ def ending_of(outcome: Outcome, kind: TaskType) -> Ending:
     """Return what an attempt ended as, by the type's policy. Pure."""
     if isinstance(outcome, Accepted):
         return Completed()
-    text = f"{outcome.code}: {outcome.reason}"[:ERROR_MESSAGE_MAX]
+    text = f"{outcome.code}: {outcome.reason}"
     if isinstance(outcome, Refused):
         final = outcome.final or outcome.status in kind.final_statuses
         return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=outcome.retry_after)

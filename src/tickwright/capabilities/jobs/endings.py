@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
-from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, Snoozed
+from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Begin, Completed, Ending, Errored, Job, Snoozed
 from tickwright.capabilities.jobs.settler import Settler
+from tickwright.domain.failure_words import storable
 from tickwright.observe import traces
+from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import random_unit
 
 INTERRUPTED = "interrupted: its worker stopped before it ended"
@@ -26,14 +28,14 @@ class Endings:
         *,
         gone: Callable[[Job, str], None],
         freed: Callable[[], None],
-        begins: Callable[[Job], Awaitable[bool]],
+        begins: Callable[[Job], Awaitable[Begin]],
     ) -> None:
         self._settler = settler
         self._begins = begins
         self._gone = gone
         self._freed = freed
 
-    async def begins(self, job: Job) -> bool:
+    async def begins(self, job: Job) -> Begin:
         """Return whether a last attempt may begin."""
         return await self._begins(job)
 
@@ -59,17 +61,17 @@ class Endings:
     def _errored(self, job: Job, error: Errored) -> None:
         if job.span is not None:
             traces.fail(job.span, error.code)
-        outcome = "timed_out" if error.code == "timeout" else "failed"
+        outcome, text = "timed_out" if error.code == "timeout" else "failed", _kept(error.message)
         if error.gone:  # the type waits for an operator, and this attempt does not count
             self._ended(job, "gone")
-            self._gone(job, error.message)
+            self._gone(job, text)
         elif error.final or job.attempt >= job.max_attempts:
             self._ended(job, "failed")
-            self._settler.add("fail", job.id, outcome, error.message)
+            self._settler.add("fail", job.id, outcome, text)
         else:
             self._ended(job, "retried")
             wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
-            self._settler.add("retry", job.id, job.fence, wait.total_seconds(), outcome, error.message)
+            self._settler.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
 
     def stopped(self, job: Job, reason: str) -> None:
         """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
@@ -80,15 +82,20 @@ class Endings:
             self._settler.add("cancel_held", job.id, "cancelled while it ran")
 
     def unstarted(self, job: Job, reason: str) -> None:
-        """Note an attempt that ends for the same reasons before it has started; it does not count."""
+        """Note an attempt that ends before it has started; it does not count.
+
+        Args:
+            job: The attempt.
+            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_thread``: it is released, as for ``shutdown``.
+        """
         if reason == "cancel":
             self._ended(job, reason)
             self._settler.add("cancel_unstarted", job.id, "cancelled before it started")
-        elif reason == "shutdown":
+        elif reason == "lost":
+            self.stopped(job, reason)
+        else:
             self._ended(job, "released")
             self._settler.add("release", job.id, job.fence)
-        else:
-            self.stopped(job, reason)
 
     def expired(self, job: Job) -> None:
         """Note an attempt that came too late to be started."""
@@ -103,3 +110,9 @@ class Endings:
         entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
         if entry.granted is not None:
             self._freed()
+
+
+def _kept(text: str) -> str:
+    """Return an error's text as its row can keep it: cleared of secrets first, so that none is cut in half."""
+    clean = storable(without_secrets(text))
+    return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"

@@ -18,12 +18,14 @@ import structlog
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.jobs.types_store import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
+from tickwright.domain.failure_words import storable
 from tickwright.domain.instants import YEAR_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+from tickwright.store.shares import for_everybody
 
 _SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
 _log = structlog.get_logger("tickwright.jobs")
@@ -100,9 +102,12 @@ def check_new_job(job: NewJob) -> NewJob:
             status=413,
             field="payload",
         )
-    if job.key is not None and not 1 <= len(job.key) <= KEY_LENGTH_MAX:
+    if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
         raise Rejected(
-            "invalid_key", f"idempotency key: 1 to {KEY_LENGTH_MAX} characters", status=409, field="idempotency_key"
+            "invalid_key",
+            f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs",
+            status=409,
+            field="idempotency_key",
         )
     if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
         raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
@@ -166,7 +171,8 @@ class TypeCatalog:
 
     def _read_behind(self) -> None:
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.ensure_future(self._read())
+            with for_everybody():
+                self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(_read_or_not)
 
     async def _read(self) -> None:
@@ -225,7 +231,7 @@ class Enqueuer:
     async def _flush(self) -> None:
         taken: list[_Waiting] = []
         try:
-            with within(COLLECTED_S) as bound:
+            with for_everybody(), within(COLLECTED_S) as bound:
                 async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
                     while not connection.is_closed() and (taken := await self._gather()):
                         bound.again()

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import Call
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.ports.ids import monotonic
 
 LATENESS_BUCKETS_S = (
     0.001,
@@ -24,8 +25,27 @@ LATENESS_BUCKETS_S = (
     600.0,
     3600.0,
 )
+RATE_WINDOW_S = 0.05
 SLACK_S = 0.05
 """So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
+
+
+class Rate:
+    """How many attempts end per second, over the last twentieth of a second or since it was measured last."""
+
+    __slots__ = ("_counted", "_measured_s", "_per_s", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._counted, self._measured_s, self._per_s = 0, monotonic(), 0.0
+
+    def measure(self) -> float:
+        """Return it."""
+        now = monotonic()
+        if now - self._measured_s >= RATE_WINDOW_S:
+            self._per_s = (self.count - self._counted) / (now - self._measured_s)
+            self._counted, self._measured_s = self.count, now
+        return self._per_s
 
 
 class Entry:
@@ -33,6 +53,9 @@ class Entry:
 
     Attributes:
         held: Attempts claimed and not ended, in this worker.
+        stuck: Attempts that have ended while their synchronous handlers go on.
+        threads: Threads that its attempts have here, stuck ones, too.
+        ended: Attempts in threads that have ended, and how many a second.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         paced_until_s: A rate-limited type is not asked again before this time (monotonic).
         paced_more: Jobs of this rate-limited type wait for an instant.
@@ -41,8 +64,8 @@ class Entry:
     """
 
     __slots__ = (
-        "call", "counts", "free_from_s", "grace_s", "granted", "held", "is_async", "kind", "late_counts", "late_sum_s",
-        "paced_more", "paced_until_s", "timeout_s",
+        "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "kind", "late_counts",
+        "late_sum_s", "paced_more", "paced_until_s", "stuck", "threads", "timeout_s",
     )  # fmt: skip
 
     def __init__(self, kind: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
@@ -51,6 +74,9 @@ class Entry:
         self.is_async = is_async
         self.timeout_s = kind.timeout.total_seconds()
         self.held = 0
+        self.stuck = 0
+        self.threads = 0
+        self.ended = Rate()
         self.granted: int | None = 0 if kind.concurrency is not None else None
         self.paced_until_s = 0.0
         self.paced_more = False
@@ -66,6 +92,11 @@ class Entry:
         self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
         if other.granted is None or self.granted is None:
             self.granted = other.granted
+
+    @property
+    def places(self) -> int:
+        """How many places its attempts take here: slots, and of a synchronous type threads."""
+        return self.held + self.stuck
 
     def free(self, held: int) -> int | None:
         """Return how many attempts the type's concurrency lets this worker hold beside ``held``."""

@@ -1,7 +1,7 @@
 """The operators' side of the jobs tables: reading, cancelling, moving, reviving."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,24 @@ _GET = _QUERIES["get"].format(shown=_SHOWN)
 _EXPLAIN = _QUERIES["explain"].format(shown=_SHOWN)
 _GET_MANY = _QUERIES["get_many"].format(shown=_SHOWN)
 
+_KEY = ("idempotency_key", "request_digest")
+
 Row = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """What became of dead letters that were to go back to work.
+
+    Attributes:
+        rows: Those that went back, as they were; in the order of their ids.
+        key_reused: Ids of those that stay, because another job has their idempotency key.
+        last_id: Where the limit left some over, the id behind which they are.
+    """
+
+    rows: "list[Row]"
+    key_reused: list[int]
+    last_id: int | None
 
 
 class JobsStore:
@@ -84,12 +101,30 @@ class JobsStore:
 
     async def revive(
         self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
-    ) -> "list[Row]":
-        """Make dead letters pending again, by id or of a type, behind the id ``after``; return them as they were."""
+    ) -> Revived:
+        """Make dead letters pending again, by id or of a type, behind the id ``after``.
+
+        One whose idempotency key another job has by now stays a dead letter: both would be the job of that key.
+        """
         some = None if ids is None else list(ids)
         rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
-        if rows:
-            await connection.execute(_QUERIES["revive"], [row["id"] for row in rows])
-            columns = [[row[name] for row in rows] for name in ("id", "fence", "idempotency_key", "request_digest")]
-            await connection.execute(_QUERIES["revive_fences"], *columns)
-        return rows
+        back = await self._with_keys(connection, rows)
+        if back:
+            await connection.execute(_QUERIES["revive"], [row["id"] for row in back])
+            await connection.execute(_QUERIES["revive_fences"], *_columns(back, "id", "fence", *_KEY))
+        ids_back = {row["id"] for row in back}
+        stay = [row["id"] for row in rows if row["id"] not in ids_back]
+        return Revived(back, stay, rows[-1]["id"] if len(rows) == limit else None)
+
+    async def _with_keys(self, connection: Connection, rows: "list[Row]") -> "list[Row]":
+        """Hold the keys of these dead letters again; return those that have none, or whose key no other job holds."""
+        keyed = [row for row in rows if row["idempotency_key"] is not None]
+        if not keyed:
+            return rows
+        held = await connection.fetch(_QUERIES["hold_keys"], *_columns(keyed, "id", *_KEY))
+        ours = {row["job_id"] for row in held}
+        return [row for row in rows if row["idempotency_key"] is None or row["id"] in ours]
+
+
+def _columns(rows: "Sequence[Row]", *names: str) -> list[list[Any]]:
+    return [[row[name] for row in rows] for name in names]

@@ -7,7 +7,8 @@ the bound, a *sweep*, beside the others.
 
 Normally frontiers are only needed in a drain. An old snapshot in somebody's open transaction keeps
 every dead row at the head of the index: unbounded claims then get slow (*drag*), and the frontier is
-used all the time, a little behind now, with sweeps that take at most a twentieth of the time.
+used all the time, a little behind now, with sweeps that take at most a twentieth of the time. So do looks for new
+priorities then: between the known ones a claim passes over every row that is not visible, without a bound.
 """
 
 from collections import Counter
@@ -42,6 +43,8 @@ class LaneBook:
         self._slow_claims = 0
         self._swept_s = 0.0
         self._sweep_took_s = 0.0
+        self._looked_around_s = 0.0
+        self._look_took_s = 0.0
 
     @property
     def dragging(self) -> bool:
@@ -99,6 +102,15 @@ class LaneBook:
                 lane.frontier_s = frontier_s
 
     # ------------------------------------------------------------------ sweeps and drag
+
+    def looks_around(self) -> bool:
+        """Whether a claim may look for priorities that are not known yet: always, but in a drag."""
+        share_s = max(SWEEP_S, SWEEP_SHARE * self._look_took_s)
+        return not self.dragging or monotonic() - self._looked_around_s > share_s
+
+    def looked_around(self, took_s: float) -> None:
+        """Note how long a claim took that did."""
+        self._looked_around_s, self._look_took_s = monotonic(), took_s
 
     def sweep_due(self, plan: ClaimPlan) -> ClaimPlan | None:
         """Return the plan of a sweep beside a bounded claim, when it is time for one.

@@ -108,7 +108,7 @@ class ManyJobs:
         return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
 
     async def retry(self, call: Call) -> Requeued:
-        """Put failed jobs back to work, with all their attempts, due now.
+        """Put failed jobs back to work, with all their attempts, due now; not those whose key another job has by now.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -119,10 +119,11 @@ class ManyJobs:
         if call.dry_run:
             return Requeued(len(chosen.ids), [], chosen.position is not None, dry_run=True)
         async with self._pool.acquire() as connection, connection.transaction():
-            rows = await self._store.revive(connection, chosen.ids, None, call.limit) if chosen.ids else []
-            ids = [row["id"] for row in rows]
+            revived = await self._store.revive(connection, chosen.ids, None, call.limit)
+            ids = [row["id"] for row in revived.rows]
             await _audit(connection, call, "retry_many", ids)
-        return Requeued(len(ids), ids, chosen.position is not None, await self._next(call, chosen))
+        more, onward = chosen.position is not None, await self._next(call, chosen)
+        return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused)
 
     async def run_now(self, call: Call) -> BulkAction:
         """Make pending jobs due now; those that are due already are left alone.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from opentelemetry.trace import Span
 from tickwright.domain.retries import RetryPolicy
 
 ERROR_MESSAGE_MAX = 2000
+WAIT_MAX = timedelta(days=3660)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,20 @@ class Fail(Exception):
 
 
 class Snooze(Exception):
-    """Raise in a handler to be called again after ``wait``; costs no attempt."""
+    """Raise in a handler to be called again after ``wait``, 3660 days at most; costs no attempt."""
 
     def __init__(self, wait: timedelta) -> None:
         super().__init__(f"snoozed for {wait}")
         self.wait = wait
+
+
+class Begin(Enum):
+    """Whether a last attempt begins."""
+
+    BEGINS = "begins"
+    LOCKED = "locked"
+    """Another session has locked its row, so that its begin cannot be written; the job is released."""
+    LOST = "lost"
 
 
 class _Reporter(Protocol):
@@ -161,6 +172,11 @@ class Job:
     def due_s(self) -> float:
         """When this attempt was due, in seconds since 1970 by the database's clock."""
         return self._row[9]  # type: ignore[no-any-return]
+
+    @property
+    def expires_s(self) -> float | None:
+        """From when on it must not start, in seconds since 1970 by the database's clock."""
+        return self._row[10]  # type: ignore[no-any-return]
 
     @property
     def traceparent(self) -> str | None:

@@ -72,8 +72,10 @@ class Pacer:
         name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
-            start_s = max(row["next_free_s"], row["now_s"])
-            room = math.floor((row["now_s"] + max(AHEAD_S, 1 / rate) - start_s) * rate)
+            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(AHEAD_S, 1 / rate)
+            if start_s > row["now_s"] + ahead_s + 1 / rate + request.horizon.total_seconds():
+                start_s = row["now_s"]  # no claim takes instants so far ahead: the database's clock was set back
+            room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
                 entry.paced_more = True
                 entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - AHEAD_S / 2)

@@ -28,7 +28,9 @@ from tickwright.domain.digests import digest_of
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.instants import InstantText, parse_instant
+from tickwright.domain.rates import RATE_PER_S_MIN
 from tickwright.domain.states import JobStatus
+from tickwright.ports.views import CURSOR_CHARS_MAX
 
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
@@ -207,7 +209,7 @@ class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
     text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
     dry_run: bool = False
 
 
@@ -240,7 +242,7 @@ class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
     subject: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
     dry_run: bool = False
 
 
@@ -255,7 +257,7 @@ class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retry_cap: DurationText = "1h"
     final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] = []
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    rate_per_s: Annotated[float, Meta(ge=0.0001, le=100_000)] | None = None
+    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | None = None
     keep_history: bool = True
 
 
@@ -276,7 +278,7 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     retry_cap: DurationText | UnsetType = UNSET
     final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] | UnsetType = UNSET
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType | None = UNSET
-    rate_per_s: Annotated[float, Meta(ge=0.0001, le=100_000)] | UnsetType | None = UNSET
+    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | UnsetType | None = UNSET
     keep_history: bool | UnsetType = UNSET
 
     def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:

@@ -3,7 +3,14 @@
 A slot is a coroutine that takes attempts one after the other; there is no task per job. An attempt
 starts when the database's clock has certainly reached its due time, never before. A handler is
 stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
-cannot be stopped: its result is dropped and its slot stays taken until its thread returns.
+cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
+
+An attempt of a synchronous handler starts when it has a slot and a thread. Without a thread it is
+not started: it can be cancelled and released like every other attempt that waits, no timeout counts,
+and it is released when it finds no thread for a second, since another worker may have one.
+
+Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
+cancellation of its own: only ``close`` ends a slot.
 """
 
 import asyncio
@@ -14,16 +21,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.entries import Entry, Rate
 from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
-    ERROR_MESSAGE_MAX,
+    WAIT_MAX,
+    Begin,
     Completed,
     Ending,
     Errored,
@@ -32,17 +41,18 @@ from tickwright.capabilities.jobs.model import (
     Retry,
     Snooze,
     Snoozed,
+    allot,
 )
 from tickwright.domain.dbclock import DbClock
+from tickwright.domain.failure_words import words_of
 from tickwright.observe import traces
-from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import monotonic
 
 YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
-RATE_WINDOW_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
+THREAD_WITHIN_S = 1.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -51,7 +61,7 @@ _log = structlog.get_logger("tickwright.jobs")
 class Ends(Protocol):
     """Where the runner reports."""
 
-    async def begins(self, job: Job) -> bool:
+    async def begins(self, job: Job) -> Begin:
         """Return whether a last attempt may begin; it counts from here on."""
         ...
 
@@ -67,8 +77,12 @@ class Ends(Protocol):
         """The attempt was cut short: ``cancel``, ``lost``, ``shutdown``."""
         ...
 
+    def expired(self, job: Job) -> None:
+        """The attempt came too late to be started."""
+        ...
+
     def unstarted(self, job: Job, reason: str) -> None:
-        """The attempt ends for the same reasons before it has started."""
+        """The attempt ends for the same reasons, or ``locked``, ``timeout`` or ``no_thread``, before it has started."""
         ...
 
 
@@ -79,48 +93,48 @@ class Runner:
         self._ends = ends
         self._clock = clock
         self.slots = slots
-        self._threads_max = threads
-        self._threads: ThreadPoolExecutor | None = None
+        self.threads = threads
+        self._executor = self._new_executor()
         self._ready: deque[Job] = deque()
+        self._threadless: deque[Job] = deque()
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: list[Job | None] = [None] * slots
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = Context()
         self._waking = False
+        self._closing = False
         self._quiet = asyncio.Event()
         self.busy = 0
-        self.finished = 0
+        self.ended = Rate()
+        self.threads_busy = 0
         self.threads_stuck = 0
-        self.rate_per_s = 0.0
-        self._rate_mark = (monotonic(), 0)
         self.freed: Callable[[], None] = lambda: None
         self._free_below = 0
+        self.thread_freed: Callable[[], None] = lambda: None
+        self._thread_wanted = False
 
     # ------------------------------------------------------------------ capacity
 
     @property
     def queued(self) -> int:
         """Attempts that are held but not started."""
-        return len(self._ready) + len(self._upcoming)
+        return len(self._ready) + len(self._threadless) + len(self._upcoming)
 
     @property
     def ready(self) -> int:
         """Attempts whose instant has come and that wait for a slot."""
         return len(self._ready)
 
-    def measure_rate(self) -> float:
-        """Return how many attempts end per second, over the last twentieth of a second."""
-        now, (then, finished) = monotonic(), self._rate_mark
-        if now - then >= RATE_WINDOW_S:
-            self.rate_per_s = (self.finished - finished) / (now - then)
-            self._rate_mark = (now, self.finished)
-        return self.rate_per_s
-
     def tell_when_below(self, queued: int) -> None:
-        """Call ``freed`` once, when at most ``queued`` ready attempts are left."""
+        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot or a thread."""
         self._free_below = queued + 1
+
+    def tell_when_thread_free(self) -> None:
+        """Call ``thread_freed`` once, when the next thread is free again."""
+        self._thread_wanted = True
 
     # ------------------------------------------------------------------ taking attempts
 
@@ -169,10 +183,11 @@ class Runner:
 
     def pull(self, job_id: int) -> Job | None:
         """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
-        for job in [*self._ready, *(entry[3] for entry in self._upcoming)]:
+        for job in self._unstarted():
             if job.id == job_id:
-                with suppress(ValueError):
-                    self._ready.remove(job)
+                for queue in (self._ready, self._threadless):
+                    with suppress(ValueError):
+                        queue.remove(job)
                 self._upcoming[:] = [entry for entry in self._upcoming if entry[3] is not job]
                 heapq.heapify(self._upcoming)
                 return job
@@ -180,11 +195,15 @@ class Runner:
 
     def held(self) -> list[Job]:
         """Return every attempt that has not ended."""
-        return [*self._ready, *(entry[3] for entry in self._upcoming), *self.running()]
+        return [*self._unstarted(), *self.running()]
+
+    def _unstarted(self) -> list[Job]:
+        return [*self._threadless, *self._ready, *(entry[3] for entry in self._upcoming)]
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
-        jobs = [*self._ready, *(entry[3] for entry in self._upcoming)]
+        jobs = self._unstarted()
+        self._threadless.clear()
         self._ready.clear()
         self._upcoming.clear()
         self._arm()
@@ -194,9 +213,12 @@ class Runner:
 
     def start(self) -> None:
         """Open the slots; once more after a close."""
-        self._threads = ThreadPoolExecutor(self._threads_max, thread_name_prefix="tickwright-job")
+        self._closing = False
+        self._executor = self._new_executor()
         self._loop = asyncio.get_running_loop()
-        self._tasks = [self._loop.create_task(self._slot(number)) for number in range(self.slots)]
+        self._context = copy_context()
+        self._context.run(traces.leave)
+        self._tasks = [self._new_slot(number) for number in range(self.slots)]
         self._tasks.append(self._loop.create_task(self._sweep()))
 
     async def quiet(self) -> None:
@@ -207,6 +229,7 @@ class Runner:
 
     async def close(self) -> None:
         """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
+        self._closing = True
         for job in self._running:
             if job is not None:
                 job.stop_because("shutdown")
@@ -216,8 +239,10 @@ class Runner:
             _, deaf = await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN_S)
             if deaf:
                 _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _new_executor(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="tickwright-job")
 
     def running(self, longer_than_s: float = 0.0) -> list[Job]:
         """Return the attempts that are running for at least so long."""
@@ -235,10 +260,9 @@ class Runner:
 
     async def _slot(self, number: int) -> None:
         loop, ready, running = asyncio.get_running_loop(), self._ready, self._running
-        me = asyncio.current_task()
-        traces.leave()
+        me: Any = asyncio.current_task()
         worked_since = monotonic()
-        while True:
+        while not self._closing and not self._gives_way(number):
             while not ready:
                 turn = loop.create_future()
                 self._idle.append(turn)
@@ -250,23 +274,85 @@ class Runner:
                 self._wake_one()
             now = monotonic()
             job.started_s, job._task = now, me  # noqa: SLF001
+            threaded, now_s = None if job.entry.is_async else job.entry, self._clock.now(now)
+            if not self._starts(job, threaded, now_s):
+                continue
             running[number] = job
-            job.entry.note_start(self._clock.now(now) - job.due_s)
+            job.entry.note_start(now_s - job.due_s)
             self.busy += 1
             try:
                 await (self._traced(job) if traces.recording() or job.traceparent else self._attempt(job))
+            except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
+                _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 running[number] = None
-                self.busy -= 1
-                self.finished += 1
-                if not self.busy:
-                    self._quiet.set()
-            if len(ready) < self._free_below:
+                self._over(threaded)
+            while me.cancelling():  # the attempt's, not the next one's; what was asked in this turn arrives here
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+                me.uncancel()
+            if len(ready) + len(self._threadless) < self._free_below:
                 self._free_below = 0
                 self.freed()
             if now - worked_since > YIELD_AFTER_S:
                 await asyncio.sleep(0)
                 worked_since = monotonic()
+
+    def _new_slot(self, number: int) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._slot(number), context=self._context.copy())
+
+    def _gives_way(self, number: int) -> bool:
+        """Whether a new task goes on with the slot: a handler has set context variables, which end with its attempt."""
+        try:
+            if copy_context() == self._context:
+                return False
+        except Exception:  # noqa: BLE001  the comparison of two values of a user's
+            _log.debug("jobs.context_incomparable")
+        self._tasks[number] = self._new_slot(number)
+        return True
+
+    def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
+        return not self._expired(job, now_s) and (threaded is None or self._take_thread(job, threaded))
+
+    def _expired(self, job: Job, now_s: float) -> bool:
+        """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
+        if job.expires_s is None or now_s < job.expires_s:
+            return False
+        self._ends.expired(job)
+        return True
+
+    def _may_have_thread(self, entry: Entry) -> bool:
+        free = self.threads - self.threads_busy
+        return free > 0 and allot(1, entry.threads, all_free=free) > 0
+
+    def _take_thread(self, job: Job, entry: Entry) -> bool:
+        """Take a thread, if there is one for this type: it cannot have the last ones of all; else let it wait."""
+        if not self._may_have_thread(entry):
+            self._threadless.append(job)
+            return False
+        self.threads_busy += 1
+        entry.threads += 1
+        return True
+
+    def _over(self, threaded: Entry | None) -> None:
+        self.busy -= 1
+        self.ended.count += 1
+        if threaded is not None:
+            self._thread_back(threaded)
+        if not self.busy:
+            self._quiet.set()
+
+    def _thread_back(self, entry: Entry) -> None:
+        self.threads_busy -= 1
+        entry.threads -= 1
+        entry.ended.count += 1
+        next_one = next((job for job in self._threadless if self._may_have_thread(job.entry)), None)
+        if next_one is not None:
+            self._threadless.remove(next_one)
+            self._ready.appendleft(next_one)
+        if self._thread_wanted:
+            self._thread_wanted = False
+            self.thread_freed()
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
@@ -281,32 +367,38 @@ class Runner:
                 return
             started = True
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
-        except asyncio.CancelledError:
-            if self._end_cancelled(job, started=started):
-                raise
-        except Exception as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-            self._ends.ended(job, _ending_of(error))
+        except asyncio.CancelledError as error:
+            if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
+                self._ends.ended(job, _raised(job, error))
+            elif started:
+                self._end_stopped(job, job.stop_reason)
+            else:
+                self._ends.unstarted(job, job.stop_reason)
+        except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+            self._ends.ended(job, _raised(job, error))
         else:
             if result is _REPORTED:
                 return
             if job.stop_reason is not None and job.stop_reason != "shutdown":
-                self._end_stopped(job)
+                self._end_stopped(job, job.stop_reason)
             elif result is None:
                 self._ends.completed(job)
-            elif isinstance(result, (Completed, Errored, Snoozed)):
-                self._ends.ended(job, result)
             else:
-                self._ends.ended(job, _completed_with(result))
+                self._ends.ended(job, _ending_with(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
         deadline_s, job.deadline_s = job.deadline_s, 0.0
-        if not await self._ends.begins(job):
-            self._ends.stopped(job, "lost")
-            return False
+        match await self._ends.begins(job):
+            case Begin.LOST:
+                self._ends.stopped(job, "lost")
+                return False
+            case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
+                self._ends.unstarted(job, "locked")
+                return False
         await self._keep_distance(job.entry)
         job.deadline_s, job.started_s = deadline_s, monotonic()
-        return True
+        return not self._expired(job, self._clock.now(job.started_s))
 
     @staticmethod
     async def _keep_distance(entry: Entry) -> None:
@@ -315,51 +407,42 @@ class Runner:
         while (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
             await asyncio.sleep(start_s - now)
 
-    def _end_cancelled(self, job: Job, *, started: bool) -> bool:
-        """Report an attempt whose slot's task was cancelled; return whether the slot ends, too."""
-        leaving = job.stop_reason in {None, "shutdown"}
-        if not leaving:
-            self._uncancel()
-        if started:
-            self._end_stopped(job)
-        else:
-            self._ends.unstarted(job, job.stop_reason or "shutdown")
-        return leaving
-
-    def _end_stopped(self, job: Job) -> None:
-        if job.stop_reason == "timeout":
+    def _end_stopped(self, job: Job, reason: str) -> None:
+        if reason == "timeout":
             self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.entry.timeout_text(job)}"))
         else:
-            self._ends.stopped(job, job.stop_reason or "shutdown")
-
-    @staticmethod
-    def _uncancel() -> None:
-        task = asyncio.current_task()
-        while task is not None and task.cancelling():
-            task.uncancel()
+            self._ends.stopped(job, reason)
 
     async def _in_thread(self, job: Job, entry: Entry) -> Any:
-        call = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, entry.call, job)
+        call = self._executor.submit(copy_context().run, _call, job, entry)
+        back = asyncio.wrap_future(call)
         try:
-            return await asyncio.shield(call)
+            return await asyncio.shield(back)
         except asyncio.CancelledError:
-            if job.stop_reason not in {None, "shutdown"} and not call.done():
-                self._uncancel()
-                self._end_stopped(job)  # reported at once; the slot stays taken until the thread is back
-                self.threads_stuck += 1
-                try:
-                    await self._wait_for_thread(job, call)
-                finally:
-                    self.threads_stuck -= 1
+            if job.stop_reason is None or back.done():
+                raise
+            if call.cancel():  # its thread has not reached the handler, and never will
+                self._ends.unstarted(job, job.stop_reason)
                 return _REPORTED
-            raise
+            if job.stop_reason == "shutdown":
+                raise
+            self._end_stopped(job, job.stop_reason)  # reported at once; the slot stays taken until the thread is back
+            self.threads_stuck += 1
+            entry.stuck += 1
+            try:
+                with suppress(asyncio.CancelledError):  # the runner closes
+                    await self._wait_for_thread(job, back)
+            finally:
+                self.threads_stuck -= 1
+                entry.stuck -= 1
+            return _REPORTED
 
     @staticmethod
-    async def _wait_for_thread(job: Job, call: "asyncio.Future[Any]") -> None:
+    async def _wait_for_thread(job: Job, back: "asyncio.Future[Any]") -> None:
         _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
-        await asyncio.wait([call])
-        if not call.cancelled():
-            call.exception()
+        await asyncio.wait([back])
+        if not back.cancelled():
+            back.exception()
 
     # ------------------------------------------------------------------ deadlines
 
@@ -371,6 +454,8 @@ class Runner:
                 for job in self._running:
                     if job is not None and job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
                         self.stop_job(job, "timeout")
+                while self._threadless and now - self._threadless[0].started_s > THREAD_WITHIN_S:
+                    self._ends.unstarted(self._threadless.popleft(), "no_thread")
 
 
 def _facts_of(job: Job) -> dict[str, str | int]:
@@ -381,28 +466,58 @@ def _facts_of(job: Job) -> dict[str, str | int]:
     }
 
 
-def _completed_with(result: Any) -> Ending:
+def _call(job: Job, entry: Entry) -> Any:
+    """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
     try:
-        return Completed(msgspec.json.encode(result).decode())
-    except (TypeError, ValueError) as error:
-        return Errored("result_invalid", f"result_invalid: the handler's result is not JSON: {error}", final=True)
+        return entry.call(job)
+    except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+        return _raised(job, error)
 
 
-def _ending_of(error: Exception) -> Ending:
+def _raised(job: Job, error: BaseException) -> Ending:
+    """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
+    try:
+        ending = _ending_of(error)
+        is_known = isinstance(error, Exception)
+    except BaseException as failure:  # noqa: BLE001  as above
+        is_known, is_final = False, issubclass(type(error), Fail)
+        ending = Errored("handler_error", f"{type(error).__name__}: {words_of(failure)}", final=is_final)
+    if not is_known:
+        _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
+    return ending
+
+
+def _ending_of(error: BaseException) -> Ending:
     match error:
         case Snooze():
-            return Snoozed(error.wait)
+            return Snoozed(_checked(error.wait))
         case Fail():
-            return Errored("handler_failed", _shorten(str(error)), final=True)
+            return Errored("handler_failed", str(error), final=True)
         case Retry():
-            return Errored("handler_retry", _shorten(str(error)), retry_after=error.after)
+            return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
         case PayloadInvalid():
-            return Errored("payload_invalid", _shorten(f"payload_invalid: {error}"), final=True)
+            return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
         case _:
-            text = "".join(traceback.format_exception_only(error)).strip()
-            return Errored("handler_error", _shorten(text))
+            return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
 
 
-def _shorten(text: str) -> str:
-    clean = without_secrets(text).replace("\x00", "\\x00")
-    return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"
+def _checked(wait: object) -> timedelta:
+    if not isinstance(wait, timedelta):
+        raise TypeError(f"a wait is a timedelta, not {type(wait).__name__}")
+    if wait > WAIT_MAX:
+        raise ValueError(f"a wait has {WAIT_MAX.days} days at the most")
+    return max(wait, timedelta())
+
+
+def _ending_with(job: Job, result: Any) -> Ending:
+    """Return what the attempt ended as whose handler returned ``result``."""
+    try:
+        if isinstance(result, Snoozed):
+            return Snoozed(_checked(result.wait))
+        if isinstance(result, (Completed, Errored)):
+            return result
+        return Completed(msgspec.json.encode(result).decode())
+    except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
+        _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
+        why = f"result_invalid: the handler's result is not JSON: {words_of(error)}"
+        return Errored("result_invalid", why, final=True)

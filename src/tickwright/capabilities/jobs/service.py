@@ -163,11 +163,14 @@ class JobService:
         """Put a failed job back to work: same id, all its attempts, due now; its fence goes on rising.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status. Permanent.
+            Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status; ``key_reused`` (409): another
+                job has its idempotency key by now. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await self._store.revive(connection, [job_id], None, 1)
-            if not revived:
+            if revived.key_reused:
+                raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
+            if not revived.rows:
                 status = await self._store.status(connection, job_id)
                 raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
             await write_audit(
@@ -175,7 +178,7 @@ class JobService:
                 caller,
                 "jobs.retry",
                 f"job:{job_id}",
-                before={"status": "failed", "attempts": revived[0]["attempts"]},
+                before={"status": "failed", "attempts": revived.rows[0]["attempts"]},
                 after={"status": "pending", "attempts": 0},
             )
         return JobAction(job_id, JobStatus.PENDING, "retried")

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.domain.rates import RATE_PER_S_MIN
 from tickwright.domain.retries import RetryPolicy
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -31,13 +32,18 @@ def type_of(row: Mapping[str, Any]) -> TaskType:
         ),
         final_statuses=frozenset(row["final_statuses"]),
         concurrency=row["concurrency"],
-        rate_per_s=row["rate_per_s"],
+        rate_per_s=_rate_of(row["rate_per_s"]),
         keep_history=row["keep_history"],
         paused=row["paused_at"] is not None,
         gone=row["gone_at"] is not None,
         secrets=tuple(row["secrets"]),
         version=row["version"],
     )
+
+
+def _rate_of(rate_per_s: float | None) -> float | None:
+    """Return the rate of a row, which SQL or an earlier release may have written below the bound."""
+    return None if rate_per_s is None else max(rate_per_s, RATE_PER_S_MIN)
 
 
 async def register_handler(connection: Connection, kind: TaskType) -> None:

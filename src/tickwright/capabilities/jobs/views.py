@@ -195,13 +195,17 @@ class DeadLetter(msgspec.Struct, Doors):
 
 
 class Requeued(msgspec.Struct):
-    """What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over."""
+    """What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
+
+    ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
+    """
 
     requeued: int
     ids: list[int]
     more: bool
     next: str | None = None
     dry_run: bool = False
+    key_reused: list[int] = []
 
 
 class WorkerView(msgspec.Struct):

@@ -21,7 +21,7 @@ from tickwright.capabilities.jobs.doorbell import doorbell
 from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.model import Begin, Job, TaskType
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.settler import PASSING, RETRY_S, Settler
@@ -205,8 +205,8 @@ class JobWorker:
                 jobs.append(job)
         self.runner.put(jobs)
 
-    async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[bool]:
-        """Write that last attempts begin, for as long as the session lives; they wait while the database is away."""
+    async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
+        """Write that last attempts begin, for as long as the session lives; they wait for an unavailable database."""
         token = self._session.token
         ids, fences = [job.id for job in jobs], [job.fence for job in jobs]
         while token and token == self._session.token:
@@ -216,8 +216,9 @@ class JobWorker:
                 _log.warning("jobs.begin_delayed", jobs=len(jobs), error=repr(error))
                 await asyncio.sleep(RETRY_S)
             else:
-                return [job.id in ours for job in jobs]
-        return [False] * len(jobs)
+                found = {True: Begin.BEGINS, False: Begin.LOCKED, None: Begin.LOST}
+                return [found[ours.get(job.id)] for job in jobs]
+        return [Begin.LOST] * len(jobs)
 
     # ------------------------------------------------------------------ endings
 
@@ -261,7 +262,9 @@ class JobWorker:
         return [*held, *arriving, *self.settler.known()]
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
-        released = await self._store.strays(connection, token, self._known())
+        released, locked = await self._store.strays(connection, token, self._known())
+        for job_id, fence in locked:  # known from here on, and released once the other session ends its transaction
+            self.settler.add("release", job_id, fence)
         self.claimer.wake()
         return released
 

@@ -96,7 +96,9 @@ class PollConsumer:
     # ------------------------------------------------------------------ service
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Work until stopped; behind a crash of this loop, what it held is released first, and taken again."""
+        if self._group is not None:
+            await self._begin_again()
         self._taking_over.clear()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -104,6 +106,12 @@ class PollConsumer:
                 group.create_task(desk.run())
             group.create_task(self.effector.run())
             group.create_task(self._take_until_stopped())
+
+    async def _begin_again(self) -> None:
+        for work in self._works:
+            self.effector.lose(work)
+        self._unbegun += [work.turn for work in self._works]
+        await self._give_back()
 
     async def _take_until_stopped(self) -> None:
         try:
@@ -217,9 +225,9 @@ class PollConsumer:
         self._unbegun = list(turns)  # until they are begun: what fails here would be ours, and nobody's, for ever
         prepared = await consumer_store.prepare(self._pool, turns)
         await self._know_accounts(turns)
-        self._unbegun = []
         for turn, known in zip(turns, prepared, strict=True):
             self._begin(turn, known)
+        self._unbegun = []
         return True
 
     def _leave_lost(self) -> None:

@@ -1,7 +1,7 @@
 """One partner as a consumer serves it: its polls in order, a call for each permit, and what failed tried again later.
 
-A desk knows one partner only, so a slow one cannot hold up another. A poll that fails is never burned: it waits,
-longer each time, until it succeeds or its tracker's next turn is due.
+A desk knows one partner only, so a slow one cannot hold up another. A poll that fails or is throttled is never burned:
+it waits, longer each time, until it succeeds or its tracker's next turn is due. Others of its partner come before it.
 """
 
 import asyncio
@@ -19,8 +19,10 @@ from tickwright.capabilities.polling.consumer_effects import BACKLOG_MAX, Effect
 from tickwright.capabilities.polling.courier import Answer, Courier, Poll, Result
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
-from tickwright.partners import ANSWERED, Failed, PartnerContract, Permit, Throttled
+from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
+from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.ids import monotonic
+from tickwright.ports.service import end_task, ends_task
 from tickwright.store.begins import begins
 
 WAIT_FIRST_S = 1.0
@@ -42,6 +44,7 @@ class Item(NamedTuple):
     external_id: str
     account_id: str
     failures: int = 0
+    """Calls that failed or were throttled."""
 
 
 class Desk:
@@ -165,7 +168,7 @@ class Desk:
             item.work.abandoned = True
         self._remove(lambda _: True)
         for task in self._running:
-            task.cancel()
+            end_task(task)
 
     # ------------------------------------------------------------------ calling
 
@@ -256,25 +259,31 @@ class Desk:
             item.work.turn.due_at,
             self.timeout,
         )
+        within = asyncio.timeout(self.timeout.total_seconds())
         try:
-            async with asyncio.timeout(self.timeout.total_seconds()):
+            async with within:
                 result: object = await courier(poll)
-        except TimeoutError:
-            return Failed("timeout")
-        except Exception as error:  # noqa: BLE001  the user's function: whatever it raises is a failed call
-            _log.warning("polls.courier_raised", partner=self.name, tracker_id=item.tracker_id, error=repr(error))
-            return Failed(without_secrets(repr(error)))
-        if not isinstance(result, Answer | Throttled | Failed):
+        except BaseException as error:  # the user's function: whatever it raises is a failed call
+            if ends_task(error):
+                raise
+            if within.expired():
+                return Failed("timeout")
+            failed = raised(error, without_secrets)
+            _log.warning("polls.courier_raised", partner=self.name, tracker_id=item.tracker_id, error=failed.reason)
+            return failed
+        if isinstance(result, Answer):
+            return result
+        outcome = returned(result, without_secrets)
+        if isinstance(outcome, Answered):
             return Failed(f"the function of {self.name} returned {type(result).__name__} instead of an Answer")
-        return result
+        return outcome
 
     def _again(self, item: Item, result: Throttled | Failed) -> None:
         if item.work.abandoned:
             return
-        if isinstance(result, Throttled):  # the contract keeps everybody waiting; nothing is wrong with this one
-            self._queue.appendleft(item)
-            return
         wait_s = min(WAIT_MAX_S, WAIT_FIRST_S * 2.0 ** min(item.failures, DOUBLINGS_MAX))
+        if isinstance(result, Throttled):  # behind the silence of all come the others first: it may be about this poll
+            wait_s += result.retry_after.total_seconds()
         heapq.heappush(
             self._later, (monotonic() + wait_s, next(self._order), item._replace(failures=item.failures + 1))
         )
@@ -298,5 +307,5 @@ class Desk:
         self.halt()
         tasks = [*self._running, *([self._dispatcher] if self._dispatcher is not None else [])]
         for task in tasks:
-            task.cancel()
+            end_task(task)
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,29 +3,42 @@
 The first answer after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, so a crash
 loses the record of at most that much: those polls are made again, by whoever takes the turn. While the database is
 away answers wait; when a turn was lost meanwhile, its answers are dropped and counted.
+
+A program may lock rows of trackers in a transaction of its own, for as long as it likes. An answer with news for such a
+tracker is left out, its turn does not end before it is written, and it is tried again once a second, in transactions
+without other answers. Further answers for the tracker wait behind it, so that they are written in their order.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
-import asyncpg
 import structlog
 
-from tickwright.capabilities.polling.consumer_store import Effects, Key, write_effects
+from tickwright.capabilities.polling.consumer_store import (
+    Effects,
+    Key,
+    UnwritableError,
+    Written,
+    count_dropped,
+    write_effects,
+)
 from tickwright.capabilities.polling.courier import Answer
+from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollSource, Turn
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import AWAY, REFUSED, Pool, is_notify_queue_full
 
 FLUSH_GAP_S = 0.05
 BATCH_MAX = 2000
 BACKLOG_MAX = 10_000
 RETRY_S = 0.2
-
-UNWRITABLE = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-"""What would fail again: something in the batch cannot be kept."""
+LOCKED_AGAIN_S = 1.0
+LOCKED_MAX = 10_000
 
 Answers = dict[int, tuple[Answer, bool]]
 
@@ -57,6 +70,14 @@ class Work:
         return self.turn.slot_id, self.turn.due_at, self.turn.partner_no
 
 
+class _Outcome(NamedTuple):
+    """What a transaction did: the turns that were ours, those that it finished, and trackers that it passed over."""
+
+    ours: set[Work]
+    finished: set[Work]
+    locked: set[int]
+
+
 class Effector:
     """See the module's text.
 
@@ -75,6 +96,9 @@ class Effector:
         self._waiting: dict[Work, None] = {}
         self._backlog = 0
         self._alone = False
+        self._locked: dict[int, set[Work]] = {}
+        self._locked_answers = 0
+        self._locked_again_s = 0.0
         self._woken = asyncio.Event()
         self._stopping = False
         self._idle = asyncio.Event()
@@ -83,6 +107,11 @@ class Effector:
 
     @property
     def backlog(self) -> int:
+        """Answers that are not written yet, without those whose trackers are locked."""
+        return self._backlog - self._locked_answers
+
+    @property
+    def unwritten(self) -> int:
         """Answers that are not written yet."""
         return self._backlog
 
@@ -102,52 +131,112 @@ class Effector:
         self._woken.set()
 
     async def run(self) -> None:
-        """Write until stopped and nothing waits."""
-        while not (self._stopping and not self._waiting):
-            await self._woken.wait()
-            self._woken.clear()
+        """Write until stopped and nothing waits; answers for trackers that are locked then are lost."""
+        while not self._stopping or self._waiting:
+            await self._wait()
             if self._waiting:
-                await self._flush_or_wait()
-                await asyncio.sleep(FLUSH_GAP_S if not self._stopping else 0)
+                await self._flush_or_wait(self._batch())
+            if self._locked and not self._alone and monotonic() >= self._locked_again_s:
+                await self._flush_or_wait(self._locked_batch())
+            await asyncio.sleep(FLUSH_GAP_S if not self._stopping else 0)
             if self._waiting:
                 self._woken.set()
-            else:
+                continue
+            self._alone = False
+            if not self._locked:
                 self._idle.set()
+        self.lost += self._locked_answers
 
-    async def _flush_or_wait(self) -> None:
-        batch = self._batch()
-        answers = {work: dict(islice(work.answers.items(), 1 if self._alone else None)) for work in batch}
+    async def _wait(self) -> None:
+        """Return when something waits, or when it is time to try locked trackers again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._locked_again_s - monotonic()) if self._locked else None):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _flush_or_wait(self, answers: Mapping[Work, Answers]) -> None:
+        if not answers:
+            return
         try:
-            ours = await self._write(batch, answers)
-        except UNWRITABLE as error:
-            self._part(batch, answers, error)
+            outcome = await self._write(answers)
+        except UnwritableError as error:
+            self._part(answers, error)
             return
         except AWAY as error:
+            if isinstance(error, REFUSED) and not is_notify_queue_full(error):
+                self._part(answers, error)
+                return
             _log.warning("polls.effects_not_written", error=repr(error), answers=self._backlog)
-            self._waiting.update(dict.fromkeys(batch))
+            self._waiting.update(dict.fromkeys(answers))
             await asyncio.sleep(RETRY_S)
             return
-        for work in batch:
-            self._settle(work, answers[work], ours=work in ours)
+        for work, tried in answers.items():
+            self._settle(work, tried, outcome)
 
-    def _batch(self) -> list[Work]:
-        batch, size = [], 0
+    def _batch(self) -> dict[Work, Answers]:
+        batch: dict[Work, Answers] = {}
+        size = 0
         while self._waiting and size < (1 if self._alone else BATCH_MAX):
             work = next(iter(self._waiting))
             del self._waiting[work]
-            batch.append(work)
-            size += len(work.answers) + 1
+            for tracker_id in self._locked.keys() & work.answers.keys():
+                self._put_off(work, tracker_id)
+            free = ((one, answer) for one, answer in work.answers.items() if one not in self._locked)
+            answers = dict(islice(free, 1 if self._alone else None))
+            if answers or not work.left:
+                batch[work] = answers
+                size += len(answers) + 1
         return batch
 
-    def _part(self, batch: list[Work], answers: Mapping[Work, Answers], error: Exception) -> None:
+    def _locked_batch(self) -> dict[Work, Answers]:
+        """Return answers for locked trackers, those first that were tried the longest ago."""
+        self._locked_again_s = monotonic() + LOCKED_AGAIN_S
+        batch: dict[Work, Answers] = defaultdict(dict)
+        for tracker_id in list(islice(self._locked, BATCH_MAX)):
+            works = self._locked[tracker_id] = self._locked.pop(tracker_id)
+            for work in works:
+                batch[work][tracker_id] = work.answers[tracker_id]
+        return batch
+
+    def _put_off(self, work: Work, tracker_id: int) -> None:
+        """Let an answer wait for its locked tracker; drop it where too many wait; the next poll asks again."""
+        works = self._locked.get(tracker_id, set())
+        if work in works:
+            return
+        if self._locked_answers >= LOCKED_MAX:
+            self._drop(work, tracker_id)
+            return
+        if not self._locked:
+            _log.warning("polls.tracker_locked", tracker_id=tracker_id, due_at=str(work.turn.due_at))
+            self._locked_again_s = monotonic() + LOCKED_AGAIN_S
+        works.add(work)
+        self._locked[tracker_id] = works
+        self._locked_answers += 1
+
+    def _take(self, work: Work, tracker_id: int) -> None:
+        """Let an answer wait for its tracker no more."""
+        works = self._locked.get(tracker_id, set())
+        if work in works:
+            works.remove(work)
+            self._locked_answers -= 1
+            if not works:
+                del self._locked[tracker_id]
+
+    def _part(self, answers: Mapping[Work, Answers], error: Exception) -> None:
         """Write each answer alone until the one is found that cannot be written; that one is dropped."""
+        for work, tried in answers.items():
+            for tracker_id in tried:
+                self._take(work, tracker_id)
         if not self._alone or not any(answers.values()):
             self._alone = any(answers.values())
-            self._waiting.update(dict.fromkeys(batch))
+            self._waiting.update(dict.fromkeys(answers))
             return
         self._alone = False
         [(work, [tracker_id])] = [(work, list(found)) for work, found in answers.items()]
         _log.error("polls.answer_unwritable", tracker_id=tracker_id, error=repr(error))
+        self._drop(work, tracker_id)
+
+    def _drop(self, work: Work, tracker_id: int) -> None:
         del work.answers[tracker_id]
         self._backlog -= 1
         self.lost += 1
@@ -155,42 +244,60 @@ class Effector:
         work.dropped += 1
         self.look_at(work)
 
-    async def _write(self, batch: list[Work], answers: Mapping[Work, Answers]) -> set[Work]:
+    async def _write(self, answers: Mapping[Work, Answers]) -> _Outcome:
         await self._probe.reached("polls.before_effect", answers=sum(map(len, answers.values())))
+        written, finished = Written(), list[Work]()
         async with self._pool.acquire() as connection, connection.transaction():
-            held = set(await self._source.hold(connection, [work.turn for work in batch]))
-            ours = [work for work in batch if work.turn in held]
-            finished = [work for work in ours if work.left == len(answers[work])]
+            held = set(await self._source.hold(connection, [work.turn for work in answers]))
+            ours = [work for work in answers if work.turn in held]
             if ours:
-                effects = _merge(ours, answers, finished)
-                polled, news, late = await write_effects(connection, effects, self._destination)
+                written = await write_effects(connection, _merge(ours, answers), self._destination)
+                finished = [
+                    work
+                    for work in ours
+                    if work.left == len(answers[work]) and written.locked.isdisjoint(answers[work])
+                ]
+                await count_dropped(connection, [(work.key, work.dropped) for work in finished if work.dropped])
                 await self._source.finish(connection, [work.turn for work in finished])
                 await self._probe.reached("polls.before_commit")
         await self._probe.reached("polls.effect_written")
         if ours:
-            self.polled, self.news, self.late = self.polled + polled, self.news + news, self.late + late
+            self.polled += written.polled
+            self.news += written.news
+            self.late += written.late
             self.superseded += sum(work.dropped for work in finished)
             await self._source.finished([work.turn for work in finished])
-        return set(ours)
+        return _Outcome(set(ours), set(finished), written.locked)
 
-    def _settle(self, work: Work, written: Answers, *, ours: bool) -> None:
-        for tracker_id in written:
-            del work.answers[tracker_id]
-        self._backlog -= len(written)
-        if not ours:
-            self._backlog -= len(work.answers)
-            self.lost += len(written) + len(work.answers)
-            work.answers.clear()
-            work.abandoned = True
-            self._waiting.pop(work, None)
-            _log.warning("polls.answers_not_ours", answers=len(written), due_at=str(work.turn.due_at))
+    def _settle(self, work: Work, tried: Answers, outcome: _Outcome) -> None:
+        if work not in outcome.ours:
+            _log.warning("polls.answers_not_ours", answers=len(work.answers), due_at=str(work.turn.due_at))
+            self.lose(work)
             self._over(work)
             return
-        work.left -= len(written)
-        if work.answers:
-            self.look_at(work)
-        elif work.left == 0:
+        for tracker_id in tried:
+            if tracker_id in outcome.locked:
+                self._put_off(work, tracker_id)
+                continue
+            self._take(work, tracker_id)
+            del work.answers[tracker_id]
+            self._backlog -= 1
+            work.left -= 1
+        if work in outcome.finished:
+            self._waiting.pop(work, None)
             self._over(work)
+        elif work.answers.keys() - self._locked.keys():
+            self.look_at(work)
+
+    def lose(self, work: Work) -> None:
+        """Drop the answers of a turn that is not ours any more."""
+        for tracker_id in work.answers:
+            self._take(work, tracker_id)
+        self._backlog -= len(work.answers)
+        self.lost += len(work.answers)
+        work.answers.clear()
+        work.abandoned = True
+        self._waiting.pop(work, None)
 
     async def drained(self) -> None:
         """Return when nothing waits to be written."""
@@ -202,14 +309,11 @@ class Effector:
         self._woken.set()
 
 
-def _merge(works: list[Work], answers: Mapping[Work, Answers], finished: list[Work]) -> dict[Key, Effects]:
+def _merge(works: list[Work], answers: Mapping[Work, Answers]) -> dict[Key, Effects]:
     """Join deliveries of one turn: of two answers for one poll the first counts."""
     merged: dict[Key, Effects] = {}
-    ended = set(finished)
     for work in works:
         effects = merged.setdefault(work.key, Effects(work.interval_minutes))
         for tracker_id, answer in answers[work].items():
             effects.answers.setdefault(tracker_id, answer)
-        if work in ended:
-            effects.dropped += work.dropped
     return merged

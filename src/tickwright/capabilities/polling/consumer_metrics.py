@@ -17,7 +17,7 @@ def consumer_source(consumer: PollConsumer) -> Source:
             Sample("tickwright_polls_late_total", effector.late),
             Sample("tickwright_polls_superseded_total", effector.superseded),
             Sample("tickwright_poll_lost_answers_total", effector.lost),
-            Sample("tickwright_poll_answer_backlog", effector.backlog),
+            Sample("tickwright_poll_answer_backlog", effector.unwritten),
         ]
         return [*samples, *(Sample("tickwright_polls_held", desk.held, (desk.name,)) for desk in consumer.desks)]
 

@@ -67,35 +67,68 @@ async def account_names(pool: Pool, numbers: Sequence[int]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class Effects:
-    """Answers of one second, slot and partner.
-
-    Attributes:
-        answers: By tracker, with whether it ends it.
-        dropped: Polls of it that nobody will carry out, as far as they are to be counted now.
-    """
+    """Answers of one second, slot and partner: by tracker, with whether it ends it."""
 
     interval_minutes: int
     answers: dict[int, tuple[Answer, bool]] = field(default_factory=dict)
-    dropped: int = 0
 
 
 Key = tuple[int, datetime, int]
 
 
-async def write_effects(
-    connection: Connection, effects: Mapping[Key, Effects], destination: str
-) -> tuple[int, int, int]:
-    """Write effects in a transaction that holds their turns; ``(polls that are done now, news, late ones)``.
+@dataclass(slots=True)
+class Written:
+    """What became of answers.
 
-    Two turns of one tracker are written one after the other, so that the second is compared with what the first wrote.
+    Attributes:
+        polled: Polls that are done now.
+        news: Trackers with news among them.
+        late: Polls that came after a tenth of their interval.
+        locked: Trackers whose rows other transactions lock: nothing of their answers is written.
     """
-    keys = sorted(effects)
-    await connection.execute(SQL["lock_turns"], *_columns(keys))
-    trackers = [tracker_id for one in effects.values() for tracker_id in one.answers]
-    steps = [keys] if len(set(trackers)) == len(trackers) else [[key] for key in sorted(keys, key=lambda key: key[1])]
-    counts = [await _write(connection, effects, step, destination) for step in steps]
-    polled, news, late = (sum(column) for column in zip(*counts, strict=True))
-    return polled, news, late
+
+    polled: int = 0
+    news: int = 0
+    late: int = 0
+    locked: set[int] = field(default_factory=set)
+
+
+class UnwritableError(Exception):
+    """An answer cannot be made into values of a row: what is in it is not what its type says."""
+
+
+async def write_effects(connection: Connection, effects: Mapping[Key, Effects], destination: str) -> Written:
+    """Write effects in a transaction that holds their turns.
+
+    Two turns of one tracker are written one after the other, so that the second is compared with what the first wrote;
+    where the tracker is locked, neither is written.
+
+    Raises:
+        UnwritableError: One of the answers; it would be raised again.
+    """
+    await connection.execute(SQL["lock_turns"], *_columns(sorted(effects)))
+    written = Written()
+    for step in _steps(effects):
+        await _write(connection, effects, step, destination, written)
+    return written
+
+
+def _steps(effects: Mapping[Key, Effects]) -> list[list[Key]]:
+    """Return what is written at once: each tracker once, its turns in their order."""
+    steps: dict[int, list[Key]] = defaultdict(list)
+    next_step: dict[int, int] = {}
+    for key in sorted(effects, key=lambda key: key[1]):
+        trackers = effects[key].answers
+        step = max((next_step.get(tracker_id, 0) for tracker_id in trackers), default=0)
+        steps[step].append(key)
+        next_step.update(dict.fromkeys(trackers, step + 1))
+    return [steps[step] for step in sorted(steps)]
+
+
+async def count_dropped(connection: Connection, dropped: Sequence[tuple[Key, int]]) -> None:
+    """Count polls of turns that will not be carried out; behind ``write_effects``, in its transaction."""
+    if dropped:
+        await connection.execute(SQL["count_dropped"], *_columns([key for key, _ in dropped]), [n for _, n in dropped])
 
 
 def _columns(keys: Sequence[Key]) -> list[list[Any]]:
@@ -103,25 +136,32 @@ def _columns(keys: Sequence[Key]) -> list[list[Any]]:
 
 
 async def _write(
-    connection: Connection, effects: Mapping[Key, Effects], keys: Sequence[Key], destination: str
-) -> tuple[int, int, int]:
+    connection: Connection, effects: Mapping[Key, Effects], keys: Sequence[Key], destination: str, written: Written
+) -> None:
     answers: dict[str, list[Any]] = defaultdict(list)
     for n, key in enumerate(keys):
         for tracker_id, (answer, terminal) in effects[key].answers.items():
-            _add(answers, n, tracker_id, answer, terminal=terminal)
+            if tracker_id in written.locked:
+                continue
+            try:
+                _add(answers, n, tracker_id, answer, terminal=terminal)
+            except Exception as error:
+                raise UnwritableError(type(error).__name__) from error
     row = await connection.fetchrow(
         SQL["write_effects"],
         list(range(len(keys))),
         *_columns(keys),
         [effects[key].interval_minutes for key in keys],
-        [effects[key].dropped for key in keys],
         *(
             answers[name]
             for name in ("n", "id", "status", "at", "newest_at", "first_events", "last_events", "mark", "terminal")
         ),
         destination,
     )
-    return row["polled"], row["news"], row["late"]
+    written.polled += row["polled"]
+    written.news += row["news"]
+    written.late += row["late"]
+    written.locked.update(row["locked"])
 
 
 def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
@@ -130,7 +170,7 @@ def _add(columns: dict[str, list[Any]], n: int, tracker_id: int, answer: Answer,
     columns["n"].append(n)
     columns["id"].append(tracker_id)
     columns["status"].append(answer.status)
-    columns["at"].append(answer.at)
+    columns["at"].append(None if answer.at is None else answer.at.astimezone(UTC))
     columns["newest_at"].append(events[-1][0] if events else None)
     last = _list(texts[-EVENTS_KEPT:])
     columns["first_events"].append(_list(texts[:-EVENTS_KEPT]))

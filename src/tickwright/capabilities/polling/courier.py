@@ -2,9 +2,10 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
@@ -71,13 +72,17 @@ class Answer:
     def __post_init__(self) -> None:
         """Refuse what could not be written: one bad answer must not hold up those that are written with it.
 
+        The events are a tuple from here on, so that a list that the caller goes on filling changes nothing.
+
         Raises:
             Rejected: ``invalid_answer``. Permanent.
         """
+        _check_types(self)
+        if self.status is not None:
+            object.__setattr__(self, "status", str.__str__(self.status))  # a subclass may compare as it likes
+        object.__setattr__(self, "events", _events_of(self.events))
         if self.status is not None and not 0 < len(self.status) <= STATUS_CHARS_MAX:
             raise _invalid(f"status: 1 to {STATUS_CHARS_MAX} characters")
-        if len(self.events) > EVENTS_MAX:
-            raise _invalid(f"events: at most {EVENTS_MAX}")
         for text in (self.status or "", *(event.text for event in self.events)):
             if _UNWRITABLE.search(text):
                 raise _invalid("PostgreSQL cannot keep a text with NUL or half a character in it")
@@ -86,6 +91,30 @@ class Answer:
         for at in (self.at, *(event.at for event in self.events)):
             if at is not None and (at.tzinfo is None or not EARLIEST <= at <= LATEST):
                 raise _invalid("at: give an aware datetime from 1970 to 2200")
+
+
+def _check_types(answer: Answer) -> None:
+    for name, kind, words in (
+        ("status", str | None, "a text or None"),
+        ("at", datetime | None, "an aware datetime or None"),
+        ("terminal", bool, "True or False"),
+    ):
+        value: object = getattr(answer, name)
+        if not isinstance(value, kind):
+            raise _invalid(f"{name}: {words}, not {type(value).__name__}")
+
+
+def _events_of(given: Iterable[ScanEvent]) -> tuple[ScanEvent, ...]:
+    events = tuple(islice(given, EVENTS_MAX + 1))
+    if len(events) > EVENTS_MAX:
+        raise _invalid(f"events: at most {EVENTS_MAX}")
+    for event in events:
+        if not isinstance(event, ScanEvent):
+            raise _invalid(f"events: each is a ScanEvent, not {type(event).__name__}")
+        values: tuple[object, object] = event.at, event.text
+        if not isinstance(values[0], datetime) or not isinstance(values[1], str):
+            raise _invalid("events: each has a datetime and a text")
+    return events
 
 
 def _invalid(problem: str) -> Rejected:

@@ -167,7 +167,8 @@ def answer_of(body: bytes, terms: HttpTerms) -> Answer | Failed:
         at = _instant(look_up(document, terms.at)) if terms.at else None
         return Answer(text, at, _events(document, terms))
     except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError, Rejected) as error:
-        return Failed(f"the answer cannot be read: {error}")
+        why = error.message if isinstance(error, Rejected) else type(error).__name__  # whose text quotes the answer
+        return Failed(f"the answer cannot be read: {why}")
 
 
 def _events(document: Any, terms: HttpTerms) -> tuple[ScanEvent, ...]:

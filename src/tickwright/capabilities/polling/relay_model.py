@@ -4,6 +4,8 @@ from tickwright.capabilities.polling.relay_store import Numbers
 from tickwright.domain.errors import Rejected
 
 ADVICE = "tickwright outbox reconcile says what can be done; nothing is sent until then"
+POSITION_MAX = 2**52
+"""The largest number that is adopted from the topic."""
 
 
 def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
@@ -38,15 +40,17 @@ def choose_position(numbers: Numbers, position: int | None, wanted: int | None) 
 
     Args:
         numbers: What the database says.
-        position: What the topic says.
+        position: What the topic says. A number that no relay reaches says nothing: counting on from there would end
+            where positions cannot be read any more.
         wanted: What the operator says; without it the last number that one of the two sides is sure of, so that a
             batch that may or may not be on the topic is sent again, under the ids that it had.
 
     Raises:
         Rejected: ``position_out_of_range``. Permanent.
     """
-    low = max(numbers.published_no, position or 0)
-    high = max(numbers.batch_no, position or 0)
+    said = position if position is not None and position <= POSITION_MAX else 0
+    low = max(numbers.published_no, said)
+    high = max(numbers.batch_no, said)
     chosen = low if wanted is None else wanted
     if not low <= chosen <= high:
         only = f"{low}" if low == high else f"{low} to {high}"

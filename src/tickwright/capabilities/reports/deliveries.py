@@ -170,6 +170,8 @@ class Deliveries:
     async def _told(self, key: PartKey, kept: Kept | None, *, ours: bool) -> DeliveredPart:
         """Say what counts, where the ledger did not take it from us. What we have put away goes, unless it is that.
 
+        What another delivery has put away stays, because it may count: upkeep removes it with the report's other parts.
+
         Args:
             key: Of the part.
             kept: What we have put away, or found put away.
@@ -180,7 +182,7 @@ class Deliveries:
         counts = (
             done and kept is not None and (row["checksum"], row["object_key"]) == (kept.facts.checksum, kept.object_key)
         )
-        if kept is not None and kept.object_key is not None and not counts:
+        if ours and kept is not None and kept.object_key is not None and not counts:
             await self._places.drop([kept.object_key])
         if done:
             return _already(row, ours=ours and counts)

@@ -8,6 +8,7 @@ told afterwards. When an earlier attempt got as far as the mark, its rows count 
 import asyncio
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +37,7 @@ UPLOADS_MAX = 7  # 63 s of pauses, and what the store takes to say no
 
 _Note = tuple[int, int, str, list[tuple[str, str]], Literal["redis", "object"], str | None]
 _decode_note = msgspec.json.Decoder(_Note).decode
+_NAME = re.compile(r"[A-Za-z0-9_-]+\.ndjson")
 _log = structlog.get_logger("tickwright.reports")
 
 
@@ -53,6 +55,7 @@ class PartPlaces:
 
     Invariants:
         RPP-1: what is fetched has the checksum that the ledger has, or it is lost.
+        RPP-2: a note in Redis names no object but one of its own part.
     """
 
     def __init__(
@@ -71,8 +74,8 @@ class PartPlaces:
             rows = await asyncio.to_thread(path.read_bytes)
             kept = Kept(facts, "redis")
             answer = await self._mark(key, _as_array(rows), kept, plan)
-            return Kept(facts, "postgres", data=rows) if answer is None else _counting(answer, kept)
-        object_key = f"parts/{key.report_id}/{key.epoch}/{key.listener}-{random_token(6)}.ndjson"
+            return Kept(facts, "postgres", data=rows) if answer is None else _counting(key, answer, kept)
+        object_key = f"{_objects_of(key)}{random_token(6)}.ndjson"
         kept = Kept(facts, "object", object_key)
         await self._upload(object_key, path)
         await self._probe.reached("reports.part_uploaded", key=key)
@@ -81,7 +84,7 @@ class PartPlaces:
         answer = await self._mark(key, json.dumps(reference).encode(), kept, plan)
         if answer is None:  # no Redis: there the reference is not missed
             return kept
-        counting = _counting(answer, kept)
+        counting = _counting(key, answer, kept)
         if counting is None or counting.object_key != object_key:
             await self.drop([object_key])
         return counting
@@ -109,7 +112,7 @@ class PartPlaces:
             _log.warning("reports.redis_away", report=key.report_id, code=error.code, error=error.message)
             return None
         await self._probe.reached("reports.part_marked", key=key)
-        if answer.put is Put.ALREADY and _noted(answer.note) is None:
+        if answer.put is Put.ALREADY and _noted(key, answer.note) is None:
             _log.warning("reports.note_foreign", report=key.report_id, listener=key.listener)
             return None
         return answer
@@ -159,8 +162,12 @@ class PartPlaces:
         return data
 
     async def _fetch_object(self, key: PartKey, part: Part, path: Path) -> None:
+        object_key = part.object_key or ""
+        size = await self._objects.size(object_key)
+        if size is not None and size != part.bytes:  # another file may be of any size
+            raise LostPartError(f"{key.listener}: its rows are not what they were")
         try:
-            await self._objects.fetch_file(part.object_key or "", path)
+            await self._objects.fetch_file(object_key, path)
         except Rejected as error:
             if error.code != "object_missing":
                 raise
@@ -191,13 +198,13 @@ class PartPlaces:
             _log.warning("reports.objects_left", keys=keys[:10], error=error.message)
 
 
-def _counting(answer: PutAnswer, ours: Kept) -> Kept | None:
+def _counting(key: PartKey, answer: PutAnswer, ours: Kept) -> Kept | None:
     """Return what counts by the hash's answer: ours, or what an earlier attempt has marked."""
     match answer.put:
         case Put.STORED:
             return ours
         case Put.ALREADY:
-            return _noted(answer.note)
+            return _noted(key, answer.note)
     return None
 
 
@@ -237,10 +244,24 @@ def _note(kept: Kept) -> str:
     return json.dumps([facts.rows, facts.bytes, facts.checksum, columns, kept.place, kept.object_key])
 
 
-def _noted(note: str) -> Kept | None:
+def _objects_of(key: PartKey) -> str:
+    return f"parts/{key.report_id}/{key.epoch}/{key.listener}-"
+
+
+def _is_of(key: PartKey, place: str, object_key: str | None) -> bool:
+    """Whether rows of this part may be there: every program that writes to Redis can write a note with any key."""
+    if place == "redis":
+        return object_key is None
+    begin = _objects_of(key)
+    return object_key is not None and object_key.startswith(begin) and bool(_NAME.fullmatch(object_key, len(begin)))
+
+
+def _noted(key: PartKey, note: str) -> Kept | None:
     """Return what a note says; ``None`` where it is none of ours."""
     try:
         rows, size, checksum, columns, place, object_key = _decode_note(note)
     except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if not _is_of(key, place, object_key):
         return None
     return Kept(PartFacts(columns_from(columns), rows, size, checksum), place, object_key)

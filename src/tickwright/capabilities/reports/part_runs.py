@@ -20,12 +20,12 @@ from tickwright.capabilities.reports.held_parts import HeldPart
 from tickwright.capabilities.reports.part_places import PartPlaces
 from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.failure_words import storable, words_of
+from tickwright.domain.failure_words import failure_of
 from tickwright.observe import traces
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts
-from tickwright.ports.service import ends_task
+from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
 from tickwright.store.claiming import write_surely
 
@@ -71,14 +71,13 @@ class PartRuns:
             await self._probe.reached("reports.part_brought", key=claim.key, facts=facts)
             kept = await self._places.put(claim.key, path, facts, plan=claim.plan)
             return "late" if kept is None else await self._finish(held, kept)
-        except Rejected as error:
-            return await self._fail(held, f"{error.message} ({error.code})", final=True)
-        except TickwrightError as error:
-            return await self._fail(held, f"{error.message} ({error.code})")
         except BaseException as error:  # what a function raises fails its part, not the others and not the process
             if ends_task(error):
                 raise
-            text = storable(self._bringers.cleared(words_of(error)))
+            await take_cancels_back()
+            code, text = failure_of(error, self._bringers.cleared)
+            if isinstance(error, TickwrightError):
+                return await self._fail(held, f"{text} ({code})", final=isinstance(error, Rejected))
             _log.warning("reports.listener_raised", key=claim.key, error=text)
             return await self._fail(held, text)
         finally:
@@ -117,8 +116,7 @@ class PartRuns:
         final = final or claim.attempt >= claim.listener.attempts
         wait_s = min(RETRY_FACTOR ** (claim.attempt - 1), RETRY_CAP_S)
         again = None if final else timedelta(seconds=wait_s)
-        said = storable(self._bringers.cleared(error))
-        if not await write_surely(self._session, held, lambda: self._parts.fail(claim, held.owner, said, again=again)):
+        if not await write_surely(self._session, held, lambda: self._parts.fail(claim, held.owner, error, again=again)):
             return "late"
         return "failed" if final else "retried"
 

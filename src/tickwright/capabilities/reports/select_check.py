@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tickwright.capabilities.reports.duck import DEPTH_MAX, STATEMENTS, shown
 from tickwright.domain.errors import Rejected
+from tickwright.sources.duckdb_text import NESTING_MAX, nesting
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -69,6 +70,8 @@ def _parse(connection: "DuckDBPyConnection", sql: str) -> tuple[str, Any]:
         raise _invalid(f"it has {len(sql)} characters; at most {SQL_CHARACTERS_MAX} are read")
     if "\0" in sql:
         raise _invalid("it contains a NUL character")
+    if nesting(sql) > NESTING_MAX:
+        raise _invalid(f"its parentheses are nested too deeply; {NESTING_MAX} is the most")
     try:
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:

@@ -62,6 +62,12 @@ SELECT b.served_by, string_agg(b.name, ', ' ORDER BY b.name) AS batches
                       AND w.facts -> 'batches' ? b.served_by)
  GROUP BY b.served_by ORDER BY b.served_by LIMIT 20;
 
+-- name: roles_not_to_end
+-- Roles for plain SQL whose sessions this database user may not end; one that holds up a table stays. Small: a row per role.
+SELECT r.rolname AS role, quote_ident(r.rolname) AS quoted, quote_ident(current_user) AS me
+  FROM tickwright.app_roles a JOIN pg_roles r ON r.rolname = a.name
+ WHERE NOT pg_has_role(r.oid, 'USAGE') AND NOT pg_has_role('pg_signal_backend', 'USAGE') ORDER BY r.rolname;
+
 -- name: nothing
 -- A round trip. No table.
 SELECT 1;

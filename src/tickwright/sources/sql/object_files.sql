@@ -17,6 +17,11 @@ read_parquet({file})
 SELECT * FROM {rows} AS f LIMIT 0
 
 -- name: load
--- The rows in the order of one column, each with its place in it; equal values have equal places, a NULL has none.
+-- The rows in the order of one column, each with its place in it; equal values have equal places, a NULL has none. At most {most}.
 CREATE TABLE members AS
-SELECT CASE WHEN {order} IS NOT NULL THEN rank() OVER (ORDER BY {order} NULLS LAST) END AS {place}, * FROM {rows} AS f ORDER BY 1
+SELECT CASE WHEN {order} IS NOT NULL THEN rank() OVER (ORDER BY {order} NULLS LAST) END AS {place}, *
+  FROM (SELECT * FROM {rows} LIMIT {most}) AS f ORDER BY 1
+
+-- name: count
+-- How many there are. Index: none, DuckDB knows it.
+SELECT count(*) FROM members

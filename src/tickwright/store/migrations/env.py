@@ -1,9 +1,14 @@
-"""Alembic's entry: one transaction for all revisions, under a lock that keeps a second migrator waiting."""
+"""Alembic's entry: a transaction for each revision, under a lock that keeps a second migrator waiting."""
+
+from typing import Any
 
 from alembic import context
 from sqlalchemy import Connection
 
+from tickwright.store.queries import load
+
 SCHEMA = "tickwright"
+_GRANT = load("tickwright.store.sql", "app_roles.sql")["grant_with_revision"]
 
 
 def _configure(connection: Connection | None) -> None:
@@ -14,7 +19,14 @@ def _configure(connection: Connection | None) -> None:
         version_table_schema=SCHEMA,
         literal_binds=connection is None,
         transactional_ddl=True,
+        transaction_per_migration=connection is not None,
+        on_version_apply=None if connection is None else _set_rights,  # type: ignore[arg-type]  # called with names
     )
+
+
+def _set_rights(*, ctx: Any, **_more: Any) -> None:
+    """Set the rights of roles for plain SQL in the transaction of each revision: none keeps those of the one before."""
+    ctx.connection.exec_driver_sql(_GRANT)
 
 
 def _run() -> None:

@@ -9,8 +9,9 @@ SELECT r.*, (SELECT count(*) FROM tickwright.alert_receiver_secrets s
 SELECT count(*) FROM tickwright.alert_receivers;
 
 -- name: lock_all
--- Changes of receivers come one after the other; whoever reads waits for none of them.
-LOCK TABLE tickwright.alert_receivers IN SHARE ROW EXCLUSIVE MODE;
+-- Changes of receivers come one after the other, under the lock of a row: a table's lock waits behind every session that has a weak one, for which
+-- it needs no right. Readers wait for none of them. Small: one row.
+SELECT FROM tickwright.installation FOR UPDATE;
 
 -- name: put
 -- Create or replace a receiver; what waits for it goes to the new url. Index: alert_receivers_pkey.

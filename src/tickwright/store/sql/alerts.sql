@@ -92,13 +92,22 @@ SELECT 'pid ' || coalesce(oldest.pid::text, 'unknown') AS subject,
                       ORDER BY a.xact_start LIMIT 1) AS oldest ON true
  WHERE 100 * pg_notification_queue_usage() > $1::integer;
 
+-- name: table_lock
+-- Sessions that hold up a table of ours by asking for a lock without any right to it: PostgreSQL looks at rights when it has the lock. Processes end
+-- them where they may, so these are those that they may not. Catalogues only.
+WITH {table_lock}
+SELECT 'pid ' || pid AS subject, jsonb_build_object('role', role, 'relation', relation, 'mode', mode)::text AS facts FROM table_lock LIMIT 1000;
+
 -- name: old_snapshot
--- Backends and prepared transactions that hold back the oldest visible row for longer than $1, by pid.
+-- Backends and prepared transactions that hold back the oldest visible row, or a lock of a relation of ours, for longer than $1, by pid. Of other
+-- roles' sessions PostgreSQL tells only who is a member of the role or of pg_read_all_stats.
 SELECT 'pid ' || pid AS subject,
        jsonb_build_object('age_s', round(date_part('epoch', clock_timestamp() - xact_start)::numeric), 'state', state,
                           'application', application_name)::text AS facts
   FROM pg_stat_activity
- WHERE xact_start < clock_timestamp() - $1::interval AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+ WHERE xact_start < clock_timestamp() - $1::interval
+   AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL
+        OR pid IN (SELECT l.pid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE c.relnamespace = 'tickwright'::regnamespace))
    AND backend_type = 'client backend' AND datname = current_database()
 UNION ALL
 SELECT 'prepared ' || gid, jsonb_build_object('age_s', round(date_part('epoch', clock_timestamp() - prepared)::numeric))::text

@@ -38,3 +38,9 @@ SELECT g.role, g.privilege, coalesce(g.relation, CASE WHEN g.attribute IS NULL T
 -- name: grant_again
 -- Set the rights of all roles that were made so, as this release has them. Small: a row per role.
 SELECT tickwright.grant_app_roles();
+
+-- name: grant_with_revision
+-- The same, in the transaction of a revision; revisions up to 0011 know no such roles.
+DO $$ BEGIN
+  IF to_regprocedure('tickwright.grant_app_roles()') IS NOT NULL THEN PERFORM tickwright.grant_app_roles(); END IF;
+END $$;

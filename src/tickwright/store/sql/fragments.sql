@@ -24,3 +24,45 @@ runnable AS (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = l.task_type AND t.priority > l.priority ORDER BY t.priority LIMIT 1) AS n
 );
+
+-- name: claimable
+-- The lanes in which claimed jobs can be: of task types that are known, whatever their state, and of a thousand others, because a type may be
+-- deleted while its jobs run. The cost of releasing jobs does not grow with the number of unknown types.
+known AS (
+  SELECT top.task_type, top.priority
+    FROM tickwright.task_types k CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = k.name ORDER BY t.priority LIMIT 1) AS top
+  UNION ALL
+  SELECT n.task_type, n.priority
+    FROM known l CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = l.task_type AND t.priority > l.priority ORDER BY t.priority LIMIT 1) AS n
+), claimable AS MATERIALIZED (
+  SELECT * FROM known UNION (SELECT * FROM lane LIMIT 1000)
+);
+
+-- name: table_lock
+-- Sessions that wait, and ask for or have a lock that keeps writers out of a relation of ours, although no statement of their role could use it: the role
+-- is no member of the owner of the table, the schema or the database, and has none of the rights that such locks belong to. PostgreSQL takes
+-- the lock of some statements before it asks for rights. Who asks for a right that it has, a migration among them, is not found; nor is one whose refusal
+-- is under way. It stands behind WITH. Catalogues only; pg_locks is read once.
+locks AS MATERIALIZED (
+  SELECT l.pid, l.relation, l.mode, l.locktype, bool_or(NOT l.granted) OVER (PARTITION BY l.pid) AS waits FROM pg_locks l
+), table_lock AS MATERIALIZED (
+  SELECT DISTINCT ON (a.pid) a.pid, a.usesysid AS role_oid, a.usename::text AS role, quote_ident(a.usename) AS quoted, c.relname::text AS relation, k.mode
+    FROM locks k
+    JOIN pg_class c ON c.oid = k.relation
+    JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'tickwright'
+    LEFT JOIN pg_index i ON i.indexrelid = c.oid
+    JOIN pg_stat_activity a ON a.pid = k.pid
+    JOIN pg_database d ON d.oid = a.datid AND d.datname = current_database()
+   CROSS JOIN (SELECT 'UPDATE, DELETE, TRUNCATE, TRIGGER' || CASE WHEN current_setting('server_version_num')::integer >= 170000 THEN ', MAINTAIN' ELSE '' END
+                 AS rights) AS r
+   WHERE k.waits AND k.locktype = 'relation' AND k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+     AND NOT (has_table_privilege(a.usesysid, coalesce(i.indrelid, c.oid), r.rights)
+              OR has_any_column_privilege(a.usesysid, coalesce(i.indrelid, c.oid), 'REFERENCES')
+              OR pg_has_role(a.usesysid, c.relowner, 'MEMBER')
+              OR pg_has_role(a.usesysid, n.nspowner, 'MEMBER') OR pg_has_role(a.usesysid, d.datdba, 'MEMBER'))
+   ORDER BY a.pid, c.relname
+);

@@ -37,6 +37,19 @@ UNION ALL
 UNION ALL
 (SELECT 'partition', NULL, topic, partition, NULL, epoch, NULL FROM tickwright.poll_partitions WHERE owner = $1 LIMIT $3);
 
+-- name: owns
+-- Whether a worker session owns anything that would be nobody's without it: all that a reclaim gives back. Indexes: execution_chunks_owner,
+-- executions_owner, report_parts_owner, reports_owner, fanout_cursors_owner, poll_queue_taken; scheduled_tasks_due, as a reclaim.
+WITH RECURSIVE {lane}, {claimable}
+SELECT EXISTS (SELECT FROM tickwright.execution_chunks WHERE owner = $1)
+    OR EXISTS (SELECT FROM tickwright.executions WHERE owner = $1)
+    OR EXISTS (SELECT FROM tickwright.report_parts WHERE owner = $1)
+    OR EXISTS (SELECT FROM tickwright.reports WHERE owner = $1)
+    OR EXISTS (SELECT FROM tickwright.fanout_cursors WHERE owner = $1)
+    OR EXISTS (SELECT FROM tickwright.poll_queue WHERE owner = $1)
+    OR EXISTS (SELECT FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+                WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1);
+
 -- name: leases
 -- Every lease of a control loop, and the session of its owner, whose name has the process's in front. Small: a row per loop and per session.
 SELECT j.job_name, j.slice_start, j.slice_end, j.last_started_at, j.last_completed_at, j.running, j.version, j.owner, j.lease_until,

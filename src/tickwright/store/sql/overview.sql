@@ -39,7 +39,7 @@ SELECT clock_timestamp() AS at,
                WHERE s.id = ANY ($7::bigint[]) AND s.expires_at > clock_timestamp()) AS good_sessions,
        (SELECT coalesce(json_agg(json_build_object(
                  'id', j.id, 'task_type', j.task_type, 'status', j.status, 'attempts', j.attempts, 'max_attempts', j.max_attempts,
-                 'due_at', coalesce(j.retry_at, j.execute_at), 'error', left(split_part(j.error_message, E'\n', 1), 300))), '[]')
+                 'due_at', tickwright.shown_at(coalesce(j.retry_at, j.execute_at)), 'error', left(split_part(j.error_message, E'\n', 1), 300))), '[]')
           FROM (SELECT * FROM tickwright.scheduled_tasks ORDER BY id DESC LIMIT $5::integer) AS j)::text AS latest;
 
 -- name: job_gauges

@@ -5,29 +5,32 @@ VALUES (nextval('tickwright.fence_seq'), $1, $2, $3, clock_timestamp() + $4::int
 RETURNING id, date_part('epoch', clock_timestamp()) AS now_s;
 
 -- name: renew_session
--- Extend a session's lease, unless somebody has declared it lost or the timeline has changed; and say when the next other lease runs out.
--- Index: workers_pkey.
+-- Extend a session's lease, unless it was declared lost or the timeline has changed; and say when the next other lease runs out. Behind a restore in place
+-- a token may be given out again: only the process whose name the row has renews it. Index: workers_pkey.
 UPDATE tickwright.workers w
    SET lease_until = clock_timestamp() + $2::interval, seen_at = clock_timestamp(), facts = $3
- WHERE w.id = $1 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
+ WHERE w.id = $1 AND w.name = $4 AND w.lost_at IS NULL AND w.lease_until > 'epoch'
 RETURNING w.drain_requested_at IS NOT NULL AS drain,
           date_part('epoch', clock_timestamp()) AS now_s, tickwright.timeline_is_known() AS timeline_known,
           (SELECT date_part('epoch', min(o.lease_until)) FROM tickwright.workers o
             WHERE o.lost_at IS NULL AND o.id <> $1) AS next_expiry_s;
 
 -- name: hold_session
--- The first statement of a heartbeat's work: the session is not lost, and nobody declares it lost before the commit, for which
--- declare_lost locks FOR UPDATE; renewals go on beside it, however many round trips that work takes. Index: workers_pkey.
+-- The first statement of a heartbeat's work, and of the release of what the session does not know of: the session is not lost, and is not declared lost
+-- before the commit, for which declare_lost locks FOR UPDATE; renewals go on beside it, however many round trips that work takes. Index: workers_pkey.
 SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE;
 
 -- name: refuse_claims
--- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, which lock its row. The first statement
--- of a transaction that releases what the session does not know of. Index: workers_pkey.
-UPDATE tickwright.workers SET claims_from = greatest(claims_from, $2) WHERE id = $1 AND lost_at IS NULL RETURNING id;
+-- Claims of this session with a number below $2 take nothing from here on; waits for those in progress, whose FOR KEY SHARE a renewal passes and
+-- FOR UPDATE does not. A transaction of its own, as a renewal waits for its lock. Index: workers_pkey.
+WITH session AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR UPDATE
+)
+UPDATE tickwright.workers w SET claims_from = greatest(w.claims_from, $2) FROM session s WHERE w.id = s.id RETURNING w.id;
 
 -- name: close_session
--- Leave: nothing is held any more, so nothing is to be reclaimed. Index: workers_pkey.
-DELETE FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL;
+-- Leave: nothing is owned any more, or it is given back in the same transaction. Index: workers_pkey.
+DELETE FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL RETURNING id;
 
 -- name: declare_lost
 -- Fence the sessions whose lease has run out. What they claimed is reclaimed in the same transaction.

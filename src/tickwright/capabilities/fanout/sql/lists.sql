@@ -7,9 +7,15 @@ SELECT extract(epoch FROM clock_timestamp())::float8;
 SELECT name, interval_seconds, timeout_ms, is_gated, paused_at IS NOT NULL AS is_paused FROM tickwright.modules ORDER BY name;
 
 -- name: list_enabled
--- Every entity that is polled, as messages need it. Read whole, a few times an hour. Index: entities_pkey.
-SELECT code, party::text, polling_enabled_modules, partner, config_version
+-- Every entity that is polled, as messages need it, without a party of more than $1 bytes: what comes compressed is not
+-- even unpacked. Read whole, a few times an hour. Index: entities_pkey.
+SELECT code, CASE WHEN NOT tickwright.may_be_long(party) AND octet_length(party::text) <= $1 THEN party::text ELSE '' END,
+       polling_enabled_modules, partner, config_version
 FROM tickwright.entities WHERE is_polling_enabled ORDER BY code;
+
+-- name: parties
+-- Entities of a chunk whose parties are too large to be kept. Index: entities_pkey.
+SELECT code, party::text, partner, config_version FROM tickwright.entities WHERE code = ANY ($1);
 
 -- name: list_successes
 -- When the last run that succeeded began, of all; not what a clock that had jumped has written. Read whole, a few times an hour.

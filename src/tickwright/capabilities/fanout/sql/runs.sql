@@ -12,7 +12,7 @@ SELECT FROM tickwright.fanout_turns AS t
 -- A claim of a session that is no more is nobody's. A fence starts at the clock, as in Redis, so that it rises over changes between the two. A window more than a minute ahead was written by a clock that had jumped and blocks nothing.
 -- Index: fanout_cursors_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), running AS MATERIALIZED (
   SELECT c.entity_code, c.task_type
     FROM tickwright.fanout_cursors c JOIN tickwright.workers w ON w.id = c.owner AND w.lost_at IS NULL

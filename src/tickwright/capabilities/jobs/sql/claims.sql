@@ -10,7 +10,7 @@
 -- lock, which costs as much as claiming them; what it wrongly passes over is left to the claims without a bound.
 -- Rows whose payloads may be long as text are taken until there are $13; how many were left for that, the last row says.
 WITH session AS MATERIALIZED (
-  SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR SHARE
+  SELECT w.id FROM tickwright.workers w WHERE w.id = $1 AND w.lost_at IS NULL AND w.claims_from <= $12 FOR KEY SHARE
 ), found AS MATERIALIZED (
   SELECT gap.task_type, top.priority
     FROM unnest($9::text[], $10::smallint[], $11::smallint[]) AS gap (task_type, above, below)
@@ -19,7 +19,7 @@ WITH session AS MATERIALIZED (
       WHERE t.task_type = gap.task_type AND t.priority > gap.above AND t.priority < gap.below
       ORDER BY t.priority DESC LIMIT 1) AS top
 ), lane AS MATERIALIZED (
-  SELECT u.task_type, u.priority, to_timestamp(u.due_from_s) AS due_from
+  SELECT u.task_type, u.priority, CASE WHEN u.due_from_s = 0 THEN '-infinity' ELSE to_timestamp(u.due_from_s) END AS due_from
     FROM session, (SELECT * FROM unnest($4::text[], $5::smallint[], $6::float8[])
                    UNION ALL SELECT task_type, priority, 0 FROM found) AS u (task_type, priority, due_from_s)
    ORDER BY u.priority DESC
@@ -32,7 +32,7 @@ WITH session AS MATERIALIZED (
           SELECT t.ctid AS at, tickwright.may_be_long(t.payload) AS is_long
             FROM ONLY tickwright.scheduled_tasks t
            WHERE t.task_type = lane.task_type AND t.priority = lane.priority AND t.status = 'pending'
-             AND (lane.due_from = 'epoch' OR t.xmax = '0')
+             AND (lane.due_from = '-infinity' OR t.xmax = '0')
              AND coalesce(t.retry_at, t.execute_at) >= lane.due_from
              AND coalesce(t.retry_at, t.execute_at) <= now() + $7::interval
            ORDER BY coalesce(t.retry_at, t.execute_at)
@@ -82,21 +82,46 @@ SELECT h.id, t.id IS NULL AS lost
 
 -- name: begin_last
 -- Write that last attempts begin, before they do: whoever reclaims them afterwards counts them. Again changes nothing. Fenced, also by the job's
--- own fence; returns those that are still held. Index: scheduled_tasks_pkey.
-UPDATE ONLY tickwright.scheduled_tasks t SET started_at = coalesce(t.started_at, clock_timestamp())
-  FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
- WHERE t.id = u.id AND t.id = ANY ($2::bigint[]) AND t.owner = $1 AND t.fence = u.fence
-RETURNING t.id;
+-- own fence; returns those that are still held, and whether they begin. A row that another session has locked does not: to wait for it would hold up
+-- the others. Index: scheduled_tasks_pkey.
+WITH asked AS MATERIALIZED (
+  SELECT * FROM unnest($2::bigint[], $3::bigint[]) AS u (id, fence)
+), free AS MATERIALIZED (
+  SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 FOR NO KEY UPDATE SKIP LOCKED
+), begun AS (
+  UPDATE ONLY tickwright.scheduled_tasks t SET started_at = coalesce(t.started_at, clock_timestamp())
+    FROM asked u WHERE t.id = u.id AND t.id = ANY (ARRAY (SELECT id FROM free)) AND t.owner = $1 AND t.fence = u.fence
+  RETURNING t.id
+)
+SELECT id, true AS begins FROM begun
+UNION ALL
+SELECT t.id, false FROM asked u JOIN ONLY tickwright.scheduled_tasks t ON t.id = u.id AND t.owner = $1 AND t.fence = u.fence
+ WHERE t.id = ANY ($2::bigint[]) AND NOT EXISTS (SELECT FROM free f WHERE f.id = t.id);
+
+-- name: lock_free
+-- Lock what the session $1 holds of the jobs $2, except rows that another session has locked, which are returned. The first statement of a transaction
+-- that writes results without waiting for any of them. Index: scheduled_tasks_pkey.
+WITH free AS MATERIALIZED (
+  SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1 FOR UPDATE SKIP LOCKED
+)
+SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY ($2::bigint[]) AND t.owner = $1
+EXCEPT SELECT id FROM free;
+
+-- name: take_long
+-- For the transaction of reclaim or strays: both read all that is due, which takes longer than a statement may beside millions of large payloads.
+SET LOCAL statement_timeout = '15min';
 
 -- name: reclaim
 -- Give the jobs of lost sessions back, in the transaction that declared them lost. The attempt stays counted; a job
--- that has none left has failed, unless that one was not begun: then it is not counted. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
-WITH RECURSIVE {lane}, outcome AS MATERIALIZED (
+-- that has none left has failed, unless that one was not begun: then it is not counted. Rows that another session has locked are left to return_stuck
+-- (upkeep.sql): all that lost sessions owned would wait for them. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+WITH RECURSIVE {lane}, {claimable}, outcome AS MATERIALIZED (
   SELECT 'lost' AS outcome, $2::text AS error
-), held AS (
+), held AS MATERIALIZED (
   SELECT t.id
-    FROM lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+    FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
    WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = ANY ($1::bigint[])
+     FOR UPDATE OF t SKIP LOCKED
 ), over AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t
    WHERE t.id = ANY (ARRAY (SELECT id FROM held)) AND t.owner = ANY ($1::bigint[])
@@ -122,25 +147,29 @@ SELECT (SELECT count(*) FROM back) AS returned, (SELECT count(*) FROM over) AS e
 
 -- name: strays
 -- Jobs of the session $1 that it does not know of, because the answer of their claim was lost, go back and cost no attempt; a job whose user
--- asked to cancel it ends instead. Known are the jobs $2 at the fence $3[i], or at any where that is 0. Behind refuse_claims.
--- Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
-WITH RECURSIVE {lane}, stray AS MATERIALIZED (
-  SELECT t.id
-    FROM lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
+-- asked to cancel it ends instead. Known are the jobs $2 at the fence $3[i], or at any where that is 0. Behind refuse_claims. Returns how many, and
+-- those whose rows another session has locked, which are left as they are. Index: scheduled_tasks_due (a claim reaches at most a few seconds ahead).
+WITH RECURSIVE {lane}, {claimable}, stray AS MATERIALIZED (
+  SELECT t.id, t.fence
+    FROM claimable AS lane JOIN ONLY tickwright.scheduled_tasks t ON t.task_type = lane.task_type AND t.priority = lane.priority
    WHERE coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute' AND t.owner = $1
      AND NOT EXISTS (SELECT FROM unnest($2::bigint[], $3::bigint[]) AS k (id, fence)
                       WHERE k.id = t.id AND (k.fence = t.fence OR k.fence = 0))
+), free AS MATERIALIZED (
+  SELECT t.id FROM ONLY tickwright.scheduled_tasks t WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 FOR UPDATE SKIP LOCKED
 ), back AS (
   UPDATE ONLY tickwright.scheduled_tasks t
      SET status = 'pending', owner = NULL, attempts = t.attempts - 1, updated_at = clock_timestamp()
-   WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 AND t.cancel_requested_at IS NULL
+   WHERE t.id = ANY (ARRAY (SELECT id FROM free)) AND t.owner = $1 AND t.cancel_requested_at IS NULL
   RETURNING 1
 ), stopped AS (
   DELETE FROM ONLY tickwright.scheduled_tasks t
-   WHERE t.id = ANY (ARRAY (SELECT id FROM stray)) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
+   WHERE t.id = ANY (ARRAY (SELECT id FROM free)) AND t.owner = $1 AND t.cancel_requested_at IS NOT NULL
   RETURNING t.*
 ), kept AS (
   INSERT INTO tickwright.{history} ({columns})
   SELECT {cancelled_unstarted} FROM stopped t CROSS JOIN (SELECT 'cancelled before it started' AS error) AS o RETURNING 1
 )
-SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept);
+SELECT (SELECT count(*) FROM back) + (SELECT count(*) FROM kept) AS released,
+       ARRAY (SELECT s.id FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_ids,
+       ARRAY (SELECT s.fence FROM stray s WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = s.id) ORDER BY s.id) AS locked_fences;

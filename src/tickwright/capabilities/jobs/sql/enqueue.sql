@@ -1,23 +1,24 @@
 -- name: insert_plain
--- Schedule jobs without keys; the ids come back in the order of the arguments.
+-- Schedule jobs without keys; the ids come back in the order of the arguments. JSON goes in as text: on a caller's connection a codec of the caller's would
+-- encode it once more.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent)
-SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, u.payload, u.max_attempts,
+SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
        u.priority, u.timeout_ms, u.expires_at, u.traceparent
-  FROM unnest($1::timestamptz[], $2::text[], $3::jsonb[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+  FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
               $8::interval[], $9::text[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent)
 RETURNING id;
 
 -- name: insert_keyed
--- Schedule jobs with idempotency keys; only those come back whose key was free. Indexes: scheduled_tasks_key, job_keys_pkey.
+-- Schedule jobs with idempotency keys; only those come back whose key was free. JSON goes in as text, as above. Indexes: scheduled_tasks_key, job_keys_pkey.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, idempotency_key,
         request_digest)
-SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, u.payload, u.max_attempts,
+SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_type, CAST(u.payload AS jsonb), u.max_attempts,
        u.priority, u.timeout_ms, u.expires_at, u.traceparent,
        u.idempotency_key, u.request_digest
-  FROM unnest($1::timestamptz[], $2::text[], $3::jsonb[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+  FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
               $8::interval[], $9::text[], $10::text[], $11::bytea[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent,
           idempotency_key, request_digest)

@@ -1,8 +1,8 @@
 -- name: shown
 -- The columns of a job as callers see it.
-t.id, t.task_type, t.status, t.execute_at, coalesce(t.retry_at, t.execute_at) AS due_at, t.attempts, t.max_attempts,
+t.id, t.task_type, t.status, t.execute_at, tickwright.shown_at(coalesce(t.retry_at, t.execute_at)) AS due_at, t.attempts, t.max_attempts,
 t.priority, t.idempotency_key, t.timeout_ms, tickwright.shown_at(t.expires_at) AS expires_at, t.error_message, t.created_at, t.updated_at, t.started_at,
-t.completed_at, t.retry_at, t.cancel_requested_at, t.fence, t.owner;
+t.completed_at, tickwright.shown_at(t.retry_at) AS retry_at, t.cancel_requested_at, t.fence, t.owner;
 
 -- name: get
 -- One job, live or finished. Indexes: the primary key of each table of the family, one probe each.
@@ -15,7 +15,7 @@ SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = ANY ($1::bigint[])
 
 -- name: lock
 -- One live job, locked against its claim and its end. Index: scheduled_tasks_pkey.
-SELECT t.status, t.execute_at, t.retry_at, t.attempts, t.cancel_requested_at
+SELECT t.status, t.execute_at, tickwright.shown_at(t.retry_at) AS retry_at, t.attempts, t.cancel_requested_at
   FROM ONLY tickwright.scheduled_tasks t WHERE t.id = $1 FOR UPDATE;
 
 -- name: finished_status
@@ -40,6 +40,17 @@ UPDATE ONLY tickwright.scheduled_tasks t
 SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest FROM tickwright.scheduled_tasks_dead t
  WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2) AND t.id > $4
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- name: hold_keys
+-- Keys of dead letters ($1 ids, $2 keys, $3 digests) that go back to work: each is held again, and its age begins again. Returns the ids whose key no other job
+-- holds; of two with one key one comes back. Before ``revive``, in its transaction. Indexes: job_keys_pkey, scheduled_tasks_key.
+INSERT INTO tickwright.job_keys AS held (key, job_id, digest, created_at)
+SELECT DISTINCT ON (u.key) u.key, u.id, u.digest, clock_timestamp()
+  FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS u (id, key, digest) LEFT JOIN tickwright.job_keys k ON k.key = u.key
+ WHERE NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.idempotency_key = u.key)
+ ORDER BY u.key, (k.job_id = u.id) DESC NULLS LAST, u.id
+    ON CONFLICT (key) DO UPDATE SET created_at = excluded.created_at WHERE held.job_id = excluded.job_id
+RETURNING job_id;
 
 -- name: revive
 -- Dead letters become pending again under their own ids, due now, with all their attempts.
@@ -96,3 +107,8 @@ SELECT job.*, clock_timestamp() AS now,
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner;
+
+-- name: history_of_today
+-- The history table of the database's day in UTC, made where it is missing, and the number of that day since 1970. No table.
+SELECT tickwright.ensure_history(c.at) AS history, floor(date_part('epoch', c.at) / 86400)::integer AS day
+  FROM clock_timestamp() AS c (at);

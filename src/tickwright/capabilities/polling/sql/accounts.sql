@@ -79,8 +79,9 @@ SELECT p.name, p.settings::text AS settings, p.paused_at, p.created_at, p.update
  WHERE $1::text IS NULL OR p.name = $1 ORDER BY p.name LIMIT 10000;
 
 -- name: lock_partner
--- Serialize changes of one partner. Index: partners_pkey.
-SELECT name FROM tickwright.partners WHERE name = $1 FOR UPDATE;
+-- Serialize changes of one partner. Its name never changes, so an entity that is being added, whose foreign key locks this row, is not
+-- waited for. Index: partners_pkey.
+SELECT name FROM tickwright.partners WHERE name = $1 FOR NO KEY UPDATE;
 
 -- name: put_partner
 -- Create a partner or replace its settings. Index: partners_pkey.

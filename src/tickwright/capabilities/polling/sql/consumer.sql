@@ -39,28 +39,30 @@ SELECT FROM tickwright.poll_slices AS l
  ORDER BY l.due_at, l.slot_id, l.partner_no FOR NO KEY UPDATE;
 
 -- name: write_effects
--- The effect of answers, all or none: what is new of it goes to the ledger, which is also the inbox; news go to the
+-- The effect of answers: what is new of it goes to the ledger, which is also the inbox; news go to the
 -- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
--- partner $4[i], interval $5[i], and $6[i] of its polls were dropped. Answer j of turn $7[j] is of tracker $8[j], each tracker once: status
--- $9[j] since $10[j], its newest event at $11[j], its events as JSON, none twice and the latest last, those before the last ten $12[j] and the last ten
--- $13[j] with their mark $14[j], and whether it ends the tracker, $15[j].
+-- partner $4[i], interval $5[i]. Answer j of turn $6[j] is of tracker $7[j], each tracker once: status
+-- $8[j] since $9[j], its newest event at $10[j], its events as JSON, none twice and the latest last, those before the last ten $11[j] and the last ten
+-- $12[j] with their mark $13[j], and whether it ends the tracker, $14[j].
+-- An answer changes nothing, the ledger included, and its tracker is returned as locked, where it has news for a row that another transaction
+-- locks or has changed since this statement began: it is written later, and no other answer waits for it.
 -- An event is new, whatever the status and its instant, if the tracker does not keep it, and comes behind the first of the ten that it keeps: so none
 -- that was told and is kept no more is new again. The order is that of instants, then of texts as bytes. An answer whose last ten were
 -- judged before has nothing new, which the mark tells, unless one of them is ahead of the clock.
 -- A status's instant that is ahead of the clock is none, and an event from there is told when its time has come: neither hides
 -- later news. Of two statuses of one instant the last answer counts; a terminal one counts whatever its instant.
--- News go to the destination $16. In a transaction that holds the turns and has locked them.
+-- News go to the destination $15. In a transaction that holds the turns and has locked them.
 -- Index: poll_done_due, trackers_pkey, poll_slices_pkey.
 WITH turn AS MATERIALIZED (
-  SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[], $6::integer[])
-    AS t (n, slot_id, due_at, partner_no, interval_minutes, dropped)
+  SELECT * FROM unnest($1::integer[], $2::integer[], $3::timestamptz[], $4::smallint[], $5::integer[])
+    AS t (n, slot_id, due_at, partner_no, interval_minutes)
 ), answer AS MATERIALIZED (
   SELECT a.n, a.id, a.status, CASE WHEN a.at <= statement_timestamp() THEN a.at END AS at,
          CASE WHEN a.newest_at IS NULL OR a.newest_at <= statement_timestamp() THEN a.newest_at
               ELSE (SELECT max((e ->> 'at')::timestamptz) FROM jsonb_array_elements(a.last_events::jsonb) AS e
                      WHERE (e ->> 'at')::timestamptz <= statement_timestamp()) END AS newest_at,
          CASE WHEN a.newest_at <= statement_timestamp() THEN a.mark END AS mark, a.first_events, a.last_events, a.terminal
-    FROM unnest($7::integer[], $8::bigint[], $9::text[], $10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::bigint[], $15::boolean[])
+    FROM unnest($6::integer[], $7::bigint[], $8::text[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::bigint[], $14::boolean[])
     AS a (n, id, status, at, newest_at, first_events, last_events, mark, terminal)
 ), done AS MATERIALIZED (
   SELECT DISTINCT t.n, x.id
@@ -68,23 +70,8 @@ WITH turn AS MATERIALIZED (
    CROSS JOIN LATERAL unnest(d.ids) AS x (id)
 ), fresh AS MATERIALIZED (
   SELECT a.* FROM answer a WHERE NOT EXISTS (SELECT FROM done WHERE done.n = a.n AND done.id = a.id)
-), ledger AS (
-  INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
-  SELECT t.slot_id, t.due_at, t.partner_no, clock_timestamp(), array_agg(f.id ORDER BY f.id)
-    FROM fresh f JOIN turn t USING (n) GROUP BY t.slot_id, t.due_at, t.partner_no
-), counted AS (
-  SELECT date_trunc('minute', t.due_at) AS due_at, t.slot_id, t.partner_no, coalesce(sum(c.polled), 0) AS polled,
-         coalesce(sum(c.polled) FILTER (WHERE clock_timestamp() > t.due_at + t.interval_minutes * interval '6 seconds'), 0) AS late,
-         sum(t.dropped) AS dropped
-    FROM turn t LEFT JOIN (SELECT n, count(*) AS polled FROM fresh GROUP BY n) AS c USING (n)
-   GROUP BY 1, 2, 3
-), slices AS (
-  UPDATE tickwright.poll_slices s
-     SET polled = s.polled + c.polled, late = s.late + c.late,
-         superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled - c.polled))
-    FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
-), news AS MATERIALIZED (
-  SELECT k.id, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.newest_at,
+), judged AS MATERIALIZED (
+  SELECT k.id, k.xmin AS version, k.status AS old_status, k.account_no, k.partner_no, k.external_id, t.due_at, f.newest_at,
          f.status, f.at, f.terminal, k.status_at AS old_at, f.mark, new.events
     FROM fresh f JOIN turn t USING (n) JOIN tickwright.trackers k ON k.id = f.id
    CROSS JOIN LATERAL (
@@ -99,7 +86,25 @@ WITH turn AS MATERIALIZED (
    WHERE k.ended_at IS NULL
      AND ((f.status <> k.status AND (f.at IS NULL OR k.status_at IS NULL OR f.at >= k.status_at))
           OR new.events IS NOT NULL OR f.terminal)
-   ORDER BY k.id FOR NO KEY UPDATE OF k
+), news AS MATERIALIZED (
+  SELECT j.* FROM judged j JOIN tickwright.trackers k ON k.id = j.id WHERE k.xmin = j.version FOR NO KEY UPDATE OF k SKIP LOCKED
+), locked AS MATERIALIZED (
+  SELECT id FROM judged EXCEPT SELECT id FROM news
+), written AS MATERIALIZED (
+  SELECT f.n, f.id FROM fresh f WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = f.id)
+), ledger AS (
+  INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
+  SELECT t.slot_id, t.due_at, t.partner_no, clock_timestamp(), array_agg(w.id ORDER BY w.id)
+    FROM written w JOIN turn t USING (n) GROUP BY t.slot_id, t.due_at, t.partner_no
+), counted AS (
+  SELECT date_trunc('minute', t.due_at) AS due_at, t.slot_id, t.partner_no, coalesce(sum(c.polled), 0) AS polled,
+         coalesce(sum(c.polled) FILTER (WHERE clock_timestamp() > t.due_at + t.interval_minutes * interval '6 seconds'), 0) AS late
+    FROM turn t LEFT JOIN (SELECT n, count(*) AS polled FROM written GROUP BY n) AS c USING (n)
+   GROUP BY 1, 2, 3
+), slices AS (
+  UPDATE tickwright.poll_slices s
+     SET polled = s.polled + c.polled, late = s.late + c.late
+    FROM counted c WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no
 ), told AS (
   UPDATE tickwright.trackers k
      SET status = CASE WHEN n.status IS NOT NULL AND (n.terminal OR n.at IS NULL OR n.old_at IS NULL OR n.at >= n.old_at) THEN n.status ELSE k.status END,
@@ -118,7 +123,7 @@ WITH turn AS MATERIALIZED (
   RETURNING k.id, k.status, k.status_at, k.ended_at
 ), published AS (
   INSERT INTO tickwright.outbox (destination, key, payload)
-  SELECT $16, n.id::text, jsonb_build_object(
+  SELECT $15, n.id::text, jsonb_build_object(
            'version', 1,
            'event', CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN k.status <> n.old_status THEN 'status' ELSE 'events' END,
            'reason', CASE WHEN k.ended_at IS NOT NULL THEN 'terminal' ELSE 'poll' END,
@@ -132,5 +137,15 @@ WITH turn AS MATERIALIZED (
    ORDER BY n.id
   RETURNING 1
 )
-SELECT (SELECT count(*) FROM fresh) AS polled, (SELECT count(*) FROM published) AS news,
-       (SELECT coalesce(sum(late), 0)::bigint FROM counted) AS late;
+SELECT (SELECT count(*) FROM written) AS polled, (SELECT count(*) FROM published) AS news,
+       (SELECT coalesce(sum(late), 0)::bigint FROM counted) AS late, ARRAY (SELECT id FROM locked) AS locked;
+
+-- name: count_dropped
+-- $4[i] polls of the minute, slot and partner of turn i ($1[i] its slot, $2[i] its second, $3[i] its partner) will not be carried out. Behind
+-- write_effects, in its transaction. Index: poll_slices_pkey.
+UPDATE tickwright.poll_slices s
+   SET superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled))
+  FROM (SELECT date_trunc('minute', u.due_at, 'UTC') AS due_at, u.slot_id, u.partner_no, sum(u.dropped) AS dropped
+          FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[]) AS u (slot_id, due_at, partner_no, dropped)
+         GROUP BY 1, 2, 3) AS c
+ WHERE s.due_at = c.due_at AND s.slot_id = c.slot_id AND s.partner_no = c.partner_no;

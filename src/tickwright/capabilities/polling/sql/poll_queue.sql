@@ -4,7 +4,7 @@
 -- taken_at is the clock's, not the transaction's: no two takes of one turn by one session have the same.
 -- Index: poll_queue_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $4 FOR KEY SHARE
 ), picked AS MATERIALIZED (
   SELECT q.seq
     FROM mine CROSS JOIN unnest($2::smallint[], $3::integer[]) AS room (partner_no, turns)

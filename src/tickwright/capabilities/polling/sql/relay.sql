@@ -45,24 +45,31 @@ SELECT coalesce(sum(trackers), 0)::integer AS trackers, (SELECT count(*) FROM go
 -- name: drop_queued
 -- The same in the queue inside PostgreSQL, for what no consumer holds, whoever serves the partner or nobody: of the first
 -- $1 rows of each partner, at most $2. What an earlier holder had done is not counted, and nothing
--- twice: no more is superseded than was selected and not polled. Fenced by the transaction's lease.
+-- twice: no more is superseded than was selected and not polled. A row of a slot that does not exist, or due more than a day
+-- ahead, is of a poll that no relay sent: it is dropped too, else it would stay, and fill the first $1. Fenced by the transaction's lease.
 -- Index: poll_queue_waiting, poll_slots_pkey, poll_done_due.
 WITH waiting AS MATERIALIZED (
   SELECT q.seq, q.due_at, q.slot_id
     FROM tickwright.partners p
    CROSS JOIN LATERAL (
-     SELECT w.seq, w.due_at, w.slot_id FROM tickwright.poll_queue w
-      WHERE w.partner_no = p.partner_no AND w.owner IS NULL
-        AND w.due_at <= (SELECT clock_timestamp() - interval '1 minute')
-      ORDER BY w.due_at, w.seq LIMIT $1) AS q
+     (SELECT w.seq, w.due_at, w.slot_id FROM tickwright.poll_queue w
+       WHERE w.partner_no = p.partner_no AND w.owner IS NULL
+         AND w.due_at <= (SELECT clock_timestamp() - interval '1 minute')
+       ORDER BY w.due_at, w.seq LIMIT $1)
+     UNION ALL
+     (SELECT w.seq, '-infinity', w.slot_id -- over, whatever its slot's interval
+        FROM tickwright.poll_queue w
+       WHERE w.partner_no = p.partner_no AND w.owner IS NULL
+         AND w.due_at > (SELECT clock_timestamp() + interval '1 day')
+       ORDER BY w.due_at, w.seq LIMIT $1)) AS q
 ), gone AS (
   DELETE FROM tickwright.poll_queue
    WHERE seq = ANY (ARRAY (
      SELECT q.seq FROM tickwright.poll_queue q
       WHERE q.owner IS NULL AND q.seq = ANY (ARRAY (
         SELECT w.seq FROM waiting w
-         WHERE w.due_at + (SELECT make_interval(mins => s.interval_minutes) FROM tickwright.poll_slots s
-                            WHERE s.slot_id = w.slot_id) <= clock_timestamp()
+         WHERE w.due_at + coalesce((SELECT make_interval(mins => s.interval_minutes) FROM tickwright.poll_slots s
+                                     WHERE s.slot_id = w.slot_id), interval '0') <= clock_timestamp()
          LIMIT $2))
         FOR UPDATE SKIP LOCKED))
   RETURNING due_at, slot_id, partner_no, ids

@@ -3,7 +3,7 @@
 -- due or not yet, because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. Index: report_parts_due,
 -- workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), found AS (
   SELECT c.report_id, c.listener
     FROM mine CROSS JOIN unnest($2::text[], $3::integer[]) AS can (served_by, room)

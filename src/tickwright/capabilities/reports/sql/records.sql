@@ -1,9 +1,10 @@
 -- name: insert_report
--- A new record, unless the same requester has an equal one under way. On the caller's connection, where every value names its type.
+-- A new record, unless the same requester has an equal one under way. On the caller's connection, where every value names its type and
+-- JSON goes in as text: a codec of the caller's would encode it once more.
 -- Index: reports_running.
 INSERT INTO tickwright.reports
        (source, type, query_key, conditions, department, requester, plan, notify, deadline_at, check_at, step_at)
-SELECT $1::text, $2::text, $3::text, $4::jsonb, $5::text, $6::text, $7::jsonb, $8::text, c.now + make_interval(secs => $9::float8),
+SELECT $1::text, $2::text, $3::text, CAST($4::text AS jsonb), $5::text, $6::text, CAST($7::text AS jsonb), $8::text, c.now + make_interval(secs => $9::float8),
        c.now + make_interval(secs => $10::float8), c.now + make_interval(secs => least($9::float8, $10::float8))
   FROM (SELECT clock_timestamp() AS now) AS c
 ON CONFLICT (requester, query_key) WHERE status IN ('pending', 'querying', 'merging') DO NOTHING
@@ -26,8 +27,8 @@ SELECT $1::bigint, u.listener, u.stage, u.kind, u.served_by, u.required, CASE u.
 SELECT pg_notify('tickwright_reports', '');
 
 -- name: announce
--- Tell listeners which report to look at: a message in the outbox, with what decides.
-INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1::text, $2::text, $3::jsonb);
+-- Tell listeners which report to look at: a message in the outbox, with what decides. On the caller's connection, as above.
+INSERT INTO tickwright.outbox (destination, key, payload) VALUES ($1::text, $2::text, CAST($3::text AS jsonb));
 
 -- name: lock_report
 -- Everything that concerns a stage as a whole is decided one after the other. Index: reports_pkey.
@@ -54,7 +55,7 @@ RETURNING due.now;
 -- Take what is due and nobody's, oldest first. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps,
 -- workers_pkey.
 WITH mine AS MATERIALIZED (
-  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR SHARE
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 )
 UPDATE tickwright.reports r
    SET owner = $1, fence = greatest(r.fence, (SELECT tickwright.fence_floor())) + 1, step_at = 'infinity'

@@ -5304,6 +5304,8 @@ export interface components {
         /**
          * Requeued
          * @description What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
+         *
+         *         ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
          */
         Requeued: {
             requeued: number;
@@ -5313,6 +5315,8 @@ export interface components {
             next: string | null;
             /** @default false */
             dry_run: boolean;
+            /** @default [] */
+            key_reused: number[];
         };
         /**
          * RescheduleRequest

@@ -1,0 +1,92 @@
+"""Rows with a rate that is nearly nothing, from SQL or from a release that accepted them: they stop no others."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.consumers import all_done, done_times, running_consumer, seed
+from kit.nodes import running, settings_of
+from kit.partners import running_contract, set_partner
+from kit.waiting import eventually_async
+from tickwright import Answer, Job, Poll
+from tickwright.app.declarations import Declarations
+from tickwright.partners import ANSWERED, model
+
+TINY = ["0." + "0" * 18 + "1/h", "0." + "0" * 306 + "1/h"]
+
+
+@pytest.mark.parametrize("rate", TINY)
+async def test_a_partner_whose_row_has_such_a_rate_stops_no_other_partners_polls(database_url: str, rate: str) -> None:
+    """One exchange is for all partners of a process: what is wrong with one row concerns that partner only."""
+
+    async def ask(_poll: Poll) -> Answer:
+        return Answer("moving")
+
+    async with running_consumer(database_url, functions={"slow": ask, "good": ask}) as side:
+        slow = await seed(side.pool, 5, name="slow", rate=rate)
+        side.contract.lane(slow.partner_no).expected = 1  # as where its row was another one before
+        await eventually_async(lambda: side.contract.lane(slow.partner_no).why == "paused", 30)
+        good = await seed(side.pool, 20, name="good", rate="50/s")
+        await eventually_async(lambda: all_done(side.pool, good), 30)
+        assert not await done_times(side.pool, slow)
+
+
+async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the decision on one row leaves that row as it is; the others are decided on beside it."""
+    decide, broken = model.decide, set[int]()
+
+    def decide_or_raise(shared: Any, report: Any, settings: Any, standing: Any) -> Any:
+        if settings.concurrency == 7:
+            broken.add(standing.mine)
+            raise ValueError("cannot convert float NaN to integer")
+        return decide(shared, report, settings, standing)
+
+    monkeypatch.setattr(model, "decide", decide_or_raise)
+    async with running_contract(database_url) as side:
+        bad = await set_partner(side.pool, "bad", concurrency=7)
+        good = await set_partner(side.pool, "good", rate="100/s")
+        side.contract.lane(bad).expected = 1
+        for _ in range(5):
+            permit = await side.contract.acquire(good)
+            permit.close(ANSWERED)
+            await eventually_async(lambda: side.contract.lane(bad).why == "paused")
+        assert broken
+        side.contract.lane(bad).expected = 0
+
+
+async def test_a_type_whose_row_has_such_a_rate_stops_no_other_jobs(database_url: str, tmp_path: Path) -> None:
+    """The worker goes on with every type, and takes the rate for the lowest one that there is."""
+    ran: Counter[str] = Counter()
+    program = Declarations()
+
+    @program.job("slow", rate="1/s")
+    async def slow(job: Job) -> None:
+        ran[job.type] += 1
+
+    @program.job("good")
+    async def good(job: Job) -> None:
+        ran[job.type] += 1
+
+    async with running(settings_of(database_url, tmp_path, ""), program, "worker") as node:
+        pool = node.link.pool
+        await eventually_async(lambda: pool.fetchval("SELECT count(*) = 2 FROM tickwright.task_types"))
+        await pool.execute(
+            "UPDATE tickwright.task_types SET rate_per_s = 1e-300, version = version + 1 WHERE name = 'slow'"
+        )
+        await _add(pool, "slow", 5)
+        await eventually_async(lambda: ran["slow"], 30)
+        for count in (5, 10):
+            await _add(pool, "good", 5)
+            await eventually_async(lambda count=count: ran["good"] == count, 30)  # type: ignore[misc]
+        restarts = {state.name: state.restarts for state in node.supervisor.states()}
+        assert (ran["slow"], restarts["jobs"]) == (1, 0)
+
+
+async def _add(pool: Any, task_type: str, count: int) -> None:
+    sql = """INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload)
+             SELECT now(), $1, '{}' FROM generate_series(1, $2::integer)"""
+    await pool.execute(sql, task_type, count)

@@ -1,0 +1,190 @@
+"""Synchronous handlers when threads are short: what waits for one has not started, whatever becomes of its job."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kit.engine import Engine, policy, running_engine
+from kit.mutants import mutate
+from kit.waiting import eventually_async
+from tickwright import Job
+from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.runner import Runner
+from tickwright.capabilities.jobs.worker import WorkerLimits
+
+INSERT_300 = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $1 FROM generate_series(1, 300)"""
+
+
+class Handlers:
+    """``hang`` keeps its thread until it is freed; ``sound`` ends at once; ``tick`` needs no thread."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.hanging = 0
+        self.ran: list[int] = []
+
+    def hang(self, _job: Job) -> None:
+        """Keep the thread."""
+        self.hanging += 1
+        self.free.wait(60)
+
+    def sound(self, job: Job) -> None:
+        """Note the job."""
+        self.ran.append(job.id)
+
+    async def tick(self, _job: Job) -> None:
+        """Do nothing, in the event loop."""
+
+    def running(self, url: str, *, threads: int, **hang: Any) -> Any:
+        """Run a worker with so many threads; ``hang`` changes the type that keeps them."""
+        kinds = {
+            "hang": policy("hang", **{"timeout": timedelta(hours=1), **hang}),
+            "sound": policy("sound", timeout=timedelta(seconds=2), max_attempts=2),
+            "tick": policy("tick"),
+        }
+        limits = WorkerLimits(concurrency=16, threads=threads)
+        functions: Mapping[str, Callable[..., Any]] = {"hang": self.hang, "sound": self.sound, "tick": self.tick}
+        return running_engine(url, functions, kinds=kinds, limits=limits)
+
+
+async def test_no_timeout_counts_while_a_job_waits_for_a_thread(database_url: str) -> None:
+    """It has all its attempts when a thread is free, and one that was cancelled meanwhile never starts."""
+    handlers = Handlers()
+    async with handlers.running(database_url, threads=2) as engine:
+        for _ in range(2):
+            await engine.insert("hang")
+        await eventually_async(lambda: handlers.hanging == 2, what="no thread is free")
+        cancelled, waits = await engine.insert("sound"), await engine.insert("sound")
+        await engine.until(await engine.insert("tick", at="now() + interval '3500 ms'"), "completed")
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", cancelled)
+        await engine.until(cancelled, "cancelled")
+        assert handlers.ran == []
+        handlers.free.set()
+        row = await engine.until(waits, "completed", "failed")
+        assert (row["status"], row["attempts"], row["attempt_errors"]) == ("completed", 1, None)
+        assert handlers.ran == [waits]
+
+
+@pytest.mark.parametrize("timeout", [timedelta(hours=1), timedelta(milliseconds=300)])
+async def test_a_type_whose_handlers_hang_leaves_threads_to_the_others(database_url: str, timeout: timedelta) -> None:
+    """It has three quarters of them, those of attempts that have ended, too; its other jobs stay pending."""
+    handlers = Handlers()
+    async with handlers.running(database_url, threads=8, timeout=timeout, max_attempts=1) as engine:
+        hang = [await engine.insert("hang", max_attempts=1) for _ in range(20)]
+        await eventually_async(lambda: handlers.hanging == 6, what="it has its share")
+        for _ in range(5):
+            await engine.until(await engine.insert("sound"), "completed")
+        await engine.until(await engine.insert("tick", at="now() + interval '1 s'"), "completed")
+        assert handlers.hanging == 6
+        rows = [await engine.job(job_id) for job_id in hang]
+        assert sum((row["status"], row["attempts"]) == ("pending", 0) for row in rows) == 14
+        handlers.free.set()
+        await eventually_async(lambda: handlers.hanging == 20, what="its other jobs start")
+
+
+async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims can overtake threads. It costs no attempt, and a cancellation meanwhile ends the job."""
+    monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
+    handlers = Handlers()
+    async with handlers.running(database_url, threads=2) as engine:
+        for _ in range(2):
+            await engine.insert("hang")
+        await eventually_async(lambda: handlers.hanging == 2, what="no thread is free")
+        cancelled, waits = await engine.insert("sound"), await engine.insert("sound")
+        entry = engine.worker.entries()["sound"]
+        await eventually_async(lambda: entry.counts.get("released", 0) >= 2, what="they are released")
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", cancelled)
+        row = await engine.until(cancelled, "cancelled")
+        assert (row["attempts"], handlers.ran) == (0, [])
+        handlers.free.set()
+        row = await engine.until(waits, "completed", "failed", within_s=20)
+        assert (row["status"], row["attempts"], handlers.ran) == ("completed", 1, [waits])
+
+
+async def _ends_before_its_thread(url: str, reason: str) -> None:
+    """Let the only thread be late for an attempt that has begun, and end the attempt meanwhile."""
+    handlers = Handlers()
+    async with handlers.running(url, threads=2) as engine:
+        engine.worker.runner._executor = ThreadPoolExecutor(1)
+        await engine.insert("hang")
+        await eventually_async(lambda: handlers.hanging == 1, what="no thread is free")
+        timeout_ms = 300 if reason == "timeout" else 3_600_000
+        job_id = await engine.insert("sound", timeout_ms=timeout_ms)
+        await eventually_async(lambda: engine.worker.runner.busy == 2, what="it has begun")
+        await _end(engine, job_id, reason)
+        await eventually_async(lambda: engine.worker.entries()["sound"].counts, what="it has ended")
+        counts = dict(engine.worker.entries()["sound"].counts)
+        engine.worker.claimer.stop()
+        handlers.free.set()
+        await eventually_async(lambda: engine.worker.runner.busy == 0)
+        await engine.worker.settler.drained()
+        row = await engine.job(job_id)
+        assert counts == {{"cancel": "cancel", "timeout": "released", "lost": "lost"}[reason]: 1}
+        assert handlers.ran == []
+        if reason != "lost":  # what is lost is its next holder's to write
+            assert row["attempts"] == 0
+            assert row["status"] == {"cancel": "cancelled", "timeout": "pending"}[reason]
+
+
+async def _end(engine: Engine, job_id: int, reason: str) -> None:
+    if reason == "cancel":
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
+    elif reason == "timeout":
+        engine.worker.claimer.stop()
+    else:
+        [job] = [job for job in engine.worker.runner.running() if job.id == job_id]
+        engine.worker.runner.stop_job(job, "lost")
+
+
+@pytest.mark.parametrize("reason", ["cancel", "timeout", "lost"])
+async def test_a_handler_never_starts_behind_the_end_of_its_attempt(database_url: str, reason: str) -> None:
+    """A thread may come to it late; until it does nothing has run, and the attempt does not count."""
+    await _ends_before_its_thread(database_url, reason)
+
+
+async def test_the_mutant_that_leaves_the_call_in_the_queue_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the withdrawal of the call the handler starts after its job was cancelled."""
+    mutate(monkeypatch, Runner._in_thread, "if call.cancel():", "if False:")
+    with pytest.raises(AssertionError):
+        await _ends_before_its_thread(database_url, "cancel")
+
+
+async def test_the_mutant_whose_types_take_every_thread_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without shares, in claims and at the start, the hanging type has every thread."""
+    monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
+    mutate(monkeypatch, Runner._may_have_thread, "free > 0 and allot(1, entry.threads, all_free=free) > 0", "free > 0")
+    handlers = Handlers()
+    async with handlers.running(database_url, threads=8) as engine:
+        for _ in range(20):
+            await engine.insert("hang")
+        await eventually_async(lambda: handlers.hanging == 8, what="it has every thread")
+        handlers.free.set()
+
+
+async def test_threads_are_handed_on_while_handlers_are_quick(database_url: str) -> None:
+    """Many more jobs than threads, of two types: each runs once, with one attempt."""
+    handlers = Handlers()
+    handlers.free.set()
+    async with handlers.running(database_url, threads=3) as engine:
+        for name in ("sound", "hang"):
+            await engine.pool.execute(INSERT_300, name)
+        live = "SELECT count(*) FROM ONLY tickwright.scheduled_tasks"
+        await eventually_async(lambda: _is_zero(engine, live), 60, what="all have ended")
+        ended = "SELECT status, attempts, count(*) FROM tickwright.scheduled_tasks GROUP BY 1, 2"
+        assert [tuple(row) for row in await engine.pool.fetch(ended)] == [("completed", 1, 600)]
+        assert len(handlers.ran) == len(set(handlers.ran)) == handlers.hanging == 300
+        runner, entries = engine.worker.runner, engine.worker.entries().values()
+        assert (runner.threads_busy, [(entry.held, entry.threads) for entry in entries]) == (0, [(0, 0)] * 3)
+
+
+async def _is_zero(engine: Engine, sql: str) -> bool:
+    return bool(await engine.pool.fetchval(sql) == 0)

@@ -1,0 +1,69 @@
+"""Waits and instants that no clock shows: what a handler asks for, and what is in a row already."""
+
+from datetime import timedelta
+
+from kit.api import running_api
+from kit.engine import policy, running_engine
+from tickwright import Job, Snooze
+from tickwright.capabilities.jobs.model import Snoozed
+
+
+async def test_a_wait_is_from_zero_to_ten_years(database_url: str) -> None:
+    """Below zero is at once; a longer one fails its attempt, raised or returned."""
+    waits = {"past": timedelta(days=-365 * 70), "far": timedelta(days=365 * 9000), "most": timedelta.max}
+    calls = dict.fromkeys([*waits, "returned"], 0)
+
+    async def handler(job: Job) -> None:
+        calls[job.type] += 1
+        if calls[job.type] == 1:
+            raise Snooze(waits[job.type])
+
+    async def returned(_job: Job) -> Snoozed:
+        return Snoozed(timedelta.max)
+
+    handlers = {name: returned if name == "returned" else handler for name in calls}
+    async with running_engine(database_url, handlers, kinds={name: policy(name) for name in calls}) as engine:
+        rows = {name: await engine.until(await engine.insert(name), "completed", "failed") for name in calls}
+    ended = {name: (row["status"], row["attempts"]) for name, row in rows.items()}
+    assert ended == {
+        "past": ("completed", 1),
+        "far": ("completed", 2),
+        "most": ("completed", 2),
+        "returned": ("failed", 1),
+    }
+    assert "a wait has 3660 days at the most" in rows["far"]["attempt_errors"]
+    assert "a wait has 3660 days at the most" in rows["returned"]["error_message"]
+
+
+async def test_a_due_instant_that_cannot_be_shown_is_shown_as_the_nearest_one(database_url: str) -> None:
+    """A row of an earlier release may have one: it is listed, explained, cancelled and moved like any other."""
+
+    async def handler(_job: Job) -> None:
+        """Do nothing."""
+
+    async with running_api(database_url) as api, running_engine(database_url, {"t": handler}) as engine:
+        far = [await engine.insert("t", at="now() + interval '1 day'") for _ in range(2)]
+        await engine.pool.execute(
+            "UPDATE tickwright.scheduled_tasks SET retry_at = '11020-01-01Z' WHERE id = ANY ($1)", far
+        )
+        for path in ("/v1/jobs", f"/v1/jobs/{far[0]}", f"/v1/jobs/{far[0]}/explain", "/v1/overview"):
+            assert (await api.admin.get(path)).status == 200, path
+        assert (await api.admin.get(f"/v1/jobs/{far[0]}")).json["due_at"].startswith("9998-12-31")
+        assert (await api.admin.send("POST", f"/v1/jobs/{far[0]}/cancel", {})).status == 200
+        assert (await api.admin.send("POST", f"/v1/jobs/{far[1]}/run-now", {})).status == 200
+        await engine.until(far[1], "completed")
+        past = await engine.insert("t", at="now() + interval '1 day'")
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET retry_at = '1956-01-01Z' WHERE id = $1", past)
+        await engine.until(past, "completed")
+
+
+async def test_a_rate_goes_on_when_the_databases_clock_is_set_back(database_url: str) -> None:
+    """Instants that were given away far ahead of now count as none: the type would stand still until then."""
+
+    async def handler(_job: Job) -> None:
+        """Do nothing."""
+
+    async with running_engine(database_url, {"t": handler}, kinds={"t": policy("t", rate_per_s=10.0)}) as engine:
+        await engine.until(await engine.insert("t"), "completed")
+        await engine.pool.execute("UPDATE tickwright.type_rates SET next_free_at = next_free_at + interval '1 day'")
+        await engine.until(await engine.insert("t"), "completed")

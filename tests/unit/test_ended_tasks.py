@@ -1,0 +1,63 @@
+"""Whether a task was cancelled by us or by the user's function that it calls, and what is left of the latter."""
+
+import asyncio
+
+import pytest
+
+from tickwright.ports.service import end_task, ends_task, take_cancels_back
+
+
+def _this_task() -> "asyncio.Task[None]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def test_only_what_we_cancel_is_ended_by_us() -> None:
+    """A function that cancels its own task, or raises a cancellation, has failed."""
+    said: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            said.append(ends_task(error))
+
+    for cancel in (asyncio.Task.cancel, end_task):
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        cancel(task)
+        await asyncio.wait([task])
+    assert said == [False, True]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("is_raised", [False, True], ids=["pending", "raised"])
+async def test_behind_a_function_that_cancelled_its_task_every_await_works(times: int, is_raised: bool) -> None:
+    """Those that were raised already, and those that the next await would raise."""
+
+    async def work() -> str:
+        for _ in range(times):
+            _this_task().cancel()
+            if is_raised:
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+        await take_cancels_back()
+        await asyncio.sleep(0)
+        return f"{_this_task().cancelling()} left"
+
+    assert await asyncio.create_task(work()) == "0 left"
+
+
+async def test_a_cancellation_of_ours_in_the_same_turn_is_not_lost() -> None:
+    """The two of them arrive as one."""
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(end_task, _this_task())
+        _this_task().cancel()
+        await take_cancels_back()
+        raise AssertionError("it went on")
+
+    task = asyncio.create_task(work())
+    await asyncio.wait([task])
+    assert task.cancelled()
