@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 
 import asyncpg
 import pytest
 import yaml
 
 from kit.cli import environment
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.prometheus import DEPLOY, RULES, Prometheus, promtool, running_prometheus
@@ -124,9 +124,9 @@ def _slug(heading: str) -> str:
 
 
 @contextmanager
-def run_of_three(url: str, folder: Path) -> Iterator[dict[str, tuple[str, Popen[bytes]]]]:
+def run_of_three(url: str, folder: Path) -> Iterator[dict[str, tuple[str, Child]]]:
     """A worker with a program, a scheduler and a relay, each a process; by name, with the address of its metrics."""
-    children: dict[str, tuple[str, Popen[bytes]]] = {}
+    children: dict[str, tuple[str, Child]] = {}
     try:
         for name in ("worker", "scheduler", "relay"):
             at = f"127.0.0.1:{free_port()}"

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from subprocess import Popen
 
 from kit.cli import environment
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
@@ -19,7 +19,7 @@ _STATE = (
 
 
 @contextmanager
-def _process(url: str, folder: Path, role: str) -> Iterator[Popen[bytes]]:
+def _process(url: str, folder: Path, role: str) -> Iterator[Child]:
     env = environment(DATABASE_URL=url, METRICS_BIND=f"127.0.0.1:{free_port()}")
     child = spawn([sys.executable, "-m", "tickwright", "run", role], folder / f"{role}.log", env)
     try:

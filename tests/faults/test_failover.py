@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import asyncpg
 import pytest
 
 from kit.cli import environment, tickwright
+from kit.forks import Child
 from kit.ports import free_port
 from kit.postgres import PostgresServer, Standby, make_synchronous
 from kit.processes import kill_group, spawn, stopped
@@ -141,7 +141,7 @@ def test_every_command_takes_a_url_of_several_servers(pair: Pair) -> None:
 # ---------------------------------------------------------------------- the failover
 
 
-def _run(url: str, folder: Path, name: str) -> "Popen[bytes]":
+def _run(url: str, folder: Path, name: str) -> Child:
     env = {
         **environment(
             DATABASE_URL=url,

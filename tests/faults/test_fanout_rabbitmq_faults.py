@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from time import monotonic
 import pytest
 
 import kit.rabbit_tasks_process
+from kit.forks import Child
 from kit.processes import kill_group, spawn
 from kit.rabbit_checks import alarm, check_parked_and_not_spent
 from kit.rabbit_tasks import Fanout, nothing_comes, taken
@@ -34,7 +34,7 @@ def rabbit_server(mortal_rabbit: RabbitServer) -> RabbitServer:
 
 
 @contextmanager
-def child(fanout: Fanout, log: Path, slots: int) -> Iterator[subprocess.Popen[bytes]]:
+def child(fanout: Fanout, log: Path, slots: int) -> Iterator[Child]:
     """A process that takes tasks and holds them."""
     program = kit.rabbit_tasks_process.__file__
     process = spawn([sys.executable, program, fanout.url, fanout.names.prefix, str(slots)], log)

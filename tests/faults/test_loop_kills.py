@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import asyncpg
 import pytest
 
+from kit.forks import Child
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from kit.wheels import REGISTER, Wheels, open_wheels
@@ -63,7 +63,7 @@ async def wheels(database_url: str) -> AsyncIterator[Wheels]:
 
 
 @contextmanager
-def running(url: str, folder: Path, loop: str, name: str) -> Iterator["Popen[bytes]"]:
+def running(url: str, folder: Path, loop: str, name: str) -> Iterator[Child]:
     """Run a loop in a process until the end of the block."""
     child = spawn([sys.executable, str(PROGRAM), url, loop, str(LEASE_S)], folder / f"{name}.log")
     try:

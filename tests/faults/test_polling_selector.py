@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
+from kit.forks import Child
 from kit.leases import run_out
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
@@ -35,7 +35,7 @@ async def wheels(database_url: str) -> AsyncIterator[Wheels]:
 
 
 @contextmanager
-def child(url: str, folder: Path, probe: str | None = None) -> Iterator["Popen[bytes]"]:
+def child(url: str, folder: Path, probe: str | None = None) -> Iterator[Child]:
     """Run a selector as a process; it is killed at the end."""
     process = spawn([sys.executable, str(CHILD), url, "2", *([probe] if probe else [])], folder / "selector.log")
     try:

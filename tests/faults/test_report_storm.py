@@ -8,12 +8,12 @@ import secrets
 import signal
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from kit.forks import Child
 from kit.processes import kill_group
 from kit.report_checker import Found, complaints
 from kit.report_faults import LARGE, SMALL, ReportWorlds, ask, clean, start, truth
@@ -44,7 +44,7 @@ class Storm:
     def _log(self, number: int) -> Path:
         return self._world.folder / f"child{number}.log"
 
-    def _start(self, number: int) -> Popen[bytes]:
+    def _start(self, number: int) -> Child:
         return start(self._world, self._log(number), self._redis_url, REPORT_TAKES_S="0.3")
 
     async def strike(self, what: str) -> None:

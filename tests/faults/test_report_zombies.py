@@ -1,10 +1,10 @@
 """Processes of reports that sleep for longer than their lease: what they write when they wake up changes nothing."""
 
 import signal
-from subprocess import Popen
 from typing import Any
 
 from kit.fanout_worlds import killed_at_the_end
+from kit.forks import Child
 from kit.probes import Stops
 from kit.report_faults import (
     AGAIN_S,
@@ -27,7 +27,7 @@ from tickwright.ports.reports import PartFacts
 POINTS = ("part_claimed", "part_brought", "part_uploaded", "part_marked", "merging", "merged", "uploaded")
 
 
-async def woken(child: Popen[bytes]) -> None:
+async def woken(child: Child) -> None:
     """Let it go on, and wait until it has ended what it had in its hands."""
     wake(child)
     child.send_signal(signal.SIGTERM)

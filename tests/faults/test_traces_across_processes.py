@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from subprocess import Popen, run
+from subprocess import run
 
 import aiohttp
 import pytest
@@ -22,6 +22,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from kit.cli import environment, tickwright
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.traces import Collector, Kept, drawn
@@ -111,7 +112,7 @@ async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: 
 
     What the page of tracing shows is this trace.
     """
-    children: list[Popen[bytes]] = []
+    children: list[Child] = []
     api = f"127.0.0.1:{free_port()}"
     async with Collector() as collector:
         with (

@@ -4,18 +4,18 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from subprocess import Popen
 
 import aiohttp
 
 from kit.cli import environment
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 
 
 @asynccontextmanager
-async def api_process(url: str, folder: Path, port: int | None = None) -> AsyncIterator[tuple[str, "Popen[bytes]"]]:
+async def api_process(url: str, folder: Path, port: int | None = None) -> AsyncIterator[tuple[str, Child]]:
     """Give the address of an API that answers, and its process."""
     address = f"127.0.0.1:{port or free_port()}"
     env = environment(DATABASE_URL=url, API_BIND=address, METRICS_BIND=f"127.0.0.1:{free_port()}")

@@ -3,9 +3,9 @@
 import os
 import sys
 from pathlib import Path
-from subprocess import Popen
 
 from kit.batches import TARGET, BatchWorld
+from kit.forks import Child
 from kit.processes import spawn
 
 PROCESS = Path(__file__).with_name("batch_process.py")
@@ -15,7 +15,7 @@ AGAIN_S = 50
 """A lease of two seconds, the next look, and a machine that has other things to do."""
 
 
-def start(world: BatchWorld, role: str, log: Path, **words: str) -> Popen[bytes]:
+def start(world: BatchWorld, role: str, log: Path, **words: str) -> Child:
     """Start a role as a process of its own; kill it with ``kill_group``."""
     environment = {"BATCH_DATABASE": world.url, "BATCH_ROLE": role, **words}
     return spawn([sys.executable, str(PROCESS)], log, {**os.environ, **environment})

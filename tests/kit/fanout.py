@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
+from kit.forks import Child
 from kit.pg_tasks import PgFanout
 from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
@@ -300,7 +300,7 @@ class FanoutWorld:
 
     # ------------------------------------------------------------------ in a process of its own
 
-    def spawn(self, role: str, log: Path, **environment: str) -> Popen[bytes]:
+    def spawn(self, role: str, log: Path, **environment: str) -> Child:
         """Start a scheduler or a consumer as a process; kill it with ``kill_group``."""
         words = {
             "FANOUT_ROLE": role,
@@ -354,7 +354,7 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return found
 
 
-async def killed(process: Popen[bytes], *, within_s: float = 20) -> None:
+async def killed(process: Child, *, within_s: float = 20) -> None:
     """Wait until a process has killed itself."""
     await eventually_async(lambda: process.poll() is not None, within_s, what="the process is dead")
     assert process.returncode == -signal.SIGKILL

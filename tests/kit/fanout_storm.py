@@ -5,7 +5,6 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from redis.asyncio import Redis
@@ -13,6 +12,7 @@ from redis.asyncio import Redis
 from kit.fanout import TERMS, FanoutWorld
 from kit.fanout_checker import Call, History, Strike, Task, Win
 from kit.fanout_worlds import told, wins
+from kit.forks import Child
 from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
@@ -36,7 +36,7 @@ class FanoutStorm:
     def __init__(self, world: FanoutWorld, proxy: TcpProxy, folder: Path, seed_number: int) -> None:
         self.world, self.proxy, self._folder = world, proxy, folder
         self.chance = random.Random(seed_number)
-        self._children: dict[str, Popen[bytes]] = {}
+        self._children: dict[str, Child] = {}
         self._logs: list[Path] = []
         self.strikes: list[Strike] = []
         self.from_s = self.to_s = 0.0

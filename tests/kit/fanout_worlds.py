@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from kit.fanout import MODULE, FanoutWorld, fanout_world
+from kit.forks import Child
 from kit.processes import kill_group
 from kit.servers import PostgresServer, RabbitServer, RedisServer
 from kit.waiting import eventually_async
@@ -86,7 +86,7 @@ async def _noted(checking: Awaitable[None], which: str) -> None:
 
 
 @asynccontextmanager
-async def killed_at_the_end(*children: Popen[bytes]) -> AsyncIterator[None]:
+async def killed_at_the_end(*children: Child) -> AsyncIterator[None]:
     """Leave no process behind."""
     try:
         yield
@@ -126,7 +126,7 @@ def told(log: Path, what: str) -> list[dict[str, Any]]:
     return found
 
 
-async def stopped(process: Popen[bytes], within_s: float = 20) -> None:
+async def stopped(process: Child, within_s: float = 20) -> None:
     """Wait until a process has stopped itself, as SIGSTOP does."""
     stat = Path(f"/proc/{process.pid}/stat")
 
@@ -137,6 +137,6 @@ async def stopped(process: Popen[bytes], within_s: float = 20) -> None:
     await eventually_async(sleeps, within_s, what="the process is stopped")
 
 
-def wake(process: Popen[bytes]) -> None:
+def wake(process: Child) -> None:
     """Let a stopped process go on."""
     os.kill(process.pid, signal.SIGCONT)

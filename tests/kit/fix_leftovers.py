@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kit.cli import stop_forking
+from kit.forks import stop_forking
 from kit.processes import RUN_MARK, left_behind
 from kit.waiting import eventually
 

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from subprocess import Popen
 from typing import Any, Literal
 
 import aiohttp
 import asyncpg
 
 from kit.cli import environment
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
@@ -49,7 +49,7 @@ class Fleet:
 
     def __init__(self, url: str, folder: Path, before: Path | None = None) -> None:
         self.url, self._folder, self._before = url, folder, before
-        self._started: list[Popen[bytes]] = []
+        self._started: list[Child] = []
         self.api = ""
 
     def environment(self, release: Release, **more: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Fleet:
         env = environment(DATABASE_URL=self.url, HOME=str(home), OBJECT_STORE=self._folder.as_uri(), **more)
         return {**env, "PYTHONPATH": ":".join([*code, str(TESTS / "kit")])}
 
-    def start(self, release: Release, roles: tuple[str, ...]) -> "Popen[bytes]":
+    def start(self, release: Release, roles: tuple[str, ...]) -> Child:
         """Begin a process; if it is an API, it is the one that is asked from now on."""
         name = f"{release}-{len(self._started)}"
         address = f"127.0.0.1:{free_port()}"
@@ -76,7 +76,7 @@ class Fleet:
             self.api = f"http://{address}"
         return child
 
-    async def drain(self, child: "Popen[bytes]") -> None:
+    async def drain(self, child: Child) -> None:
         """Ask for an end, as a deploy does, and wait for it."""
         child.send_signal(signal.SIGTERM)
         await eventually_async(lambda: child.poll() is not None, 60, what="it has drained")

@@ -14,6 +14,7 @@ import subprocess
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, make_folder, missing, spawn, wait_for_port
 
@@ -44,7 +45,7 @@ class KafkaServer:
         self.folder = make_folder("kafka")
         self.nodes = nodes
         self._configuration = configuration or {}
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, Child] = {}
         numbers = range(1, nodes + 1)
         self.ports = {number: free_port() for number in numbers}
         self.direct_port, self.proxy_port = free_port(), free_port()

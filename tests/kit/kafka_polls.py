@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import asyncpg
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from kit.forks import Child
 from kit.kafka_proxy import END_TXN, KafkaProxy
 from kit.leases import LONG, run_out
 from kit.probes import Stops
@@ -263,7 +263,7 @@ class PollWorld:
         probe: str | None = None,
         times: int = 1,
         environment: Mapping[str, str] | None = None,
-    ) -> Popen[bytes]:
+    ) -> Child:
         """Start a relay as a process of its own."""
         words = [sys.executable, str(_PROGRAM), self.url, self.bootstrap, self.prefix, str(lease_s)]
         return spawn([*words, *([probe, str(times)] if probe else [])], folder / "relay.log", environment)

@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from kit.consumers import ConsumerProcess, events, http_of_url, seed
 from kit.courier_log import CourierLog
+from kit.forks import Child
 from kit.kafka import KafkaServer
 from kit.kafka_polls import PollWorld, Seen
 from kit.processes import kill_group
@@ -64,7 +64,7 @@ class Storm:
         self.waves = self.deaths = self.looks = 0
         self._trackers: list[int] = []
         self._partner_no = 0
-        self._relays: list[Popen[bytes]] = []
+        self._relays: list[Child] = []
         self._consumers: list[ConsumerProcess] = []
         self._over = asyncio.Event()
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import (
     is_running,
@@ -87,7 +88,7 @@ class PostgresServer:
         self.port = free_port()
         self.password = secrets.token_hex(8)
         self.environment: dict[str, str] = {}
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def url(self) -> str:

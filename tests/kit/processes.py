@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from kit.forks import Child, Forked, Start, can_fork
 from kit.waiting import eventually
 
 NOBODY = 65534
@@ -76,8 +77,11 @@ def _roomy_disk() -> Path:
 
 def spawn(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, cwd: Path | str = "/"
-) -> subprocess.Popen[bytes]:
-    """Start a child in a process group of its own; what it says goes to ``log``."""
+) -> Child:
+    """Start a child in a process group of its own; what it says goes to ``log``. Our own programs are forked."""
+    environment = {**os.environ, **(environment or {})}
+    if can_fork(command, environment):
+        return Forked(Start(command[1:], environment, str(cwd), str(log)))
     with log.open("ab") as sink:
         return subprocess.Popen(
             list(command),
@@ -86,11 +90,11 @@ def spawn(
             stderr=sink,
             start_new_session=True,
             cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            env=environment,
         )
 
 
-def kill_group(child: subprocess.Popen[bytes]) -> None:
+def kill_group(child: Child) -> None:
     """``kill -9`` the child and everything in its process group, and reap the child."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -118,7 +122,7 @@ def left_behind(mark: str) -> list[str]:
     return [_describe(pid) for pid in _all_pids() if pid not in ours and _carries(pid, needle)]
 
 
-def wait_for_port(port: int, child: subprocess.Popen[bytes], log: Path, greeting: bytes, within_s: float) -> None:
+def wait_for_port(port: int, child: Child, log: Path, greeting: bytes, within_s: float) -> None:
     """Wait until the server at ``port`` answers ``greeting`` with anything but Redis's ``-LOADING``."""
 
     def answers() -> bool:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from kit.forks import Child
 from kit.ports import free_port
 from kit.preloads import slow_disk
 from kit.processes import kill_group, missing, spawn, wait_for_port
@@ -39,7 +40,7 @@ class RabbitServer(ServerProcess):
         self._configuration = {"vm_memory_high_watermark.absolute": "2GB", **(configuration or {})}
         self._plugins = plugins
         self._disk = slow_disk(self.folder, by_ms=slow_disk_ms) if slow_disk_ms else {}
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self._epmd: Child | None = None
 
     @property
     def url(self) -> str:

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import asyncpg
 
+from kit.forks import Child
 from kit.leases import LONG, run_out
 from kit.processes import kill_group, spawn
 from kit.receivers import TARGETS, HttpReceiver
@@ -67,7 +67,7 @@ class RelayWorld:
             await relay.stop()
             await task
 
-    def child(self, folder: Path, lease_s: float, probe: str | None = None) -> Popen[bytes]:
+    def child(self, folder: Path, lease_s: float, probe: str | None = None) -> Child:
         """Start a relay as a process of its own."""
         words = [sys.executable, str(_PROGRAM), self.url, str(lease_s), *([probe] if probe else [])]
         return spawn(words, folder / "relay.log")
@@ -121,6 +121,6 @@ async def check_late_mark(world: RelayWorld) -> None:
     assert relay.counters.marks_lost == 1
 
 
-def kill(child: Popen[bytes]) -> None:
+def kill(child: Child) -> None:
     """``kill -9`` a child."""
     kill_group(child)

@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
+from kit.forks import Child
 from kit.leases import LONG
 from kit.processes import spawn
 from kit.reports import ReportWorld, plan_of, report_world
@@ -117,7 +117,7 @@ async def is_clean(world: ReportWorld, report: int) -> None:
         assert await client.pttl(key) != NO_END, f"G3 broken: {key} has no end"
 
 
-def start(world: ReportWorld, log: Path, redis_url: str | None = None, **words: str) -> Popen[bytes]:
+def start(world: ReportWorld, log: Path, redis_url: str | None = None, **words: str) -> Child:
     """Start the role as a process of its own; kill it with ``kill_group``."""
     environment = {
         "REPORT_DATABASE": world.url,
@@ -129,13 +129,13 @@ def start(world: ReportWorld, log: Path, redis_url: str | None = None, **words: 
     return spawn([sys.executable, str(PROCESS)], log, {**os.environ, **environment})
 
 
-def asleep(child: Popen[bytes]) -> bool:
+def asleep(child: Child) -> bool:
     """Return whether a process has stopped itself."""
     assert child.poll() is None, f"the process ended with {child.returncode}"
     return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def wake(child: Popen[bytes]) -> None:
+def wake(child: Child) -> None:
     """Let it go on."""
     os.kill(child.pid, signal.SIGCONT)
 

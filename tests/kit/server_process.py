@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 
+from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, make_folder
 
@@ -21,7 +22,7 @@ class ServerProcess:
         self.log = self.folder / "log"
         self.port = free_port()
         self._stop_s = stop_s
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def start(self) -> None:
         """Return when the server answers."""

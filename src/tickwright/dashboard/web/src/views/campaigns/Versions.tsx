@@ -19,7 +19,8 @@ export function Versions({ kind, batch }: { kind: Kind; batch: BatchDetail }) {
   });
   if (pages.rows === undefined) return pages.error ? <ErrorBox error={pages.error} onRetry={pages.again} /> : <Waiting lines={2} />;
   const numbers = pages.rows.map((one) => one.version);
-  const [from, to] = [Number(url.one("from") || batch.version - 1), Number(url.one("to") || batch.version)];
+  // What is listed, newest first, and not what the detail says: it may be older than the list.
+  const [from, to] = [Number(url.one("from") || numbers[1]), Number(url.one("to") || numbers[0])];
   return (
     <>
       {pages.error != null && <ErrorBox error={pages.error} onRetry={pages.again} kept />}

@@ -1,0 +1,149 @@
+"""Processes of ours, forked from one that has imported everything.
+
+An interpreter that imports the product anew takes one to two seconds of a processor. Tests start thousands of them,
+and most are killed soon afterwards. Forked ones are processes like any other: with a pid, a session and an exit code
+of their own. One whose environment the interpreter or the loader reads at its start is started anew.
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Protocol
+
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(["kit.forked"])
+_AT_THE_START = ("LD_", "PYTHON", "MALLOC_")
+_WITHOUT_EFFECT = {"PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+class Child(Protocol):
+    """What a test does with a process that it has started; what ``subprocess.Popen`` has, too."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, once ``poll`` or ``wait`` has seen its end; negative for the signal that killed it."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, or ``None`` while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; ``subprocess.TimeoutExpired`` when it does not come in time."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal, unless it has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+
+class Forked:
+    """A process that was forked; see :class:`Child`."""
+
+    def __init__(self, start: "Start") -> None:
+        self._start = start
+        self._process = _FORKING.Process(target=start.run, daemon=False)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            while os.getpgid(self.pid) != self.pid:  # a kill of its group finds it from here on
+                time.sleep(0.001)
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code."""
+        return self.poll()
+
+    def poll(self) -> int | None:
+        """Return its exit code, if it has ended."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self._start.words, timeout or 0)
+        return code
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is started: ``-m MODULE`` or a script, with its words, as behind ``python``."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    cwd: str
+    said: str
+    heard: str = os.devnull
+    erred: str | None = None
+
+    def run(self) -> None:
+        """Become it."""
+        os.setsid()
+        names = (self.heard, self.said, self.erred or self.said)
+        for number, (name, mode) in enumerate(zip(names, (os.O_RDONLY, _APPEND, _APPEND), strict=True)):
+            opened = os.open(name, mode, 0o644)
+            os.dup2(opened, number)
+            os.close(opened)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, buffering=1) for number, mode in enumerate(("r", "w", "w"))
+        )
+        os.environ.clear()
+        os.environ.update(self.environment)
+        time.tzset()
+        os.chdir(self.cwd)
+        first, *more = self.words
+        if first == "-m":
+            module = importlib.import_module(f"{more[0]}.cli")
+            sys.argv = more
+            module.main()
+        else:
+            sys.argv = [first, *more]
+            sys.path.insert(0, str(Path(first).parent))
+            runpy.run_path(first, run_name="__main__")
+
+
+def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a command is one of ours, and nothing in its environment is read before our code runs."""
+    if command[0] != sys.executable or not (command[1].endswith(".py") or command[1:3] == ["-m", "tickwright"]):
+        return False
+    changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
+    return not any(name.startswith(_AT_THE_START) for name in changed - _WITHOUT_EFFECT)
+
+
+def stop_forking() -> None:
+    """End the process that others are forked from; the next one starts another."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # as CPython's own tests do
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
