@@ -4,6 +4,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help up dev test check audit fmt docs bench lock clean
 
+unexport PYTHONDONTWRITEBYTECODE # tests start thousands of processes; each would compile everything for itself
+
 PYTHON_IN_VENV := .venv/bin/python
 TYPED := src/tickwright tests
 IN_PROCESSES := -n 3 --dist loadfile # a module stays together: its servers are started once

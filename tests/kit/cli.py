@@ -11,8 +11,6 @@ from typing import Any
 
 from kit.forks import Forked, Start
 
-_BYTECODE = Path(tempfile.gettempdir()) / f"tickwright-bytecode-{os.geteuid()}"
-"""Compiled once for all commands of all runs, whatever the environment says about writing bytecode."""
 _WITHIN_S = 60
 
 
@@ -42,10 +40,8 @@ def environment(**given: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("TICKWRIGHT_") or name.startswith(("TICKWRIGHT_TEST_", "TICKWRIGHT_PG_BIN"))
     }
-    clean.pop("PYTHONDONTWRITEBYTECODE", None)
     return {
         **clean,
-        "PYTHONPYCACHEPREFIX": str(_BYTECODE),
         "PYTHONUNBUFFERED": "1",
         **{f"TICKWRIGHT_{name}": value for name, value in given.items()},
     }

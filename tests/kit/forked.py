@@ -1,10 +1,27 @@
 """What the process that others are forked from imports, once for all of them."""
 
 import gc
+from importlib import import_module
 
-import tickwright.app
-import tickwright.cli.program
-import tickwright.wiring.api  # noqa: F401
+NAMES = (
+    "kit.batches",
+    "kit.consumers",
+    "kit.fanout_worlds",
+    "kit.kafka_consumers",
+    "kit.kafka_polls",
+    "kit.receivers",
+    "kit.report_faults",
+    "kit.wheels",
+    "pydantic.v1",  # imported by the first route of an API
+    "tickwright.app",
+    "tickwright.brokers.http",
+    "tickwright.brokers.postgres",
+    "tickwright.cli.program",
+    "tickwright.wiring.api",
+    "typer._adapters",  # imported by the first option that is read, and pydantic with it
+)
 
+for name in NAMES:
+    import_module(name)
 gc.collect()
-gc.freeze()  # a collection in a forked process would copy the pages of what they share
+gc.freeze()  # a collection in a forked process would copy the pages that they share

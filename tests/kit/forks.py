@@ -23,7 +23,7 @@ from typing import Protocol
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(["kit.forked"])
 _AT_THE_START = ("LD_", "PYTHON", "MALLOC_")
-_WITHOUT_EFFECT = {"PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+_WITHOUT_EFFECT = {"PYTHONUNBUFFERED"}
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
@@ -59,6 +59,7 @@ class Forked:
 
     def __init__(self, start: "Start") -> None:
         self._start = start
+        _ensure_running()
         self._process = _FORKING.Process(target=start.run, daemon=False)
         self._process.start()
         assert self._process.pid is not None
@@ -111,6 +112,7 @@ class Start:
 
     def run(self) -> None:
         """Become it."""
+        assert "kit.forked" in sys.modules, "the process that others are forked from has not imported what they need"
         os.setsid()
         names = (self.heard, self.said, self.erred or self.said)
         for number, (name, mode) in enumerate(zip(names, (os.O_RDONLY, _APPEND, _APPEND), strict=True)):
@@ -141,6 +143,18 @@ def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
         return False
     changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
     return not any(name.startswith(_AT_THE_START) for name in changed - _WITHOUT_EFFECT)
+
+
+def _ensure_running() -> None:
+    """Start the process that others are forked from; CPython 3.11 gives it no path for what it imports."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def stop_forking() -> None:
