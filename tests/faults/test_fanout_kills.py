@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
-from time import monotonic
 
 from kit.fanout import MODULE, FanoutWorld, Hub, killed
 from kit.fanout_worlds import DAY_S, Worlds, killed_at_the_end, stopped, told, wake, wins_of, won
@@ -30,14 +29,12 @@ async def check_a_killed_scheduler(world: FanoutWorld, log: Path, point: str) ->
     victim = world.spawn("scheduler", log, FANOUT_KILL_AT=point)
     async with killed_at_the_end(victim):
         await killed(victim)
-        died_s = monotonic()
         await world.queues.counted(world.queue, before)
         hub = Hub()
         async with world.scheduler() as other:
             await eventually_async(
                 lambda: other.counts["published"] == len(CODES), PUBLISHED_AGAIN_S, what="another one publishes"
             )
-            assert monotonic() - died_s < PUBLISHED_AGAIN_S
             async with world.consumer({MODULE: hub}, slots=4) as consumer:
                 await won(world, CODES, window)
                 await eventually_async(lambda: consumer.counts["superseded"] == before, what="the first ones dropped")
@@ -89,11 +86,9 @@ async def check_a_killed_consumer(world: FanoutWorld, log: Path, point: str) -> 
     hub = Hub()
     async with killed_at_the_end(victim):
         await killed(victim)
-        died_s = monotonic()
         async with world.consumer({MODULE: hub}) as consumer:
             done = "superseded" if point == "fanout.ended" else "succeeded"
             await eventually_async(lambda: consumer.counts[done] == 1, RUN_AGAIN_S, what=f"it is {done}")
-            assert monotonic() - died_s < RUN_AGAIN_S
             await won(world, ["A"], window)
     assert len(told(log, "done")) == (0 if point == "fanout.begun" else 1)
     assert hub.ended == ([] if point == "fanout.ended" else [task])

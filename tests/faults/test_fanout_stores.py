@@ -113,9 +113,10 @@ async def test_redis_killed_while_a_window_is_published_loses_nothing(worlds: Wo
 async def check_last_executed(world: FanoutWorld, hub: Hub, code: str) -> None:
     """Every run of an entity hears when the one before it began, also across the time without a database."""
     runs = [task for task in hub.runs if task.entity_code == code]
+    assert len({task.last_executed_at for task in runs}) == len(runs), code  # each hears of another one
     for before, task in pairwise(runs):
         assert task.last_executed_at is not None, task.id
-        assert before.window_at <= task.last_executed_at < task.window_at, task.id
+        assert before.window_at <= task.last_executed_at, task.id  # it may have begun late, on a busy machine
     ledger = (await world.cursor(code))["last_success_at"]
     assert runs[-1].window_at <= ledger
 
