@@ -40,6 +40,13 @@ class Handlers:
     async def tick(self, _job: Job) -> None:
         """Do nothing, in the event loop."""
 
+    async def keep_threads(self, engine: Engine, jobs: int, *, threads: int | None = None, **columns: Any) -> list[int]:
+        """Schedule jobs that keep their threads; return their ids once all of them, or ``threads``, have one."""
+        ids = [await engine.insert("hang", **columns) for _ in range(jobs)]
+        wanted = jobs if threads is None else threads
+        await eventually_async(lambda: self.hanging == wanted, what=f"{wanted} threads are kept")
+        return ids
+
     def running(self, url: str, *, threads: int, **hang: Any) -> Any:
         """Run a worker with so many threads; ``hang`` changes the type that keeps them."""
         kinds = {
@@ -56,12 +63,10 @@ async def test_no_timeout_counts_while_a_job_waits_for_a_thread(database_url: st
     """It has all its attempts when a thread is free, and one that was cancelled meanwhile never starts."""
     handlers = Handlers()
     async with handlers.running(database_url, threads=2) as engine:
-        for _ in range(2):
-            await engine.insert("hang")
-        await eventually_async(lambda: handlers.hanging == 2, what="no thread is free")
+        await handlers.keep_threads(engine, 2)
         cancelled, waits = await engine.insert("sound"), await engine.insert("sound")
         await engine.until(await engine.insert("tick", at="now() + interval '3500 ms'"), "completed")
-        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", cancelled)
+        await _cancel(engine, cancelled)
         await engine.until(cancelled, "cancelled")
         assert handlers.ran == []
         handlers.free.set()
@@ -75,8 +80,7 @@ async def test_a_type_whose_handlers_hang_leaves_threads_to_the_others(database_
     """It has three quarters of them, those of attempts that have ended, too; its other jobs stay pending."""
     handlers = Handlers()
     async with handlers.running(database_url, threads=8, timeout=timeout, max_attempts=1) as engine:
-        hang = [await engine.insert("hang", max_attempts=1) for _ in range(20)]
-        await eventually_async(lambda: handlers.hanging == 6, what="it has its share")
+        hang = await handlers.keep_threads(engine, 20, threads=6, max_attempts=1)
         for _ in range(5):
             await engine.until(await engine.insert("sound"), "completed")
         await engine.until(await engine.insert("tick", at="now() + interval '1 s'"), "completed")
@@ -92,13 +96,11 @@ async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeyp
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
     handlers = Handlers()
     async with handlers.running(database_url, threads=2) as engine:
-        for _ in range(2):
-            await engine.insert("hang")
-        await eventually_async(lambda: handlers.hanging == 2, what="no thread is free")
+        await handlers.keep_threads(engine, 2)
         cancelled, waits = await engine.insert("sound"), await engine.insert("sound")
         entry = engine.worker.entries()["sound"]
         await eventually_async(lambda: entry.counts.get("released", 0) >= 2, what="they are released")
-        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", cancelled)
+        await _cancel(engine, cancelled)
         row = await engine.until(cancelled, "cancelled")
         assert (row["attempts"], handlers.ran) == (0, [])
         handlers.free.set()
@@ -106,13 +108,16 @@ async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeyp
         assert (row["status"], row["attempts"], handlers.ran) == ("completed", 1, [waits])
 
 
+async def _cancel(engine: Engine, job_id: int) -> None:
+    await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
+
+
 async def _ends_before_its_thread(url: str, reason: str) -> None:
     """Let the only thread be late for an attempt that has begun, and end the attempt meanwhile."""
     handlers = Handlers()
     async with handlers.running(url, threads=2) as engine:
         engine.worker.runner._executor = ThreadPoolExecutor(1)
-        await engine.insert("hang")
-        await eventually_async(lambda: handlers.hanging == 1, what="no thread is free")
+        await handlers.keep_threads(engine, 1)
         timeout_ms = 300 if reason == "timeout" else 3_600_000
         job_id = await engine.insert("sound", timeout_ms=timeout_ms)
         await eventually_async(lambda: engine.worker.runner.busy == 2, what="it has begun")
@@ -133,7 +138,7 @@ async def _ends_before_its_thread(url: str, reason: str) -> None:
 
 async def _end(engine: Engine, job_id: int, reason: str) -> None:
     if reason == "cancel":
-        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
+        await _cancel(engine, job_id)
     elif reason == "timeout":
         engine.worker.claimer.stop()
     else:
@@ -164,9 +169,7 @@ async def test_the_mutant_whose_types_take_every_thread_is_caught(
     mutate(monkeypatch, Runner._may_have_thread, "free > 0 and allot(1, entry.threads, all_free=free) > 0", "free > 0")
     handlers = Handlers()
     async with handlers.running(database_url, threads=8) as engine:
-        for _ in range(20):
-            await engine.insert("hang")
-        await eventually_async(lambda: handlers.hanging == 8, what="it has every thread")
+        await handlers.keep_threads(engine, 20, threads=8)
         handlers.free.set()
 
 
