@@ -247,9 +247,10 @@ WORKER = (
     "VALUES (1, 'w', '{worker}', '0', now() + interval '1 minute'); "
 )
 LIMITED = (
-    "UPDATE tickwright.task_types SET rate_per_s = 1; "
+    "UPDATE tickwright.task_types SET rate_per_s = 0.01; "
     "INSERT INTO tickwright.type_rates VALUES ('noop', now() + interval '1 minute')"
 )
+RAISED = LIMITED + "; UPDATE tickwright.task_types SET rate_per_s = 1"
 HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, started_at = now()"
 
 
@@ -263,6 +264,7 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", "DELETE FROM tickwright.task_types", ["type_unknown", "no_worker"]),
         ("now()", WORKER, ["due"]),
         ("now()", LIMITED, ["no_worker", "rate_limited"]),
+        ("now()", RAISED, ["no_worker"]),
         (
             LATER,
             "UPDATE tickwright.scheduled_tasks SET retry_at = now() + interval '9 s'",

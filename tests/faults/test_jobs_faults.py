@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kit.engine import SHORT, WorkerProcess, connect, insert, job_row, read_events, running_engine
+from kit.engine import SHORT, Engine, WorkerProcess, connect, insert, job_row, read_events, running_engine
 from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
@@ -145,6 +145,11 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return opened
 
 
+TWELVE_LAST = """
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts)
+SELECT now(), 'paced', 1 FROM generate_series(1, 12)"""
+
+
 async def check_last_attempts_keep_their_rate(database_url: str, gate: asyncio.Event) -> None:
     """Twelve last attempts wait for their begin together, and start at the distance of their rate."""
     starts_s: list[float] = []
@@ -154,10 +159,7 @@ async def check_last_attempts_keep_their_rate(database_url: str, gate: asyncio.E
 
     kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=20)}
     async with running_engine(database_url, {"paced": work}, kinds=kinds) as engine:
-        await engine.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
-            "SELECT now(), 'paced', 1 FROM generate_series(1, 12)"
-        )
+        await engine.pool.execute(TWELVE_LAST)
         await eventually_async(lambda: engine.worker.runner.busy == 12, 30, what="all wait for their begin")
         opened_s = monotonic()
         gate.set()
@@ -171,6 +173,28 @@ async def test_last_attempts_of_a_rate_limited_type_whose_begin_is_held_up_do_no
 ) -> None:
     """Their distance is kept behind the write of their begin, wherever that waits."""
     await check_last_attempts_keep_their_rate(database_url, gate)
+
+
+async def test_a_rate_that_is_raised_holds_no_last_attempt_back(database_url: str, gate: asyncio.Event) -> None:
+    """Last attempts that have begun wait for starts hours apart; at the new rate they start."""
+    ran: list[int] = []
+
+    async def work(job: Job) -> None:
+        ran.append(job.id)
+
+    async def set_rate(engine: Engine, rate_per_s: float) -> None:
+        await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1", rate_per_s)
+        await eventually_async(lambda: engine.worker.entries()["paced"].kind.rate_per_s == rate_per_s)
+
+    kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=20)}
+    async with running_engine(database_url, {"paced": work}, kinds=kinds) as engine:
+        await engine.pool.execute(TWELVE_LAST)
+        await eventually_async(lambda: engine.worker.runner.busy == 12, 30, what="all wait for their begin")
+        await set_rate(engine, 0.0001)
+        gate.set()
+        await eventually_async(lambda: ran, what="the first one runs")
+        await set_rate(engine, 20)
+        await eventually_async(lambda: len(ran) == 12, 30, what="all have run")
 
 
 async def test_the_suite_notices_last_attempts_without_a_distance(

@@ -1,11 +1,16 @@
 """Waits and instants that no clock shows: what a handler asks for, and what is in a row already."""
 
+import asyncio
 from datetime import timedelta
 
+import pytest
+
 from kit.api import running_api
-from kit.engine import policy, running_engine
+from kit.engine import Engine, policy, running_engine
+from kit.waiting import eventually_async
 from tickwright import Job, Snooze
 from tickwright.capabilities.jobs.model import Snoozed
+from tickwright.ports.ids import monotonic
 
 
 async def test_a_wait_is_from_zero_to_ten_years(database_url: str) -> None:
@@ -67,3 +72,42 @@ async def test_a_rate_goes_on_when_the_databases_clock_is_set_back(database_url:
         await engine.until(await engine.insert("t"), "completed")
         await engine.pool.execute("UPDATE tickwright.type_rates SET next_free_at = next_free_at + interval '1 day'")
         await engine.until(await engine.insert("t"), "completed")
+
+
+async def set_rate(engine: Engine, rate_per_s: float | None) -> None:
+    """Change the rate of the type ``t``, and wait until the worker has read it."""
+    await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = $1 WHERE name = 't'", rate_per_s)
+    await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s == rate_per_s, what="the rate is read")
+
+
+@pytest.mark.parametrize("rate_per_s", [10.0, None])
+async def test_a_rate_that_is_raised_holds_no_waiting_job_back(database_url: str, rate_per_s: float | None) -> None:
+    """The next start was hours ahead at the former rate, for claims and for starts."""
+
+    async def handler(_job: Job) -> None:
+        """Do nothing."""
+
+    async with running_engine(database_url, {"t": handler}, kinds={"t": policy("t", rate_per_s=0.0001)}) as engine:
+        await engine.until(await engine.insert("t"), "completed")
+        waits, entry = await engine.insert("t"), engine.worker.entries()["t"]
+        await eventually_async(lambda: entry.paced_until_s > monotonic() + 1000, what="the job waits for hours")
+        await set_rate(engine, rate_per_s)
+        await engine.until(waits, "completed")
+
+
+async def test_a_rate_that_is_raised_holds_no_claimed_job_back(database_url: str) -> None:
+    """Jobs were claimed at a high rate, and have starts hours apart since it was lowered."""
+    lowered, ran = asyncio.Event(), list[int]()
+
+    async def handler(job: Job) -> None:
+        ran.append(job.id)
+        if len(ran) == 1:
+            await set_rate(engine, 0.0001)
+            lowered.set()
+
+    async with running_engine(database_url, {"t": handler}, kinds={"t": policy("t", rate_per_s=40.0)}) as engine:
+        for _ in range(20):
+            await engine.insert("t")
+        await lowered.wait()
+        await set_rate(engine, 40.0)
+        await eventually_async(lambda: len(ran) == 20, 30, what="all have run")

@@ -87,7 +87,13 @@ class Entry:
         self.counts: dict[str, int] = {}
 
     def become(self, other: "Entry") -> None:
-        """Take over another setting of the same type in place: running attempts count down on this very object."""
+        """Take over another setting of the same type in place: running attempts count down on this very object.
+
+        A change of the rate counts at once: what was given away at the former rate may reach hours ahead.
+        """
+        if (rate := other.kind.rate_per_s) != self.kind.rate_per_s:
+            self.paced_until_s = 0.0
+            self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
         self.kind, self.call, self.is_async = other.kind, other.call, other.is_async
         self.timeout_s, self.grace_s = other.timeout_s, other.grace_s
         if other.granted is None or self.granted is None:
@@ -107,12 +113,13 @@ class Entry:
 
         Args:
             now_s: The monotonic clock; the database's may be corrected in between.
-            reserved_s: What an earlier call returned for it, or 0; lost when it is over for longer than the slack.
+            reserved_s: What an earlier call returned for it, or 0; lost when it is over for longer than the slack, or
+                when the rate has changed since.
         """
         rate = self.kind.rate_per_s
         if rate is None:
             return now_s
-        if reserved_s and now_s - reserved_s <= SLACK_S:
+        if now_s - SLACK_S <= reserved_s < self.free_from_s:
             return reserved_s
         start_s = max(self.free_from_s, now_s - SLACK_S)
         self.free_from_s = start_s + 1 / rate

@@ -7,7 +7,9 @@ keeps the job from running is the summary.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tickwright.capabilities.jobs.model import furthest_start_s
 from tickwright.domain.instants import instant_text, wait_text
+from tickwright.domain.rates import RATE_PER_S_MIN
 from tickwright.ports.views import Explanation, Reason
 
 WAITING_SHOWN_MAX = 10_000
@@ -75,9 +77,11 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             "concurrency_saturated",
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
-    if facts["rate_per_s"] is not None and facts["next_free_at"] is not None and facts["next_free_at"] > facts["now"]:
-        wait = wait_text(facts["next_free_at"] - facts["now"])
-        yield Reason("rate_limited", f"the rate of {facts['rate_per_s']:g}/s is given away for the next {wait}")
+    if facts["rate_per_s"] is not None and facts["next_free_at"] is not None:
+        wait = facts["next_free_at"] - facts["now"]
+        if 0 < wait.total_seconds() <= furthest_start_s(max(facts["rate_per_s"], RATE_PER_S_MIN)):
+            text = f"the rate of {facts['rate_per_s']:g}/s is given away for the next {wait_text(wait)}"
+            yield Reason("rate_limited", text)
     if ahead:
         more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
         yield Reason("queued_behind", f"{ahead}{more} due jobs of its type and priority are before it")

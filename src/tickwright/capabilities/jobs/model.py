@@ -18,6 +18,8 @@ from tickwright.domain.retries import RetryPolicy
 
 ERROR_MESSAGE_MAX = 2000
 WAIT_MAX = timedelta(days=3660)
+PACED_AHEAD_S = 0.5
+"""How far ahead a claim takes starts of a rate-limited type; one start at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,11 @@ def allot(free: int, used: int, *, all_free: int) -> int:
     """
     ceiling = (3 * (all_free + used) + 3) // 4
     return max(0, min(free, ceiling - used))
+
+
+def furthest_start_s(rate_per_s: float) -> float:
+    """Return in how many seconds a type's next start can be at the most, where its rate has not changed."""
+    return max(PACED_AHEAD_S, 1 / rate_per_s) + 1 / rate_per_s
 
 
 def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, turn: int) -> ClaimPlan | None:

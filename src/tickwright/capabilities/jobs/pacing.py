@@ -13,13 +13,12 @@ from typing import Any
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.entries import Entry
-from tickwright.capabilities.jobs.model import ClaimPlan
+from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _TYPES = load("tickwright.capabilities.jobs.sql", "types.sql")
-AHEAD_S = 0.5
 
 
 class Pacer:
@@ -72,13 +71,13 @@ class Pacer:
         name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
-            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(AHEAD_S, 1 / rate)
-            if start_s > row["now_s"] + ahead_s + 1 / rate + request.horizon.total_seconds():
-                start_s = row["now_s"]  # no claim takes instants so far ahead: the database's clock was set back
+            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
+            if start_s > row["now_s"] + furthest_start_s(rate) + request.horizon.total_seconds():
+                start_s = row["now_s"]  # no claim takes so much: the rate was raised, or the database's clock set back
             room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
                 entry.paced_more = True
-                entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - AHEAD_S / 2)
+                entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
                 return None
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
             claimed = await self._store.claim(replace(request, plan=plan), connection)
@@ -109,7 +108,7 @@ class Pacer:
         entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0]
         wait_s = 0.0
         if entry.paced_more:
-            wait_s = min(AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
+            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
         entry.paced_until_s = monotonic() + wait_s
 
 

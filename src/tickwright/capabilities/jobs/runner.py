@@ -53,6 +53,7 @@ SWEEP_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
 THREAD_WITHIN_S = 1.0
+RATE_LOOK_S = 1.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -157,6 +158,14 @@ class Runner:
         if self._upcoming and self._loop is not None:
             wait_s = self._upcoming[0][0] - self._clock.now(monotonic())
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
+
+    def look_again(self, entry: Entry) -> None:
+        """Let each attempt of a type whose rate has changed ask again when it may start."""
+        for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
+            if job.entry is entry:
+                self._upcoming[place] = (job._fire_s, reserved_s, job_id, job)  # noqa: SLF001
+        heapq.heapify(self._upcoming)
+        self._arm()
 
     def _fire(self) -> None:
         self._timer = None
@@ -405,7 +414,7 @@ class Runner:
         """Wait for a start of a rate-limited type; one that comes too late for it takes the next one."""
         start_s = 0.0
         while (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
-            await asyncio.sleep(start_s - now)
+            await asyncio.sleep(min(start_s - now, RATE_LOOK_S))  # the rate may change meanwhile
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":

@@ -169,6 +169,7 @@ class JobWorker:
             elif (entry := self._entry_of(kind)) is not None:
                 if old is not None:
                     old.become(entry)
+                    self.runner.look_again(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
         self._entries = entries
