@@ -1,9 +1,16 @@
-"""What an attempt starts with: not behind ``expires_at``, and with no context variables of an earlier one."""
+"""What an attempt starts with: before ``expires_at``, with a row of its worker, without an earlier one's context."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-from kit.engine import policy, running_engine
+import pytest
+
+from kit.engine import SHORT, Engine, policy, running_engine
+from kit.waiting import eventually_async
 from tickwright import Job
+from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.worker import WorkerLimits
 
 TENANT: ContextVar[object] = ContextVar("TENANT")
@@ -72,3 +79,71 @@ async def test_a_context_that_the_program_set_is_every_handlers(database_url: st
     finally:
         TENANT.reset(token)
     assert [one is mine for one in seen] == [True] * 4
+
+
+@asynccontextmanager
+async def waiting_for_a_slot(
+    url: str, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Engine, int, asyncio.Event]]:
+    """Run a worker whose only slot is kept until the event is set, with a job that it has claimed and not started.
+
+    It claims nothing more, and hears of a cancelled job by its heartbeats alone.
+    """
+    monkeypatch.setattr(Claimer, "_prefetch", lambda _claimer: 10)
+    may_end = asyncio.Event()
+
+    async def keeps(_job: Job) -> None:
+        await may_end.wait()
+
+    async def sound(_job: Job) -> None:
+        ran.append("first")
+
+    kinds = {"keeps": policy("keeps"), "sound": policy("sound")}
+    handlers, limits = {"keeps": keeps, "sound": sound}, WorkerLimits(concurrency=1)
+    async with running_engine(url, handlers, kinds=kinds, limits=limits, terms=SHORT, direct=False) as engine:
+        await engine.insert("keeps")
+        await eventually_async(lambda: engine.worker.runner.busy == 1, what="the slot is kept")
+        job_id = await engine.insert("sound")
+        await eventually_async(lambda: engine.worker.runner.ready == 1, what="a job is claimed and waits")
+        engine.worker.claimer.stop()
+        try:
+            yield engine, job_id, may_end
+        finally:
+            may_end.set()
+
+
+async def test_a_claimed_job_that_another_worker_has_by_now_does_not_start(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover that has lost the claim: the heartbeat finds that the row is no longer its worker's."""
+    ran: list[str] = []
+
+    async def other(_job: Job) -> None:
+        ran.append("other")
+
+    async with waiting_for_a_slot(database_url, ran, monkeypatch) as (first, job_id, may_end):
+        await first.pool.execute(
+            "UPDATE tickwright.scheduled_tasks SET status = 'pending', owner = NULL, attempts = 0 WHERE id = $1", job_id
+        )
+        async with running_engine(database_url, {"sound": other}, kinds={"sound": policy("sound")}) as second:
+            await second.until(job_id, "completed")
+        counts = first.worker.entries()["sound"].counts
+        await eventually_async(lambda: counts.get("lost") == 1, what="the first worker lets it go")
+        may_end.set()
+        await first.worker.quiesce()
+        assert ran == ["other"]
+        assert [entry.held for entry in first.worker.entries().values()] == [0, 0]
+
+
+async def test_a_claimed_job_that_is_cancelled_does_not_start_where_no_notification_comes(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat finds it; the attempt does not count."""
+    ran: list[str] = []
+    async with waiting_for_a_slot(database_url, ran, monkeypatch) as (engine, job_id, may_end):
+        await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
+        row = await engine.until(job_id, "cancelled")
+        assert (row["attempts"], row["error_message"]) == (0, "cancelled before it started")
+        may_end.set()
+        await engine.worker.quiesce()
+        assert ran == []

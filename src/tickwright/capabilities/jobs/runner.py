@@ -19,6 +19,7 @@ import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -192,19 +193,24 @@ class Runner:
 
     def pull(self, job_id: int) -> Job | None:
         """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
-        for job in self._unstarted():
-            if job.id == job_id:
-                for queue in (self._ready, self._threadless):
-                    with suppress(ValueError):
-                        queue.remove(job)
-                self._upcoming[:] = [entry for entry in self._upcoming if entry[3] is not job]
-                heapq.heapify(self._upcoming)
-                return job
-        return None
+        found = next((job for job in self._unstarted() if job.id == job_id), None)
+        return found if found is not None and self.withdraw({found}) else None
 
-    def held(self) -> list[Job]:
-        """Return every attempt that has not ended."""
-        return [*self._unstarted(), *self.running()]
+    def withdraw(self, jobs: AbstractSet[Job]) -> list[Job]:
+        """Take those of the attempts that were not started out of the queues, and return them."""
+        out = [job for job in self._unstarted() if job in jobs]
+        if out:
+            for queue in (self._ready, self._threadless):
+                kept = [job for job in queue if job not in jobs]
+                queue.clear()
+                queue.extend(kept)
+            self._upcoming[:] = [entry for entry in self._upcoming if entry[3] not in jobs]
+            heapq.heapify(self._upcoming)
+        return out
+
+    def held(self, running_for_s: float = 0.0) -> list[Job]:
+        """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
+        return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
         return [*self._threadless, *self._ready, *(entry[3] for entry in self._upcoming)]

@@ -277,10 +277,16 @@ class JobWorker:
         return await self._share_out(connection)
 
     async def _check_held(self, connection: Connection) -> None:
-        running = {job.id: job for job in self.runner.running(CHECK_AFTER_S)}
-        if running:
-            for job_id, lost in await self._store.check_held(connection, self._session.token, list(running)):
-                self.runner.stop_job(running[job_id], "lost" if lost else "cancel")
+        """Stop what the database has cancelled or given to another session, also before it starts."""
+        held = self.runner.held(CHECK_AFTER_S)
+        if not held:
+            return
+        found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
+        reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
+        for job in self.runner.withdraw(reasons.keys()):
+            self.endings.unstarted(job, reasons[job])
+        for job, reason in reasons.items():
+            self.runner.stop_job(job, reason)
 
     def _cancel_heard(self, job_id: int) -> None:
         self._heard.add(job_id)
