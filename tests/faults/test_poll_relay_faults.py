@@ -24,6 +24,7 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.servers import KafkaServer
 from kit.waiting import eventually_async
+from tickwright.capabilities.polling.relay_store import BatchBounds
 
 FROZEN, PUBLISHED, MARKED = "relay.poll_batch_frozen", "relay.poll_batch_published", "relay.poll_batch_marked"
 SHORT = {"wait_s": 2.0}
@@ -224,6 +225,20 @@ async def test_a_topic_that_refuses_records_stops_the_batch_and_tears_nothing(wo
         await world.take_at_most(1_000_000)
         await world.emptied()
         assert relay.refusal is None
+    await world.check()
+
+
+async def test_a_full_batch_passes_a_topic_that_takes_no_large_sets(world: PollWorld) -> None:
+    """Small records in company make no set that the topic refuses: the batch would be sent again and again."""
+    relay = world.relay(bounds=BatchBounds(), log_terms={**SHORT, "partitions": 1})
+    async with world.running(relay):
+        await eventually_async(lambda: relay.counters.opened, what="the topic is made")
+        await world.fill(1, 7)
+        await world.emptied()
+        await world.take_at_most(100_000)
+        await world.fill(10, 1000, first=1000)
+        await world.emptied()
+    assert (relay.counters.aborted, relay.counters.doubts) == (0, 0)
     await world.check()
 
 

@@ -31,8 +31,6 @@ WAITING_KBYTES_MAX = 65_536
 TOPICS_MAX = 4096
 PARTITIONS_MAX = 65_536
 ENVELOPE_BYTES = 512
-BATCH_BYTES = 65_536
-"""The library's own is 1 MB, and a topic that takes no set of records of that size refuses small ones in company."""
 BYTES_MAX = 16 * 1024 * 1024
 
 T = TypeVar("T")
@@ -106,7 +104,6 @@ class Engine:
             queue_buffering_max_messages=WAITING_MAX,
             queue_buffering_max_kbytes=WAITING_KBYTES_MAX,
             topic_metadata_propagation_max_ms=2000,
-            batch_size=BATCH_BYTES,
             **({"batch_num_messages": 1} if alone else {}),
         )
         self._producer: Producer | None = Producer({**config, "error_cb": self._heard}, logger=log)

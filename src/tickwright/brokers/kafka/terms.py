@@ -17,6 +17,8 @@ REPLICATION_SAFE = 3
 SHARDS_MAX = 16
 TRANSACTION_TIMEOUT_MS = 15_000
 """A transaction that nobody ends is ended by Kafka then; until then it holds up every reader of committed records."""
+BATCH_BYTES = 65_536
+"""The library's own is 1 MB, and a topic that takes no set of records of that size refuses small ones in company."""
 
 _ALLOWED = ("security.", "sasl.", "ssl.", "socket.", "https.ca.")
 _ALLOWED_NAMES = frozenset({"client.rack", "broker.address.family", "api.version.request"})
@@ -98,7 +100,7 @@ class KafkaTerms:
         The partitioner is the one of Kafka's own clients, so that a key has one place whoever writes it.
         """
         fixed = {"enable_idempotence": True, "acks": "all", "linger_ms": 5, "partitioner": "murmur2_random"}
-        return {"compression.type": "lz4", **self.client(**fixed, **more)}
+        return {"compression.type": "lz4", **self.client(**fixed, batch_size=BATCH_BYTES, **more)}
 
 
 def unavailable(error: object) -> TickwrightError:
