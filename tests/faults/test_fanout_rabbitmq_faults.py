@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from pamqp.commands import Basic
 
 import kit.rabbit_tasks_process
 from kit.forks import Child
@@ -20,8 +21,11 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
+from tickwright.brokers.rabbitmq import forwarding
+from tickwright.brokers.rabbitmq.forwarding import Forwarder, copy_of
 from tickwright.brokers.rabbitmq.link import lost_is_a_failure
 from tickwright.brokers.rabbitmq.wire import dial, hang_up, open_channel
+from tickwright.ports.broker import Accepted
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -221,3 +225,23 @@ async def test_a_call_that_a_closing_connection_ends_is_a_failure(mortal_rabbit:
     with pytest.raises(ConnectionError, match="was lost"), lost_is_a_failure():
         await channel.basic_qos(prefetch_count=1)
     await closing
+
+
+async def test_an_opening_that_takes_longer_than_a_copy_waits_is_not_begun_again(
+    rabbit_server: RabbitServer, fanout: Fanout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ is slow or far: copies are refused until the connection is there, and then they go out."""
+    monkeypatch.setattr(forwarding, "FORWARD_TIMEOUT_S", 0.8)
+    copy = copy_of(b"{}", Basic.Properties(message_id="m"), {}, without=frozenset())
+    async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
+        forwarder = Forwarder(proxy.rewrite(fanout.url), fanout.names)
+
+        async def accepted() -> bool:
+            return isinstance(await forwarder.forward(copy, "", fanout.names.delay_queue(60)), Accepted)
+
+        proxy.delay(0.1)
+        try:
+            assert not await accepted()
+            await eventually_async(accepted, 60, what="a copy goes out")
+        finally:
+            await forwarder.aclose()

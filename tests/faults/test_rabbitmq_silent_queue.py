@@ -10,15 +10,18 @@ from uuid import uuid4
 
 import aio_pika
 import pytest
+from pamqp.commands import Basic
 
 from kit.engine import running_engine
 from kit.mutants import mutate
 from kit.relays import relay_world
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker
+from tickwright.brokers.rabbitmq import RabbitBroker, wire
 from tickwright.brokers.rabbitmq.broker import WINDOW
+from tickwright.brokers.rabbitmq.forwarding import Forwarder, copy_of
 from tickwright.brokers.rabbitmq.silent import SilentDestinations
+from tickwright.brokers.rabbitmq.topology import FanoutNames
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.runtime.relay import LANE_RETRY, RETRY
@@ -219,3 +222,26 @@ async def test_the_relay_goes_on_beside_a_silent_queue(
                     await eventually_async(delivered, 60, what="the healthy lane is delivered")
             await world.emptied(120)
         assert await world.dead() == []
+
+
+async def test_copies_to_other_queues_go_on_beside_a_silent_queue(
+    mortal_rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ does not close the channel of a late copy; the next channel is opened beside that."""
+    monkeypatch.setattr(wire, "CLOSE_TIMEOUT_S", 30.0)
+    names, numbers = FanoutNames(f"t{uuid4().hex}"), count()
+    forwarder = Forwarder(mortal_rabbit.url, names)
+
+    async def forwarded(queue: str) -> Outcome:
+        properties = Basic.Properties(message_id=f"m_{next(numbers)}")
+        return await forwarder.forward(copy_of(b"{}", properties, {}, without=frozenset()), "", queue)
+
+    bad, good = names.delay_queue(60), names.delay_queue(10)
+    try:
+        assert isinstance(await forwarded(good), Accepted)
+        with suspended(mortal_rabbit, bad):
+            for _ in range(3):
+                assert isinstance(await forwarded(bad), Unknown)
+                assert isinstance(await forwarded(good), Accepted)
+    finally:
+        await forwarder.aclose()

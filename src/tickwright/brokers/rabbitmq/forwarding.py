@@ -15,7 +15,7 @@ from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 from pamqp.commands import Basic
 from pamqp.encode import encode_table_value
 
-from tickwright.brokers.rabbitmq.link import FAILURES, lost_is_a_failure
+from tickwright.brokers.rabbitmq.link import CLOSE_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.brokers.rabbitmq.queue_names import Topology
 from tickwright.brokers.rabbitmq.topology import declare
 from tickwright.brokers.rabbitmq.wire import as_count, dial, hang_up, open_channel
@@ -121,23 +121,27 @@ class Forwarder:
         self._url, self._names, self._name = url, names, name
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[AbstractChannel | None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
         self._flying: dict[str, asyncio.Future[None]] = {}
-        self._retired: list[AbstractChannel] = []
 
     async def forward(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
         """Publish a copy; a queue or exchange that somebody deleted is made anew, once."""
         outcome = await self._publish(copy, exchange, routing_key)
         if outcome is UNROUTABLE:
-            await self._forget()
+            self._retire(self._channel)
             outcome = await self._publish(copy, exchange, routing_key)
         return outcome
 
     async def aclose(self) -> None:
         """Close the connection within two seconds. Twice is harmless."""
+        under_way = {*self._closing, *([] if self._opening is None else [self._opening])}
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         self._channel = None
-        self._retired.clear()
         connection, self._connection = self._connection, None
         if connection is not None:
             await hang_up(connection)
@@ -199,37 +203,44 @@ class Forwarder:
         return False
 
     async def _open(self) -> AbstractChannel | None:
-        async with self._opening:
-            if self._channel is not None and not self._channel.is_closed:
-                return self._channel
+        """Return the channel; a caller's timeout ends its wait for it, and not the opening."""
+        if self._channel is not None and not self._channel.is_closed:
+            return self._channel
+        if self._opening is None:
             if self._pause.remaining() is not None:
                 return None
-            try:
-                if self._connection is None or self._connection.is_closed:
-                    self._connection = await dial(self._url, self._name)
-                while self._retired:
-                    await hang_up(self._retired.pop())
-                channel = await open_channel(self._connection, confirms=True)
-                self._retired.append(channel)  # closed with the next one where it is interrupted now
-                await declare(channel, self._names)
-                self._retired.remove(channel)
-                self._channel = channel
-            except (*FAILURES, Rejected):  # whoever consumes hears and tells of what is rejected
-                self._pause.failed()
-                return None
-            self._pause.succeeded()
-            return self._channel
+            self._opening = asyncio.get_running_loop().create_task(self._make())
+        return await asyncio.shield(self._opening)
+
+    async def _make(self) -> AbstractChannel | None:
+        channel = None
+        try:
+            if self._connection is None or self._connection.is_closed:
+                self._connection = await dial(self._url, self._name)
+            channel = await open_channel(self._connection, confirms=True)
+            await declare(channel, self._names)
+        except (*FAILURES, Rejected):  # whoever consumes hears and tells of what is rejected
+            self._pause.failed()
+            self._close(channel)
+            return None
+        finally:
+            self._opening = None
+        self._pause.succeeded()
+        self._channel = channel
+        return channel
 
     def _retire(self, channel: AbstractChannel | None) -> None:
         """Use it no more: a return that comes late must not meet another copy with the same id."""
         if channel is not None and channel is self._channel:
             self._channel = None
-            self._retired.append(channel)
+            self._close(channel)
 
-    async def _forget(self) -> None:
-        channel, self._channel = self._channel, None
+    def _close(self, channel: AbstractChannel | None) -> None:
+        """Close it beside everything else: RabbitMQ may not answer while a queue owes it a confirm."""
         if channel is not None:
-            await hang_up(channel)
+            closing = asyncio.get_running_loop().create_task(hang_up(channel))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
 
 def _sendable(value: Any) -> bool:
