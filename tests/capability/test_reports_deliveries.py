@@ -18,6 +18,7 @@ from kit.reports import ReportWorld, report_world
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 from tickwright.adapters.redis import RedisParts
+from tickwright.capabilities.reports import deliveries
 from tickwright.capabilities.reports.deliveries import Deliveries
 from tickwright.capabilities.reports.part_places import INLINE_BYTES_MAX
 
@@ -135,6 +136,58 @@ async def test_of_many_deliveries_at_once_one_counts(each: ReportApi, rows: int)
     assert len(await left(each)) == (0 if rows == 2 else 1)
     part = await each.world.part(report_id, "payments")
     assert (part["state"], part["rows"], part["checksum"]) == ("done", rows, answers[0].json["checksum"])
+
+
+@asynccontextmanager
+async def slow_delivery(desk: ReportApi, report_id: int) -> AsyncIterator[asyncio.Task[Answer]]:
+    """Begin a delivery of ``LONG``, whose rows come to their end behind the block."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield LONG[: len(LONG) // 2]
+        began.set()
+        await may_end.wait()
+        yield LONG[len(LONG) // 2 :]
+
+    task = asyncio.create_task(deliver(desk, report_id, slow()))
+    await began.wait()
+    await eventually_async(lambda: spooled(desk, report_id) == 1, what="its rows are written to a file")
+    try:
+        yield task
+    finally:
+        may_end.set()
+        await task
+
+
+def spooled(desk: ReportApi, report_id: int) -> int:
+    """Return how many files with rows of a report there are."""
+    return len([*(desk.world.folder / "spool").glob(f"{report_id}-*")])
+
+
+async def test_a_second_delivery_waits_for_the_first_one_and_other_parts_do_not(each: ReportApi) -> None:
+    """One file on the disk, one set of rows put away, and the second one hears of it; its own rows are not read."""
+    report_id, other = [await each.asked("paid", conditions={"country": name}) for name in ("NL", "BE")]
+    async with slow_delivery(each, report_id) as first:
+        again = [asyncio.create_task(deliver(each, report_id, b"no rows at all")) for _ in range(3)]
+        assert (await deliver(each, other, LONG)).json["already"] is False
+        assert spooled(each, report_id) == 1
+        assert not any(task.done() for task in again)
+    answers = await asyncio.gather(*again)
+    assert first.result().json["already"] is False
+    assert [answer.json for answer in answers] == [{**first.result().json, "already": True}] * 3
+    assert len(await left(each)) == 2, "an object for each report, and no file"
+
+
+async def test_a_delivery_whose_turn_does_not_come_is_asked_to_come_again(
+    desk: ReportApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one goes on; where it breaks off, the next one counts."""
+    monkeypatch.setattr(deliveries, "TURN_S", 0.1)
+    report_id = await desk.asked("paid", conditions={"country": "NL"})
+    async with slow_delivery(desk, report_id) as first:
+        (await deliver(desk, report_id)).says(503, "part_in_flight")
+    assert first.result().json["already"] is False
+    assert (await deliver(desk, report_id)).json["already"] is True
 
 
 async def test_what_breaks_off_leaves_nothing(desk: ReportApi) -> None:
@@ -314,29 +367,24 @@ class Changed(NamedTuple):
 
 
 async def delivered_beside(desk: ReportApi, note: dict[int, Any]) -> Changed:
-    """Deliver twice at once; when the second one is done, its note in Redis is changed, and then the first one ends."""
+    """Deliver twice at once; when the second one is done, its note in Redis is changed, and then the first one ends.
+
+    The second one goes to another process, where it does not wait for the first one.
+    """
     assert isinstance(desk.world.shared, RedisParts)
     await desk.put("users", USERS)
     other = await desk.given_file(b"id\n1\n")
-    report_id, began, may_end = await desk.asked("paid", conditions={"country": "NL"}), asyncio.Event(), asyncio.Event()
-
-    async def slow() -> AsyncIterator[bytes]:
-        yield LONG[:40]
-        began.set()
-        await may_end.wait()
-        yield LONG[40:]
-
-    first = asyncio.create_task(deliver(desk, report_id, slow()))
-    await began.wait()
-    assert (await deliver(desk, report_id, LONG)).status == 200
-    victim, key = f"reports/{other}/1-1/users-{other}.csv", desk.world.shared.key(report_id)
-    redis = desk.world.shared._link._client
-    members = json.loads(await redis.hget(key, "done:payments"))
-    for place, value in note.items():
-        members[place] = victim if value == "victim" else value
-    await redis.hset(key, "done:payments", json.dumps(members))
-    may_end.set()
-    return Changed(report_id, victim, await first)
+    report_id = await desk.asked("paid", conditions={"country": "NL"})
+    async with slow_delivery(desk, report_id) as first:
+        async with report_api(desk.world) as elsewhere:
+            assert (await deliver(elsewhere, report_id, LONG)).status == 200
+        victim, key = f"reports/{other}/1-1/users-{other}.csv", desk.world.shared.key(report_id)
+        redis = desk.world.shared._link._client
+        members = json.loads(await redis.hget(key, "done:payments"))
+        for place, value in note.items():
+            members[place] = victim if value == "victim" else value
+        await redis.hset(key, "done:payments", json.dumps(members))
+    return Changed(report_id, victim, first.result())
 
 
 async def check_the_file_of_another_report(desk: ReportApi) -> None:

@@ -2,13 +2,16 @@
 
 The rows are written to a file here, checked line by line, put where parts are kept, and only then written into the
 ledger: a delivery that breaks off leaves nothing. The first delivery of an epoch counts; a service that delivers twice,
-because an answer was lost or a message came again, hears so and has nothing to repair.
+because an answer was lost or a message came again, hears so and has nothing to repair. Deliveries of one part are taken
+in turn, so that its rows use the disk of this process once.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -28,6 +31,8 @@ from tickwright.ports.views import raw
 from tickwright.store.pool import Pool
 
 BODY_BYTES_MAX = 1024**3
+TURN_S = 30.0
+"""How long a delivery waits for an earlier one of the same part, before its own rows are read."""
 _OVER = frozenset({"merging", "finished", "failed", "cancelled"})
 
 
@@ -42,6 +47,7 @@ class Deliveries:
     Invariants:
         RDL-1: a part is written into the ledger once per epoch, behind rows that are whole.
         RDL-2: what does not count is removed.
+        RDL-3: one delivery of a part at a time is read and put away in this process; other parts wait for none of it.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Deliveries:
     ) -> None:
         self._pool, self._parts, self._places, self._folder = pool, parts, places, folder
         self._bytes_max, self._probe = bytes_max, probe
+        self._turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, report_id: int, listener: str) -> ServicePart:
         """Return what a service needs to bring its part.
@@ -95,7 +102,8 @@ class Deliveries:
             Rejected: ``report_not_found``, ``part_not_found`` (404); ``not_a_service``; ``part_stale`` (409) with the
                 epoch that counts; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large``
                 (413); what :func:`write_ndjson` says of a line. Permanent for these rows.
-            Unavailable: ``no_space``, ``object_store_unavailable``. Retry.
+            Unavailable: ``no_space``, ``object_store_unavailable``; ``part_in_flight``: an earlier delivery is not over
+                after 30 s. Retry.
         """
         row = await self._row(report_id, listener)
         if _is_done(row, epoch):
@@ -103,6 +111,32 @@ class Deliveries:
         _check_open(row, epoch)
         if length is not None and length > self._bytes_max:
             raise self._too_large()
+        async with self._in_turn(report_id, listener) as waited:
+            if waited:
+                row = await self._row(report_id, listener)
+                if _is_done(row, epoch):
+                    return _already(row)
+                _check_open(row, epoch)
+            return await self._take(row, epoch, body, caller)
+
+    @asynccontextmanager
+    async def _in_turn(self, report_id: int, listener: str) -> AsyncIterator[bool]:
+        """Wait for earlier deliveries of the same part; say whether there was one."""
+        turn = self._turns.setdefault((report_id, listener), asyncio.Lock())
+        waited = turn.locked()
+        try:
+            async with asyncio.timeout(TURN_S):
+                await turn.acquire()
+        except TimeoutError:
+            text = f"another delivery of {listener} of report {report_id} is under way; deliver again"
+            raise Unavailable("part_in_flight", text) from None
+        try:
+            yield waited
+        finally:
+            turn.release()
+
+    async def _take(self, row: Any, epoch: int, body: AsyncIterator[bytes], caller: Caller) -> DeliveredPart:
+        report_id, listener = row["report_id"], row["listener"]
         key, path = PartKey(report_id, epoch, listener, row["nonce"]), await self._path(report_id, listener)
         try:
             facts = await write_ndjson(self._bounded(body), path, declared=_listener(row).columns)
