@@ -12,12 +12,13 @@ import pytest
 from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
 from tickwright.capabilities.reports.duck import MergeBounds
-from tickwright.capabilities.reports.merge_process import MergeProcess, died_for_memory, shown_errors
+from tickwright.capabilities.reports.merge_process import MergeProcess
 from tickwright.capabilities.reports.merge_processes import MergeProcesses
 from tickwright.capabilities.reports.merge_program import HEADROOM_BYTES, JOBS_MAX
 from tickwright.capabilities.reports.merging import MergedFile, PartFile
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
+from tickwright.sources.confined import died_for_memory, shown_errors
 
 MIB = 1024 * 1024
 BOUNDS = MergeBounds(memory_bytes=256 * MIB, threads=1)

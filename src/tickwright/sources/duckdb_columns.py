@@ -15,6 +15,7 @@ from typing import NamedTuple
 import duckdb
 
 from tickwright.domain.errors import Rejected
+from tickwright.sources.duckdb_messages import KnownTypes, Version
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "duckdb.sql")
@@ -39,11 +40,6 @@ class Header(NamedTuple):
 
     separator: str
     names: tuple[str, ...]
-
-
-Version = tuple[int, int, int]
-KnownTypes = dict[Path, tuple[Version, Mapping[str, str]]]
-"""The columns of JSON files, each with the version of the file that was scanned for them."""
 
 
 def create_view(

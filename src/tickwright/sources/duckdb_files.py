@@ -1,4 +1,4 @@
-"""DuckDB as a source: ``duckdb:///absolute/path.duckdb``, and ``files:///folder`` with CSV, Parquet and JSON files.
+"""A query on a DuckDB database or on a folder with CSV, Parquet and JSON files, in the process that it has for itself.
 
 Every query has a DuckDB of its own, in memory and bounded, which sees one database or one folder and nothing else: no
 other file, no network, no extension, no setting, no variable of the program. A file of the folder is a view named as
@@ -6,28 +6,20 @@ the file without its ending; only the files that the query speaks of are opened.
 :mod:`tickwright.sources.duckdb_columns` says.
 """
 
-import contextlib
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import duckdb
-import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.placeholders import bind
-from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
-from tickwright.sources.duckdb_columns import FORMATS, KnownTypes, Version, create_view, literal
+from tickwright.sources.duckdb_columns import FORMATS, create_view, literal
+from tickwright.sources.duckdb_messages import Query, Version, too_much_memory
 from tickwright.sources.duckdb_text import NESTING_MAX, nesting
-from tickwright.sources.duckdb_types import Selected, select
-from tickwright.sources.named import SourceTerms, path_of, scheme_of
+from tickwright.sources.duckdb_types import select
 from tickwright.sources.pieces import gathered
-from tickwright.sources.threaded import ThreadedSource
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "duckdb.sql")
@@ -35,56 +27,37 @@ MEMORY = "256MB"
 THREADS = 2
 FILES_MAX = 10_000
 ENDINGS = frozenset({".csv", ".tsv", ".parquet", *FORMATS})
-_ADVICE = re.compile(r"\n\n?Possible (?:fixes|Solution):.*", re.DOTALL)
+_ADVICE = re.compile(r"\n\n?Possible (?:fixes|[Ss]olutions?):.*", re.DOTALL)
 _FILE = re.compile(r"^  file ?= ?(.+)$", re.MULTILINE)
-_PASSING = (duckdb.IOException, duckdb.InterruptException)
-
-
-class DuckdbSource(ThreadedSource):
-    """A DuckDB database, or a folder of files.
-
-    Raises:
-        Rejected: ``invalid_source``. Permanent.
-    """
-
-    dialect: Dialect = "duckdb"
-
-    def __init__(self, name: str, url: str, terms: SourceTerms) -> None:
-        path, is_folder = path_of(name, url), scheme_of(url) == "files"
-        known: KnownTypes = {}
-        super().__init__(name, terms, lambda: DuckdbReader(name, path, known, is_folder=is_folder))
+ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate|annot allocate memory|Allocation failure")
+PASSING = (duckdb.IOException, duckdb.InterruptException)
 
 
 class DuckdbReader:
     """One query."""
 
-    def __init__(self, name: str, path: Path, known: KnownTypes, *, is_folder: bool) -> None:
-        self._name, self._path, self._known, self._is_folder = name, path, known, is_folder
-        self._spill: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self, query: Query) -> None:
+        self._query, self._name, self._path = query, query.name, query.path
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._selected: list[Selected] = []
         self._versions: dict[Path, Version] = {}
 
-    def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
-        """Begin the query and return its columns."""
-        bound = bind(sql, values, "${}".format)
-        given = [_as_parameter(value) for value in bound.values]
+    def open(self) -> tuple[Column, ...]:
+        """Begin the query and return its columns; what is found out about JSON files is put to what is known."""
+        sql, given = self._query.sql, [*self._query.given]
         try:
             connection = self._connect(sql)
-            for text in {bound.sql, within or bound.sql}:
+            for text in {sql, self._query.within or sql}:
                 self._check_one_query(connection, text)
-            query = bound.sql.rstrip().rstrip(";")
+            query = sql.rstrip().rstrip(";")
             described = connection.execute(_Q["describe"].replace("{query}", query), given).description
             names = [f"c{number}" for number in range(len(described))]
-            self._selected = [
-                select(column[0], str(column[1]), name) for column, name in zip(described, names, strict=True)
-            ]
-            wanted = ", ".join(one.expression for one in self._selected)
+            selected = [select(column[0], str(column[1]), name) for column, name in zip(described, names, strict=True)]
+            wanted = ", ".join(one.expression for one in selected)
             text = _Q["read"].replace("{columns}", wanted).replace("{names}", ", ".join(names))
             connection.execute(text.replace("{query}", query), given)
-        except duckdb.Error as error:
+        except (duckdb.Error, MemoryError) as error:
             raise self._said(error) from None
-        return tuple(one.column for one in self._selected)
+        return tuple(one.column for one in selected)
 
     def _check_one_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         if nesting(sql) > NESTING_MAX:
@@ -94,49 +67,38 @@ class DuckdbReader:
             raise Rejected("source_refused", f"source {self._name} only reads; write a single query")
 
     def fetch(self) -> Sequence[Sequence[Any]]:
-        """Return the next rows."""
-        assert self._connection is not None  # noqa: S101  # opened first
+        """Return the next rows; none at the end. JSON and numbers of more than 64 bits are texts."""
+        assert self._connection is not None  # noqa: S101  opened first
         try:
             rows = gathered(self._connection.fetchmany, f"source {self._name}")
-        except duckdb.Error as error:
+        except (duckdb.Error, MemoryError) as error:
             raise self._said(error) from None
         if not rows:
             self._check_unchanged()
-        documents = [one.is_json for one in self._selected]
-        if not any(documents):
-            return rows
-        return [tuple(map(_document, row, documents)) for row in rows]
-
-    def interrupt(self) -> None:
-        """End what runs."""
-        if self._connection is not None:
-            with contextlib.suppress(duckdb.Error):  # closed meanwhile
-                self._connection.interrupt()
+        return rows
 
     def close(self) -> None:
-        """Close the database and remove what was spilled."""
+        """Close the database."""
         if self._connection is not None:
             self._connection.close()
-        if self._spill is not None:
-            self._spill.cleanup()
 
     def _connect(self, sql: str) -> duckdb.DuckDBPyConnection:
-        self._spill = tempfile.TemporaryDirectory(prefix="tickwright-source-")
         bounds: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
-            "temp_directory": self._spill.name,
+            "temp_directory": str(self._query.spill),
             "autoload_known_extensions": False,
             "autoinstall_known_extensions": False,
             "allow_community_extensions": False,
             "python_enable_replacements": False,
         }
         connection = self._connection = duckdb.connect(":memory:", config=bounds)
-        if self._is_folder:
+        connection.execute(_Q["spill"].replace("{bytes_max}", str(self._query.spill_bytes_max)))
+        if self._query.is_folder:
             for stem, path in self._files_of(sql):
                 try:
                     version = self._versions[path] = _version(path)
-                    create_view(connection, stem, path, version, self._known)
+                    create_view(connection, stem, path, version, self._query.known)
                 except OSError as error:
                     raise self._unavailable(error.strerror) from None
             folders = f"[{literal(str(self._path))}]"
@@ -178,25 +140,18 @@ class DuckdbReader:
     def _unavailable(self, why: str | None) -> Unavailable:
         return Unavailable("source_unavailable", f"source {self._name} is not available: {why}")
 
-    def _said(self, error: duckdb.Error) -> TickwrightError:
+    def _said(self, error: duckdb.Error | MemoryError) -> TickwrightError:
         whole = str(error).partition("\n\nLINE")[0].replace(f"{self._path}/", "").replace(str(self._path), "it")
+        if isinstance(error, MemoryError) or ALLOCATION.search(whole):
+            return too_much_memory(f"source {self._name}")
+        if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in whole:
+            why = f"it spills more than {self._query.spill_bytes_max} bytes to disk; ask for less"
+            return Rejected("source_refused", f"source {self._name} refuses the query: {why}")
         said, file = _ADVICE.sub("", whole), _FILE.search(whole)
         said = f"{file[1]}: {said}"[:1000] if file is not None else said[:1000]
-        if isinstance(error, _PASSING):
+        if isinstance(error, PASSING):
             return self._unavailable(said)
         return Rejected("source_refused", f"source {self._name} refuses the query: {said}")
-
-
-def _document(value: Any, is_json: bool) -> Any:
-    if not is_json or value is None:
-        return value
-    return msgspec.Raw(value.encode().replace(b"\n", b" ").replace(b"\r", b" "))
-
-
-def _as_parameter(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return msgspec.json.encode(value).decode()
-    return str(value) if isinstance(value, Decimal | UUID) else value
 
 
 def _version(path: Path) -> Version:

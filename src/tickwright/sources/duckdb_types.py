@@ -9,10 +9,11 @@ from tickwright.ports.reports import Column
 
 _NATIVE = (
     "BOOLEAN",
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
     *("FLOAT", "DOUBLE", "VARCHAR"),
 )
 _TEXTS = {
+    "HUGEINT": "HUGEINT",
     "DATE": "DATE",
     "TIME": "TIME",
     "TIMESTAMP": "TIMESTAMP",
@@ -26,22 +27,21 @@ _NESTED = ("STRUCT", "MAP", "UNION", "VARIANT")
 
 
 class Selected(NamedTuple):
-    """A column as it is selected, what it is then, and whether it is a JSON text."""
+    """A column as it is selected, and what it is then."""
 
     expression: str
     column: Column
-    is_json: bool
 
 
 def select(name: str, kind: str, alias: str) -> Selected:
     """Return how a column of the type ``kind`` is selected."""
     if kind in _NATIVE:
-        return Selected(alias, Column(name, kind), is_json=False)
+        return Selected(alias, Column(name, kind))
     if kind == "JSON":
-        return Selected(f"CAST({alias} AS VARCHAR)", Column(name, "JSON"), is_json=True)
+        return Selected(f"CAST({alias} AS VARCHAR)", Column(name, "JSON"))
     if kind.endswith("]") or kind.startswith(_NESTED):
-        return Selected(f"CAST(to_json({alias}) AS VARCHAR)", Column(name, "JSON"), is_json=True)
+        return Selected(f"CAST(to_json({alias}) AS VARCHAR)", Column(name, "JSON"))
     if kind == "BLOB":
-        return Selected(f"lower(hex({alias}))", Column(name, "VARCHAR"), is_json=False)
+        return Selected(f"lower(hex({alias}))", Column(name, "VARCHAR"))
     told = kind if kind.startswith("DECIMAL(") else _TEXTS.get(kind, "VARCHAR")
-    return Selected(f"CAST({alias} AS VARCHAR)", Column(name, told), is_json=False)
+    return Selected(f"CAST({alias} AS VARCHAR)", Column(name, told))

@@ -4,7 +4,7 @@ Which kind a source is, its URL says. A driver is imported when a source of its 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -77,10 +77,13 @@ class Sources:
     Args:
         terms: What is said of each.
         secrets: Where ``${env:NAME}`` is found.
+        folder: Returns where queries may spill, called from any thread; the system's temporary folder otherwise.
     """
 
-    def __init__(self, terms: Mapping[str, SourceTerms], secrets: Secrets) -> None:
-        self._terms, self._secrets = terms, HandedOut(secrets)
+    def __init__(
+        self, terms: Mapping[str, SourceTerms], secrets: Secrets, folder: Callable[[], Path] | None = None
+    ) -> None:
+        self._terms, self._secrets, self._folder = terms, HandedOut(secrets), folder
         self._open: dict[str, OpenSource] = {}
 
     def names(self) -> list[str]:
@@ -98,7 +101,7 @@ class Sources:
             known = ", ".join(self.names()) or "none"
             raise Rejected("unknown_source", f"there is no [sources.{name}] in this process; known: {known}")
         if name not in self._open:
-            self._open[name] = _make(name, self._terms[name], self._secrets)
+            self._open[name] = _make(name, self._terms[name], self._secrets, self._folder)
         return self._open[name]
 
     def mask(self, text: str) -> str:
@@ -112,7 +115,7 @@ class Sources:
             await source.aclose()
 
 
-def _make(name: str, terms: SourceTerms, secrets: HandedOut) -> OpenSource:
+def _make(name: str, terms: SourceTerms, secrets: HandedOut, folder: Callable[[], Path] | None) -> OpenSource:
     url: str = put_in(terms.url, secrets)
     scheme = scheme_of(url)
     if scheme in {"postgresql", "postgres"}:
@@ -123,6 +126,6 @@ def _make(name: str, terms: SourceTerms, secrets: HandedOut) -> OpenSource:
         from tickwright.sources.sqlite import SqliteSource
 
         return SqliteSource(name, url, terms)
-    from tickwright.sources.duckdb_files import DuckdbSource
+    from tickwright.sources.duckdb_source import DuckdbSource
 
-    return DuckdbSource(name, url, terms)
+    return DuckdbSource(name, url, terms, folder)

@@ -9,27 +9,28 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-import re
 import shutil
-from collections.abc import AsyncIterator, Sequence
-from difflib import get_close_matches
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
-
-import duckdb
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.audiences import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources.duckdb_columns import identifier, literal
-from tickwright.sources.duckdb_files import MEMORY, THREADS, DuckdbSource
+from tickwright.sources.duckdb_messages import (
+    PLACE,
+    TOO_MUCH_MEMORY,
+    Failed,
+    Load,
+    Loaded,
+    request_of,
+    too_many_bytes,
+)
+from tickwright.sources.duckdb_process import DuckdbProcess
+from tickwright.sources.duckdb_source import DuckdbSource
 from tickwright.sources.named import SourceTerms
-from tickwright.store.queries import load
 
-_Q = load("tickwright.sources.sql", "object_files.sql")
-TABLE, PLACE = "members", "tickwright place"
-_GAP = re.compile(r"\{([a-z_]+)\}")
+TABLE = "members"
 OBJECT_BYTES_MAX = 16 * 1024**3
 ROWS_MAX = 100_000_000
 UNPACKED_BYTES_FREE = 1024**3
@@ -38,10 +39,8 @@ UNPACKED_BYTES_MAX = 64 * 1024**3
 """Of the database and what is spilled for it: so many times the bytes of the file, ``UNPACKED_BYTES_FREE`` at least."""
 LOOK_S = 0.25
 KEPT = 4
-LINE_BYTES_MAX = 1024 * 1024
 READERS_MAX = 8
 INTERRUPT_AGAIN_S = 0.05
-_PASSING = (duckdb.IOException, duckdb.InterruptException)
 
 
 class ObjectFiles:
@@ -129,19 +128,19 @@ class _Local:
 
     def __init__(self, key: str, order: str, facts: FileFacts, database: Path) -> None:
         self.key, self.order, self.facts, self.database = key, order, facts, database
-        self.source = DuckdbSource(
-            key, database.as_uri().replace("file", "duckdb", 1), SourceTerms(url="", connections_max=READERS_MAX)
-        )
+        url = database.as_uri().replace("file", "duckdb", 1)
+        terms = SourceTerms(url="", connections_max=READERS_MAX)
+        self.source = DuckdbSource(key, url, terms, lambda: database.parent)
         self.readers = 0
 
 
 class _Load:
-    """Makes the database of one file, in a thread that is interrupted when nobody waits."""
+    """Makes the database of one file, in a process that is killed when nobody waits."""
 
     def __init__(self, key: str, raw: Path, database: Path, bytes_max: int) -> None:
         self._key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
         self._wal, self._spill = Path(f"{database}.wal"), database.with_suffix(".spill")
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._process: DuckdbProcess | None = None
 
     async def run(self, order: str) -> None:
         """Load it, and look now and then at how large it becomes; what is broken off leaves nothing."""
@@ -153,10 +152,9 @@ class _Load:
             running.result()
         except BaseException:
             while not running.done():
-                with contextlib.suppress(duckdb.Error):
-                    if self._connection is not None:
-                        self._connection.interrupt()
-                await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)
+                if self._process is not None:
+                    self._process.kill()
+                await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)  # the first time may be before it is there
             if not running.cancelled():
                 running.exception()
             self._database.unlink(missing_ok=True)
@@ -166,7 +164,7 @@ class _Load:
 
     def _check_bytes(self) -> None:
         if self._written() > self._bytes_max:
-            raise self._too_large()
+            raise too_many_bytes(self._key, self._bytes_max)
 
     def _written(self) -> int:
         paths, written = [self._database, self._wal], 0
@@ -177,54 +175,23 @@ class _Load:
                 written += path.stat().st_size
         return written
 
-    def _too_large(self) -> Rejected:
-        return Rejected("audience_unreadable", f"{self._key} has more than {self._bytes_max} bytes when it is unpacked")
-
     def _load(self, order: str) -> None:
-        config: dict[str, Any] = {
-            "memory_limit": MEMORY,
-            "threads": THREADS,
-            "temp_directory": str(self._spill),
-            "max_temp_directory_size": f"{self._bytes_max}B",
-            "preserve_insertion_order": False,
-            "autoload_known_extensions": False,
-            "autoinstall_known_extensions": False,
-        }
-        kind = "parquet" if self._key.lower().endswith(".parquet") else "csv"
-        separator = _separator(self._raw) if kind == "csv" else ""
-        rows = _filled(kind, file=literal(str(self._raw)), separator=literal(separator))
-        words = {"rows": rows, "order": f"f.{identifier(order)}", "place": identifier(PLACE)}
-        words["most"] = str(ROWS_MAX + 1)
+        """Have it loaded by a process that the kernel bounds: the file is a stranger's."""
+        process = self._process = DuckdbProcess()
         try:
-            connection = self._connection = duckdb.connect(str(self._database), config=config)
-            try:
-                connection.execute(_filled("bound", file=literal(str(self._raw)), folder=literal(str(self._spill))))
-                described = connection.execute(_filled("columns", rows=rows)).description or ()
-                _check_order(order, [str(column[0]) for column in described])
-                connection.execute(_filled("load", **words))
-                ((loaded,),) = connection.execute(_Q["count"]).fetchall()
-                if loaded > ROWS_MAX:
-                    raise Rejected("audience_unreadable", f"{self._key} has more than {ROWS_MAX} rows")
-            finally:
-                connection.close()
-        except duckdb.Error as error:
-            raise self._said(error) from None
+            wanted = Load(self._key, self._raw, self._database, self._spill, self._bytes_max, ROWS_MAX, order)
+            answer = process.answer() if process.begin(request_of(wanted)) else None
+            if isinstance(answer, Failed):
+                raise answer.problem.error()
+            if not isinstance(answer, Loaded):
+                raise self._lost(process.death())
+        finally:
+            process.end()
 
-    def _said(self, error: duckdb.Error) -> TickwrightError:
-        if isinstance(error, duckdb.OutOfMemoryException) and "max_temp_directory_size" in str(error):
-            return self._too_large()
-        said = str(error).partition("\n\nLINE")[0].replace(str(self._raw), self._key)[:1000]
-        if isinstance(error, _PASSING):
-            return Unavailable("audience_folder_full", f"{self._key} cannot be put into the work folder: {said}")
-        return Rejected("audience_unreadable", f"{self._key} cannot be read: {said}")
-
-
-def _check_order(order: str, columns: Sequence[str]) -> None:
-    if order in columns:
-        return
-    near = get_close_matches(order, columns, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(columns)[:500]}"
-    raise Rejected("audience_unreadable", f"it has no column {order}; {hint}")
+    def _lost(self, how: str | None) -> TickwrightError:
+        if how is None:
+            return Rejected("audience_unreadable", f"{self._key} cannot be read: {TOO_MUCH_MEMORY}")
+        return Unavailable("source_unavailable", f"{self._key} is not loaded: the process died ({how})")
 
 
 def _unpacked_bytes_max(packed_bytes: int) -> int:
@@ -232,18 +199,6 @@ def _unpacked_bytes_max(packed_bytes: int) -> int:
     return min(UNPACKED_BYTES_MAX, max(UNPACKED_BYTES_FREE, UNPACKED_TIMES_MAX * packed_bytes))
 
 
-def _separator(path: Path) -> str:
-    """Return what stands between the names of the first line: one of ``, ; | TAB``."""
-    with path.open("rb") as opened:
-        names = re.sub(rb'"[^"]*"', b"", opened.readline(LINE_BYTES_MAX)).decode("utf-8", "replace")
-    return max(",;|\t", key=names.count)
-
-
 def _facts(path: Path) -> FileFacts:
     with path.open("rb") as opened:
         return FileFacts(path.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest())
-
-
-def _filled(name: str, **gaps: str) -> str:
-    """Put texts into the gaps of a statement; what is put in is not looked at again."""
-    return _GAP.sub(lambda gap: gaps[gap[1]], _Q[name].partition("\n")[2])

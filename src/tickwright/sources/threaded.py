@@ -1,4 +1,4 @@
-"""Sources that are read by a library inside the process: each query has a thread, and is interrupted when nobody waits.
+"""Sources that are read in a thread, by a library or from a process: a query is interrupted when nobody waits.
 
 What a query may take and how it ends is the same for all of them; a reader only opens, fetches and closes.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """One query of a library; every method but ``interrupt`` is called in the query's thread, one at a time.
+    """One query; every method but ``interrupt`` is called in the query's thread, one at a time.
 
     Errors are ``Rejected`` or ``Unavailable`` as :class:`tickwright.ports.reports.Source` says.
     """
@@ -115,7 +115,12 @@ class ThreadedRows:
 
     async def close(self) -> None:
         """End the query; its thread is free afterwards."""
-        await self._ended(asyncio.get_running_loop().run_in_executor(self._threads, self._reader.close))
+        loop = asyncio.get_running_loop()
+        try:
+            closing = loop.run_in_executor(self._threads, self._reader.close)
+        except RuntimeError:  # the source was closed meanwhile
+            closing = loop.run_in_executor(None, self._reader.close)
+        await self._ended(closing)
 
     async def _call(self, work: Callable[[], T]) -> T:
         async with self.in_time():

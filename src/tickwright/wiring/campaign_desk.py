@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class LazySources:
     """A :class:`tickwright.ports.audiences.SourceBook` that reads the TOML file when it is first asked."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, folder: Callable[[], Path]) -> None:
+        self._settings, self._folder = settings, folder
         self._sources: Sources | None = None
 
     def get(self, name: str) -> Source:
         """Return the source of that name."""
         if self._sources is None:
-            self._sources = Sources(load_config(self._settings.config).sources, secret)
+            self._sources = Sources(load_config(self._settings.config).sources, secret, self._folder)
         return self._sources.get(name)
 
     async def aclose(self) -> None:
@@ -72,7 +72,7 @@ class CampaignDesk:
     """
 
     def __init__(self, settings: Settings, objects: ObjectStore, folder: Callable[[], Path]) -> None:
-        self._sources, self._files = LazySources(settings), LazyFiles(objects, folder)
+        self._sources, self._files = LazySources(settings, folder), LazyFiles(objects, folder)
         self.audiences = Audiences(self._sources, self._files)
 
     async def aclose(self) -> None:

@@ -8,10 +8,12 @@ being renewed.
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -42,7 +44,7 @@ from tickwright.runtime.session import WorkerSession
 from tickwright.runtime.signals import stop_on_signals
 from tickwright.runtime.snapshot import Snapshots
 from tickwright.runtime.supervisor import Supervised, Supervisor
-from tickwright.sources.named import Sources
+from tickwright.sources.named import Sources, SourceTerms
 from tickwright.store.outbox import reserve_prefixes
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Exchanges, Pool, open_pool
@@ -65,8 +67,10 @@ from tickwright.wiring.roles import ROLES, check_roles
 from tickwright.wiring.serving import ApiService, listen
 from tickwright.wiring.settings import Settings, secret
 from tickwright.wiring.watching import Watch
+from tickwright.wiring.work_folder import open_work_folder
 
 LOOP_CONNECTIONS_MAX = 10
+SOURCE_ROLES = frozenset({"report-listener", "campaign-consumer"})
 _log = structlog.get_logger("tickwright.node")
 
 
@@ -192,8 +196,7 @@ async def open_node(
         if "fanout-consumer" in wanted:
             with suppress(Unavailable):  # it is asked again while it is needed
                 await prepare_queue(settings)
-        sources = Sources(config.sources, secret)
-        stack.push_async_callback(sources.aclose)
+        sources = await stack.enter_async_context(_open_sources(settings, config.sources, wanted))
         reports = None
         if "report-listener" in wanted:
             reports = await stack.enter_async_context(open_reports(settings, pool, fanout.redis))
@@ -203,6 +206,20 @@ async def open_node(
             executing = await stack.enter_async_context(opened)
         program = Program(brought, asked, fanout, reports, executing, sources, belonging)
         yield _build(settings, wanted, link, pool, brokers, program=program, any_port=any_port)
+
+
+@asynccontextmanager
+async def _open_sources(
+    settings: Settings, terms: Mapping[str, SourceTerms], wanted: Sequence[str]
+) -> AsyncIterator[Sources]:
+    """Open the sources; where a role reads them, they have a folder of this process to spill into."""
+    async with AsyncExitStack() as stack:
+        folder = None
+        if terms and not SOURCE_ROLES.isdisjoint(wanted):
+            folder = partial(Path, await stack.enter_async_context(open_work_folder(settings)))
+        sources = Sources(terms, secret, folder)
+        stack.push_async_callback(sources.aclose)
+        yield sources
 
 
 async def run_node(

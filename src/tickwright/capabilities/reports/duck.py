@@ -86,7 +86,6 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
         "memory_limit": f"{bounds.memory_bytes}B",
         "threads": bounds.threads,
         "temp_directory": str(spill),
-        "max_temp_directory_size": f"{bounds.disk_bytes}B",
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -96,6 +95,7 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
     connection = duckdb.connect(":memory:", config=config)
     allowed = ", ".join(quoted(str(path)) for path in files)
     for statement in (
+        f"SET max_temp_directory_size = '{bounds.disk_bytes}B'",  # without effect in the configuration above
         "SET TimeZone = 'UTC'",
         f"SET max_expression_depth = {DEPTH_MAX}",
         f"SET allowed_paths = [{allowed}]",

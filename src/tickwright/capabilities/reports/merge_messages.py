@@ -9,7 +9,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tickwright.capabilities.reports.duck import MergeBounds
 from tickwright.capabilities.reports.merging import MergedFile
 from tickwright.capabilities.reports.part_views import PartFile
 from tickwright.capabilities.reports.plan import Format
-from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.sources.confined import Problem
 
 READY, BEGUN = b"ready\n", b"begun\n"
 JOB_BYTES_MAX = 16 * 1024 * 1024
@@ -35,26 +35,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     out: Path | None = None
     form: Format = "csv"
     bom: bool = False
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """An error of ours, told from one process to the other."""
-
-    family: Literal["Rejected", "Unavailable"]
-    code: str
-    message: str
-    details: dict[str, Any]
-
-    @classmethod
-    def of(cls, error: Rejected | Unavailable) -> "Problem":
-        """Return what is told of ``error``."""
-        family: Literal["Rejected", "Unavailable"] = "Rejected" if isinstance(error, Rejected) else "Unavailable"
-        return cls(family, error.code, error.message, dict(error.details))
-
-    def error(self) -> TickwrightError:
-        """Return the error, to be raised."""
-        kind = Rejected if self.family == "Rejected" else Unavailable
-        return kind(self.code, self.message, **self.details)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

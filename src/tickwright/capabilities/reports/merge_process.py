@@ -1,13 +1,8 @@
 """One merge process, as the one who asks holds it: started, asked, ended, and what its death means."""
 
 import asyncio
-import os
-import re
-import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -22,23 +17,21 @@ from tickwright.capabilities.reports.merge_messages import (
     answer_of,
     line_of,
 )
-from tickwright.capabilities.reports.merge_program import ENVIRONMENT
 from tickwright.domain.errors import TickwrightError, Unavailable
+from tickwright.sources.confined import (
+    command,
+    died_for_memory,
+    environment,
+    killed_for_memory,
+    shown_errors,
+    shown_status,
+)
 
 START_S = 30.0
 DEATH_S = 5.0
 """How long a process that said its last word may take to be gone, before it is killed."""
 ERRORS_BYTES = 4096
-SHOWN_MAX = 1000
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""What of our environment an interpreter may need to start."""
-NICENESS = 5
-PROGRAM = (
-    f"import os, sys; os.nice({NICENESS}); sys.path[:] = sys.argv[2:]; "
-    "from tickwright.capabilities.reports.merge_program import main; main(int(sys.argv[1]))"
-)
-"""Behind the worker from the first moment: it starts while that one works."""
-_MEMORY = re.compile(r"bad_alloc|MemoryError|OutOfMemory|<jemalloc>|annot allocate memory|out of memory", re.IGNORECASE)
+PROGRAM = "tickwright.capabilities.reports.merge_program"
 
 _log = structlog.get_logger("tickwright.reports")
 
@@ -51,7 +44,7 @@ class MergeProcess:
     """One process with the program :mod:`merge_program`.
 
     Invariants:
-        RMP-1: it has no secret of ours: of our environment it gets :data:`PASSED_ON`, and no open file.
+        RMP-1: it has no secret of ours: of our environment it gets a few names, and no open file.
         RMP-2: it is gone when :meth:`end` is over, and soon after our own death, whatever we died of.
     """
 
@@ -105,7 +98,7 @@ class MergeProcess:
             Rejected: ``merge_too_large``: it died for memory. Permanent.
             Unavailable: ``merge_lost``: it died otherwise. Retry.
         """
-        killed_before = _killed_for_memory()
+        killed_before = killed_for_memory()
         with suppress(OSError):  # it is dead, which reading finds as well
             self._jobs.write(line_of(job))
             await self._jobs.drain()
@@ -118,7 +111,7 @@ class MergeProcess:
             async with asyncio.timeout(DEATH_S):
                 await self._process.wait()
         await self.end()
-        raise self._death(_killed_for_memory() > killed_before)
+        raise self._death(killed_for_memory() > killed_before)
 
     async def end(self) -> None:
         """Kill it, if it lives, and return when it is gone; any number of times."""
@@ -133,8 +126,7 @@ class MergeProcess:
         _log.warning("reports.merge_process_lost", pid=self.pid, status=status, errors=self.errors)
         if died_for_memory(status, self._errors, killed=killed_for_memory):
             return too_large("its process ran out of memory")
-        how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
-        return Unavailable("merge_lost", f"the merge process died ({how})")
+        return Unavailable("merge_lost", f"the merge process died ({shown_status(status)})")
 
     async def _line(self) -> bytes:
         """Return the next line; what is left at the end, or nothing where it is too long."""
@@ -150,41 +142,12 @@ class MergeProcess:
                 self._errors = (self._errors + piece)[-ERRORS_BYTES:]
 
 
-def died_for_memory(status: int | None, errors: bytes, *, killed: bool) -> bool:
-    """Whether a process died because there was no memory for it.
-
-    Args:
-        status: Its exit status, below zero for a signal.
-        errors: The end of what it wrote as errors.
-        killed: Whether the kernel has killed something for memory meanwhile.
-    """
-    return (status == -signal.SIGKILL and killed) or _MEMORY.search(errors.decode(errors="replace")) is not None
-
-
-def shown_errors(errors: bytes) -> str:
-    """Return errors without paths, and without the texts of C++ exceptions, which may have values of rows in them."""
-    lines = errors.decode(errors="replace").splitlines()
-    told = [line for line in lines if "what():" not in line or "std::bad_alloc" in line]
-    return re.sub(r"(?:/[^\s/'\":]+)+/?", "…", "\n".join(told))[-SHOWN_MAX:]
-
-
 async def _spawned() -> Process:
-    """Start an interpreter that imports from where we do, whatever folder or variable says so."""
-    words = [sys.executable, *(["-B"] if sys.dont_write_bytecode else []), "-I", "-c", PROGRAM, str(os.getpid())]
-    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | ENVIRONMENT
+    """Start the program."""
     try:
         return await asyncio.create_subprocess_exec(
-            *words, *map(os.path.abspath, sys.path), stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=ANSWER_BYTES_MAX,
-            cwd="/", env=environment, start_new_session=True,
+            *command(PROGRAM), stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=ANSWER_BYTES_MAX,
+            cwd="/", env=environment(), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise Unavailable("merge_lost", f"a merge process cannot be started: {error.strerror}") from error
-
-
-def _killed_for_memory() -> int:
-    """Return how many processes the kernel has killed for memory since the machine started; 0 where it does not say."""
-    with suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

@@ -1,0 +1,197 @@
+"""What a process with DuckDB is asked, and what it answers, over its standard input and output.
+
+::
+
+    ──▶ query            ◀── begun, opened, rows until there are none; failed instead of opened or rows
+    ──▶ load             ◀── begun, loaded or failed
+
+The pipe holds up a process whose rows nobody reads. A request is pickled: it comes from us. An answer is MessagePack
+that is read as one of a few types and has a bound, because SQL and files of strangers are behind it. ``begun`` comes
+before anything of a query is done, so that a query whose process had died earlier can go to another one.
+"""
+
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import Column
+from tickwright.sources.confined import Problem
+from tickwright.sources.pieces import ROW_BYTES_MAX, row_too_large
+
+PIECE_BYTES_MAX = 16 * 1024 * 1024
+"""Of one answer with rows, unless a single row is larger."""
+ANSWER_BYTES_MAX = 5 * ROW_BYTES_MAX
+"""A character has up to four bytes; the rest is for numbers."""
+DATA_BYTES = 1024**3
+"""What a process may allocate. DuckDB counts 256 MiB; of the 2,048 values of a column that it holds at a time, none."""
+TOO_MUCH_MEMORY = (
+    f"it takes more memory than it may have ({DATA_BYTES // 2**20} MiB); "
+    "select fewer rows or columns, or cut long values"
+)
+PLACE = "tickwright place"
+"""The column with the number of a row in a loaded file."""
+_LENGTH = struct.Struct(">Q")
+
+Version = tuple[int, int, int]
+KnownTypes = dict[Path, tuple[Version, Mapping[str, str]]]
+"""The columns of JSON files, each with the version of the file that was scanned for them."""
+
+
+class Query(NamedTuple):
+    """One query.
+
+    Attributes:
+        name: The source's.
+        path: Of its database, or of its folder.
+        spill: The folder where this query spills, and nothing else is; exists.
+        spill_bytes_max: Of what it spills.
+        known: The columns of JSON files as far as they are known.
+        sql: With the numbers of its values.
+        given: The values.
+        within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.threaded.ThreadedSource.query`.
+    """
+
+    name: str
+    path: Path
+    is_folder: bool
+    spill: Path
+    spill_bytes_max: int
+    known: KnownTypes
+    sql: str
+    given: Sequence[Any]
+    within: str | None
+
+
+class Load(NamedTuple):
+    """A CSV or Parquet file that becomes a database; see :mod:`tickwright.sources.object_files`.
+
+    Attributes:
+        key: What it is called.
+        raw: The file.
+        database: What is made of it.
+        spill: The folder where it spills.
+        bytes_max: Of what is spilled.
+        rows_max: So many it may have.
+        order: The column of its order.
+    """
+
+    key: str
+    raw: Path
+    database: Path
+    spill: Path
+    bytes_max: int
+    rows_max: int
+    order: str
+
+
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """The request is there, and nothing of it is done."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """The columns of the query, and what was found out about JSON files."""
+
+    columns: tuple[Column, ...]
+    known: dict[str, tuple[Version, dict[str, str]]]
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """Some rows; none at the end.
+
+    Attributes:
+        again: Whether the process takes another query; it has given back its memory.
+    """
+
+    rows: list[tuple[bool | int | float | str | None, ...]]
+    again: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The query failed; ``again`` as in :class:`Rows`."""
+
+    problem: Problem
+    again: bool = False
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The database is there; ``again`` as in :class:`Rows`."""
+
+    again: bool = False
+
+
+Answer = Begun | Opened | Rows | Loaded | Failed
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def request_of(asked: Query | Load) -> bytes:
+    """Return a request with its length before it; raises what pickling a value raises."""
+    return _framed(pickle.dumps(asked))
+
+
+def read_request(stream: IO[bytes]) -> Query | Load | None:
+    """Return the next request; ``None`` at the end."""
+    content = _read(stream, None)
+    if content is None:
+        return None
+    request: Query | Load = pickle.loads(content)  # noqa: S301  from our own parent
+    return request
+
+
+def write_answer(stream: IO[bytes], answer: Answer) -> None:
+    """Write an answer."""
+    stream.write(_framed(_encoder.encode(answer)))
+
+
+def read_answer(stream: IO[bytes]) -> Answer | None:
+    """Return the next answer; ``None`` at the end, and where it is none or too long."""
+    content = _read(stream, ANSWER_BYTES_MAX)
+    try:
+        return None if content is None else _answers.decode(content)
+    except msgspec.MsgspecError:
+        return None
+
+
+def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
+    """Return rows as answers that are not too long; ``of`` says what gives them.
+
+    Raises:
+        Rejected: ``row_too_large``: a row alone is. Permanent.
+    """
+    content = _encoder.encode(Rows([*map(tuple, rows)]))
+    if len(content) <= PIECE_BYTES_MAX or (len(rows) == 1 and len(content) <= ANSWER_BYTES_MAX):
+        return [_framed(content)]
+    if len(rows) == 1:
+        raise row_too_large(of)
+    half = len(rows) // 2
+    return [*answers_of(rows[:half], of), *answers_of(rows[half:], of)]
+
+
+def too_much_memory(of: str) -> Rejected:
+    """Return the error of a query that needs more than it may have."""
+    return Rejected("source_refused", f"{of} refuses the query: {TOO_MUCH_MEMORY}")
+
+
+def too_many_bytes(key: str, bytes_max: int) -> Rejected:
+    """Return the error of a file that becomes too large a database."""
+    return Rejected("audience_unreadable", f"{key} has more than {bytes_max} bytes when it is unpacked")
+
+
+def _framed(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+def _read(stream: IO[bytes], most: int | None) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if most is not None and length > most:
+        return None
+    content = stream.read(length)
+    return content if len(content) == length else None
