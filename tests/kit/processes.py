@@ -81,6 +81,7 @@ def spawn(
     """Start a child in a process group of its own; what it says goes to ``log``. Our own programs are forked."""
     environment = {**os.environ, **(environment or {})}
     if can_fork(command, environment):
+        log.touch()
         return Forked(Start(command[1:], environment, str(cwd), str(log)))
     with log.open("ab") as sink:
         return subprocess.Popen(
