@@ -12,6 +12,7 @@ import pytest
 from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
 from tickwright.capabilities.reports.duck import MergeBounds
+from tickwright.capabilities.reports.merge_messages import BEGUN, Job
 from tickwright.capabilities.reports.merge_process import MergeProcess
 from tickwright.capabilities.reports.merge_processes import MergeProcesses
 from tickwright.capabilities.reports.merge_program import HEADROOM_BYTES, JOBS_MAX
@@ -217,6 +218,31 @@ async def test_one_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(Unavailable) as caught:
             await MergeProcess.start()
         assert caught.value.code == "merge_lost"
+
+
+async def test_an_answer_that_is_none_is_a_death(merges: MergeProcesses, tmp_path: Path, numbers: PartFile) -> None:
+    """As one that was cut off in the middle of a character: an error to try again, and another process afterwards."""
+    process = await MergeProcess.start()
+    try:
+        job = Job(parts=[numbers], sql="SELECT 1 AS a", folder=tmp_path, bounds=BOUNDS)
+        process._lines = asyncio.StreamReader()
+        process._lines.feed_data(BEGUN + b'{"values": {"a": "\xff"}}\n')
+        with pytest.raises(Unavailable) as lost:
+            await process.ask(job)
+        assert lost.value.code == "merge_lost"
+    finally:
+        await process.end()
+
+
+def test_no_progress_is_drawn(tmp_path: Path) -> None:
+    """DuckDB takes a program without a file, as a merge process is, for a person at a terminal."""
+    code = (
+        "import sys; from pathlib import Path; from tickwright.capabilities.reports.duck import MergeBounds, open_duck\n"
+        "with open_duck(Path(sys.argv[1]), MergeBounds(), []) as duck:\n"
+        "    print(duck.execute(\"SELECT current_setting('enable_progress_bar')\").fetchall())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "[(False,)]\n"
 
 
 def test_a_death_for_memory_is_told_from_others() -> None:

@@ -1,12 +1,14 @@
 """The process of a query on a DuckDB source: what it may take, what ends it, what its death means, what it has."""
 
 import asyncio
+import fcntl
 import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -23,7 +25,8 @@ from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, SourceTerms, duckdb_source
-from tickwright.sources.duckdb_messages import ANSWER_BYTES_MAX, DATA_BYTES, read_answer
+from tickwright.sources.confined import Problem
+from tickwright.sources.duckdb_messages import ANSWER_BYTES_MAX, DATA_BYTES, Failed, read_answer
 from tickwright.sources.duckdb_program import QUERIES_MAX
 from tickwright.sources.duckdb_source import DuckdbSource
 from tickwright.sources.object_files import ObjectFiles
@@ -230,6 +233,30 @@ async def test_signals_for_the_parent_do_not_end_a_query(source: DuckdbSource) -
             assert await anext(pieces)
 
 
+async def test_a_process_that_is_paused_loses_nothing(source: DuckdbSource) -> None:
+    """A container that is frozen, a SIGSTOP: a write that waits for room in the pipe ends with what it has written."""
+    async with source.query(f"{SLOW} LIMIT 20000", {}, timeout=MINUTE) as rows:
+        (pid,) = source.processes.pids
+        numbers = []
+        async for piece in rows:
+            numbers += [number for number, _ in piece]
+            if len(numbers) == 500:
+                await eventually_async(lambda: unread_bytes(source) > 60_000, what="the pipe is full")
+            if len(numbers) < 10_000:
+                os.kill(pid, signal.SIGSTOP)
+                await eventually_async(lambda: told(pid, "stat").rpartition(")")[2].split()[0] == "T")
+                os.kill(pid, signal.SIGCONT)
+    assert numbers == list(range(20_000))
+
+
+def unread_bytes(source: DuckdbSource) -> int:
+    """Return how many bytes wait in the pipe of the only process of a source."""
+    (process,) = source.processes._all
+    assert process._process.stdout is not None
+    found = fcntl.ioctl(process._process.stdout, termios.FIONREAD, b"\0" * 4)
+    return int.from_bytes(found, sys.byteorder)
+
+
 def test_a_parent_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
     """Kill -9 in the middle of a query that nothing else ends."""
     command = [sys.executable, "-c", PARENT, str(tmp_path), DEAF]
@@ -399,6 +426,11 @@ async def test_a_value_that_cannot_be_given_is_refused(source: DuckdbSource) -> 
         assert refused.value.code == "source_refused"
 
 
+async def test_no_progress_is_drawn(source: DuckdbSource) -> None:
+    """A process has no file of its own as its program, and DuckDB takes that for a person at a terminal."""
+    assert await rows_of(source, "SELECT current_setting('enable_progress_bar')") == [(False,)]
+
+
 async def test_large_rows_come_whole(source: DuckdbSource) -> None:
     """Up to the bound of a row, in characters that have four bytes each."""
     found = await rows_of(source, "SELECT repeat('😀', 4000000 + i) FROM range(8) AS t(i)")
@@ -424,6 +456,11 @@ def test_an_answer_that_is_none_is_read_as_none() -> None:
     """Whatever a process writes: too long, cut off, of another kind."""
     for content in (b"", b"\0" * 7, (5).to_bytes(8) + b"abc", (3).to_bytes(8) + b"abc", (1).to_bytes(8) + b"\xc0"):
         assert read_answer(BytesIO(content)) is None
+    encoded = msgspec.msgpack.encode(Failed(Problem("Rejected", "a", "b", {})))
+    deep = encoded.replace(b"\xa7details\x80", b"\xa7details\x81\xa1a" + b"\x91" * 5000 + b"\xc0")
+    for content in (encoded.replace(b"\xa1b", b"\xa1\xff"), deep):
+        assert content != encoded
+        assert read_answer(BytesIO(len(content).to_bytes(8) + content)) is None
     assert read_answer(BytesIO((ANSWER_BYTES_MAX + 1).to_bytes(8) + b"\xc0")) is None
 
 

@@ -115,7 +115,13 @@ def own_output() -> BinaryIO:
     """Return the pipe to who asks; whatever else writes to standard output writes to standard error from now on."""
     own = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(own, "wb", buffering=0)
+    return os.fdopen(own, "wb")
+
+
+def tell(output: BinaryIO, content: bytes) -> None:
+    """Write all of it, now: a write of the system's writes less where the process is paused while the pipe is full."""
+    output.write(content)
+    output.flush()
 
 
 def confine(parent: int) -> None:

@@ -14,13 +14,13 @@ import pickle
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
-from tickwright.sources.confined import Problem
+from tickwright.sources.confined import Problem, tell
 from tickwright.sources.pieces import ROW_BYTES_MAX, row_too_large
 
 PIECE_BYTES_MAX = 16 * 1024 * 1024
@@ -143,9 +143,9 @@ def read_request(stream: IO[bytes]) -> Query | Load | None:
     return request
 
 
-def write_answer(stream: IO[bytes], answer: Answer) -> None:
+def write_answer(stream: BinaryIO, answer: Answer) -> None:
     """Write an answer."""
-    stream.write(_framed(_encoder.encode(answer)))
+    tell(stream, _framed(_encoder.encode(answer)))
 
 
 def read_answer(stream: IO[bytes]) -> Answer | None:
@@ -153,7 +153,7 @@ def read_answer(stream: IO[bytes]) -> Answer | None:
     content = _read(stream, ANSWER_BYTES_MAX)
     try:
         return None if content is None else _answers.decode(content)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # a text that is no UTF-8 is a ValueError
         return None
 
 

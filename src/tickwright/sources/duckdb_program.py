@@ -12,7 +12,7 @@ from typing import BinaryIO
 from msgspec import structs
 
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.sources.confined import Problem, bound, confine, is_light, own_output
+from tickwright.sources.confined import Problem, bound, confine, is_light, own_output, tell
 from tickwright.sources.duckdb_files import THREADS, DuckdbReader
 from tickwright.sources.duckdb_load import load_file
 from tickwright.sources.duckdb_messages import (
@@ -76,7 +76,8 @@ def _answered(query: Query, answers: BinaryIO) -> Rows:
         known = {str(path): (of, dict(types)) for path, (of, types) in query.known.items()}
         write_answer(answers, Opened(columns, known))
         while rows := reader.fetch():
-            answers.writelines(answers_of(rows, f"source {query.name}"))
+            for content in answers_of(rows, f"source {query.name}"):
+                tell(answers, content)
     finally:
         reader.close()
     return Rows([])

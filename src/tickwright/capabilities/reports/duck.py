@@ -96,6 +96,7 @@ def _connected(spill: Path, bounds: MergeBounds, files: Sequence[Path]) -> "Duck
     allowed = ", ".join(quoted(str(path)) for path in files)
     for statement in (
         f"SET max_temp_directory_size = '{bounds.disk_bytes}B'",  # without effect in the configuration above
+        "SET enable_progress_bar = false",  # drawn for a program without a file, as a merge process is
         "SET TimeZone = 'UTC'",
         f"SET max_expression_depth = {DEPTH_MAX}",
         f"SET allowed_paths = [{allowed}]",

@@ -69,6 +69,6 @@ def answer_of(line: bytes) -> Answer:
     """Return the answer that a line is.
 
     Raises:
-        msgspec.MsgspecError: It is none, or was cut off.
+        msgspec.MsgspecError, ValueError, RecursionError: It is none, or was cut off.
     """
     return _answers.decode(line)

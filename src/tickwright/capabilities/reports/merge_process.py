@@ -105,7 +105,7 @@ class MergeProcess:
         if await self._line() != BEGUN:
             raise NotBegunError
         line = await self._line()
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # cut off, or no UTF-8
             return answer_of(line)
         with suppress(TimeoutError):
             async with asyncio.timeout(DEATH_S):

@@ -23,7 +23,7 @@ from tickwright.capabilities.reports.merge_messages import (
 )
 from tickwright.capabilities.reports.merging import feed, merge
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.sources.confined import Problem, bound, confine, is_light, own_output
+from tickwright.sources.confined import Problem, bound, confine, is_light, own_output, tell
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 HEADROOM_SHARE = 8
@@ -43,14 +43,14 @@ def main(parent: int) -> None:
     answers = own_output()
     confine(parent)
     warm_up()
-    answers.write(READY)
+    tell(answers, READY)
     for left in reversed(range(JOBS_MAX)):
         line = sys.stdin.buffer.readline(JOB_BYTES_MAX)
         if not line.endswith(b"\n"):
             break
-        answers.write(BEGUN)
+        tell(answers, BEGUN)
         answer = structs.replace(_answer(job_of(line)), again=left > 0 and is_light(IDLE_BYTES_MAX))
-        answers.write(line_of(answer))
+        tell(answers, line_of(answer))
         if not answer.again:
             break
     os._exit(0)

@@ -1,6 +1,7 @@
 -- name: spill
--- At most {bytes_max} bytes of what is spilled; the same in the configuration of a connection has no effect in DuckDB 2.0.
-SET max_temp_directory_size = '{bytes_max}B'
+-- At most {bytes_max} bytes of what is spilled; the same in the configuration of a connection has no effect in DuckDB 2.0. DuckDB takes a program
+-- without a file for a person at a terminal, and draws its progress.
+SET max_temp_directory_size = '{bytes_max}B'; SET enable_progress_bar = false
 
 -- name: attach
 -- One database file, which nobody can write through this connection; {path} is quoted.

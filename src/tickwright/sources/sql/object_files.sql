@@ -1,6 +1,6 @@
 -- name: bound
 -- Reading one file, {file}, and spilling at most {bytes_max} bytes below {folder}; nothing else is seen.
-SET max_temp_directory_size = '{bytes_max}B'; SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET allowed_paths = [{file}]; SET allowed_directories = [{folder}];
+SET max_temp_directory_size = '{bytes_max}B'; SET enable_progress_bar = false; SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET allowed_paths = [{file}]; SET allowed_directories = [{folder}];
 SET enable_external_access = false; SET lock_configuration = true
 
 -- name: csv
