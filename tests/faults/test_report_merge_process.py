@@ -237,7 +237,8 @@ async def test_an_answer_that_is_none_is_a_death(merges: MergeProcesses, tmp_pat
 def test_no_progress_is_drawn(tmp_path: Path) -> None:
     """DuckDB takes a program without a file, as a merge process is, for a person at a terminal."""
     code = (
-        "import sys; from pathlib import Path; from tickwright.capabilities.reports.duck import MergeBounds, open_duck\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from tickwright.capabilities.reports.duck import MergeBounds, open_duck\n"
         "with open_duck(Path(sys.argv[1]), MergeBounds(), []) as duck:\n"
         "    print(duck.execute(\"SELECT current_setting('enable_progress_bar')\").fetchall())"
     )

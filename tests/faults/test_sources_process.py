@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,10 +13,13 @@ import termios
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import StrEnum
+from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -26,7 +30,15 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, SourceTerms, duckdb_source
 from tickwright.sources.confined import Problem
-from tickwright.sources.duckdb_messages import ANSWER_BYTES_MAX, DATA_BYTES, Failed, read_answer
+from tickwright.sources.duckdb_messages import (
+    ANSWER_BYTES_MAX,
+    DATA_BYTES,
+    Failed,
+    Query,
+    read_answer,
+    read_request,
+    request_of,
+)
 from tickwright.sources.duckdb_program import QUERIES_MAX
 from tickwright.sources.duckdb_source import DuckdbSource
 from tickwright.sources.object_files import ObjectFiles
@@ -418,9 +430,61 @@ async def test_values_are_bound_as_they_are(source: DuckdbSource, value: Any, ki
     assert await rows_of(source, "SELECT typeof(:value), CAST(:value AS VARCHAR)", value=value) == [(kind, shown)]
 
 
+class Shop(StrEnum):
+    """Of a program, as users have them."""
+
+    MAIN = "NL"
+
+
+class Day(datetime):
+    """A library's own."""
+
+
+class Word(str):
+    """A library's own."""
+
+    __slots__ = ()
+
+
+OWN = [
+    (Shop.MAIN, "NL"),
+    (HTTPStatus.OK, "200"),
+    (Word("it's"), "it's"),
+    (type("Rate", (float,), {})(1.5), "1.5"),
+    (Day(2026, 1, 2, 3, tzinfo=ZoneInfo("Europe/Paris")), "2026-01-02 02:00:00+00"),
+    (type("Date", (date,), {})(2026, 1, 2), "2026-01-02"),
+    (type("Price", (Decimal,), {})("1.50"), "1.50"),
+    ([Shop.MAIN, Word("a")], "[NL, a]"),
+    ((Shop.MAIN, Word("a")), "[NL, a]"),
+]
+
+
+async def test_values_of_a_program_s_own_types_are_plain_ones(source: DuckdbSource) -> None:
+    """Else the process would import the program, whatever that does when it is imported, or die where it cannot."""
+    for value, shown in OWN:
+        assert await rows_of(source, "SELECT CAST(:value AS VARCHAR)", value=value) == [(shown,)]
+    document = {"a": [Shop.MAIN, Word("x")], Word("b"): {Shop.MAIN: HTTPStatus.OK}}
+    sql = "SELECT CAST(:value AS VARCHAR), CAST([:value] AS VARCHAR)"
+    assert (await rows_of(source, sql, value=document))[0][0] == '{"a":["NL","x"],"b":{"NL":200}}'
+    sql = Word("SELECT CAST(:value AS VARCHAR)")
+    assert await rows_of(source, sql, value=[{Shop.MAIN: HTTPStatus.OK}]) == [("[{'NL': 200}]",)]
+    async with source.query(sql, {"value": 1}, timeout=MINUTE, within=Word("SELECT 1")) as rows:
+        assert [row async for piece in rows for row in piece] == [("1",)]
+
+
+def test_a_request_imports_nothing(tmp_path: Path) -> None:
+    """Should a value of another type come through, the process does not read it."""
+    for value in (Shop.MAIN, Word("a"), ZoneInfo("Europe/Paris"), subprocess.run):
+        asked = Query("a", tmp_path, True, tmp_path, 1, {}, "SELECT 1", [value], None)
+        with pytest.raises(pickle.UnpicklingError, match="is no type of a request"):
+            read_request(BytesIO(request_of(asked)))
+
+
 async def test_a_value_that_cannot_be_given_is_refused(source: DuckdbSource) -> None:
     """As one that DuckDB has no type for."""
-    for value in (object(), lambda: None):
+    endless: list[Any] = []
+    endless.append(endless)
+    for value in (object(), lambda: None, [object()], {"a": object()}, endless):
         with pytest.raises(Rejected) as refused:
             await rows_of(source, "SELECT :value", value=value)
         assert refused.value.code == "source_refused"

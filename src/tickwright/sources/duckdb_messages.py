@@ -5,11 +5,13 @@
     ──▶ query            ◀── begun, opened, rows until there are none; failed instead of opened or rows
     ──▶ load             ◀── begun, loaded or failed
 
-The pipe holds up a process whose rows nobody reads. A request is pickled: it comes from us. An answer is MessagePack
-that is read as one of a few types and has a bound, because SQL and files of strangers are behind it. ``begun`` comes
-before anything of a query is done, so that a query whose process had died earlier can go to another one.
+The pipe holds up a process whose rows nobody reads. A request is pickled, since it comes from us, and is read as a few
+types: nothing is imported for it, and no module of the user's. An answer is MessagePack that is read as one of a few
+types and has a bound, because SQL and files of strangers are behind it. ``begun`` comes before anything of a query is
+done, so that a query whose process had died earlier can go to another one.
 """
 
+import io
 import pickle
 import struct
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 from tickwright.sources.confined import Problem, tell
 from tickwright.sources.pieces import ROW_BYTES_MAX, row_too_large
+from tickwright.sources.plain_values import PLAIN
 
 PIECE_BYTES_MAX = 16 * 1024 * 1024
 """Of one answer with rows, unless a single row is larger."""
@@ -52,7 +55,7 @@ class Query(NamedTuple):
         spill_bytes_max: Of what it spills.
         known: The columns of JSON files as far as they are known.
         sql: With the numbers of its values.
-        given: The values.
+        given: The values, made plain by :func:`tickwright.sources.plain_values.plain`.
         within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.threaded.ThreadedSource.query`.
     """
 
@@ -135,11 +138,15 @@ def request_of(asked: Query | Load) -> bytes:
 
 
 def read_request(stream: IO[bytes]) -> Query | Load | None:
-    """Return the next request; ``None`` at the end."""
+    """Return the next request; ``None`` at the end.
+
+    Raises:
+        pickle.UnpicklingError: Something in it is not of the types of a request.
+    """
     content = _read(stream, None)
     if content is None:
         return None
-    request: Query | Load = pickle.loads(content)  # noqa: S301  from our own parent
+    request: Query | Load = _Requests(io.BytesIO(content)).load()
     return request
 
 
@@ -180,6 +187,20 @@ def too_much_memory(of: str) -> Rejected:
 def too_many_bytes(key: str, bytes_max: int) -> Rejected:
     """Return the error of a file that becomes too large a database."""
     return Rejected("audience_unreadable", f"{key} has more than {bytes_max} bytes when it is unpacked")
+
+
+class _Requests(pickle.Unpickler):
+    """Knows the types of a request, and imports nothing."""
+
+    def find_class(self, module: str, name: str) -> type:
+        """Return one of the types."""
+        try:
+            return _TYPES[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no type of a request") from None
+
+
+_TYPES = {(kind.__module__, kind.__qualname__): kind for kind in (Query, Load, type(Path()), *PLAIN)}
 
 
 def _framed(content: bytes) -> bytes:

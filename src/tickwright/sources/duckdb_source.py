@@ -7,7 +7,6 @@ queries. ADR-0029.
 
 import asyncio
 import contextlib
-import pickle
 import shutil
 import tempfile
 import threading
@@ -36,6 +35,7 @@ from tickwright.sources.duckdb_messages import (
 )
 from tickwright.sources.duckdb_process import DuckdbProcess
 from tickwright.sources.named import SourceTerms, path_of, scheme_of
+from tickwright.sources.plain_values import plain
 from tickwright.sources.threaded import ThreadedRows, ThreadedSource
 
 A = TypeVar("A", Opened, Rows)
@@ -180,14 +180,15 @@ class ProcessReader:
     def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
         """Begin the query and return its columns."""
         bound = bind(sql, values, "${}".format)
-        given = [_as_parameter(value) for value in bound.values]
+        given = _parameters(self._name, bound.values)
         try:
             parent = None if self._folder is None else self._folder()
             self._spill = Path(tempfile.mkdtemp(prefix="tickwright-source-", dir=parent))
             text = sql.casefold()
             known = {path: types for path, types in dict(self._known).items() if path.stem.casefold() in text}
             place = (self._path, self._is_folder, self._spill, SPILL_BYTES_MAX)
-            opened = self._begin(_request(Query(self._name, *place, known, bound.sql, given, within)))
+            texts = (str.__str__(bound.sql), given, None if within is None else str.__str__(within))
+            opened = self._begin(request_of(Query(self._name, *place, known, *texts)))
         except OSError as error:
             raise self._unavailable(str(error.strerror)) from None
         self._known.update((Path(path), types) for path, types in opened.known.items())
@@ -270,17 +271,18 @@ class ProcessReader:
         return Unavailable("source_unavailable", f"source {self._name} is not available: {why}")
 
 
-def _request(query: Query) -> bytes:
+def _parameters(name: str, values: Sequence[Any]) -> list[Any]:
     try:
-        return request_of(query)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise Rejected("source_refused", f"source {query.name} takes no such value: {error}") from None
+        return [_as_parameter(value) for value in values]
+    except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise Rejected("source_refused", f"source {name} takes no such value: {error}") from None
 
 
 def _as_parameter(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return msgspec.json.encode(value).decode()
-    return str(value) if isinstance(value, Decimal | UUID) else value
+        return msgspec.json.encode(dict(value), enc_hook=plain).decode()
+    made = plain(value)
+    return str(made) if isinstance(made, Decimal | UUID) else made
 
 
 def _document(text: str) -> msgspec.Raw:
