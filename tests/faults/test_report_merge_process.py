@@ -1,6 +1,7 @@
 """The process that merges: what it may take, whom it outlives, what its death means, and what it has of ours."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
+from tickwright.capabilities.reports import merge_process
 from tickwright.capabilities.reports.duck import MergeBounds
 from tickwright.capabilities.reports.merge_messages import BEGUN, Job
 from tickwright.capabilities.reports.merge_process import MergeProcess
@@ -247,13 +249,27 @@ def test_no_progress_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_death_for_memory_is_told_from_others() -> None:
-    """What the kernel or the process itself said of memory; any other death may be tried again."""
-    assert died_for_memory(-9, b"", killed=True)
-    assert not died_for_memory(-9, b"", killed=False)
-    assert not died_for_memory(-11, b"", killed=True)
-    assert died_for_memory(-6, b"terminate called after throwing an instance of 'std::bad_alloc'", killed=False)
-    assert died_for_memory(1, b"MemoryError at merging.py:1\n", killed=False)
-    assert not died_for_memory(1, b"ValueError at merging.py:1\n", killed=False)
+    """What the process itself said of memory; any other death may be tried again, that by the kernel's choice too."""
+    assert died_for_memory(-6, b"terminate called after throwing an instance of 'std::bad_alloc'")
+    assert died_for_memory(1, b"MemoryError at merging.py:1\n")
+    assert not died_for_memory(1, b"ValueError at merging.py:1\n")
+    assert not died_for_memory(-11, b"")
+    assert not died_for_memory(-9, b"")
+    assert not died_for_memory(-9, b"MemoryError, of the job before, which was refused")
+
+
+async def test_a_merge_that_the_kernel_kills_for_others_is_tried_again(
+    merges: MergeProcesses, tmp_path: Path, numbers: PartFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the machine has no memory left these processes go first, whoever took it."""
+    monkeypatch.setattr(merge_process, "killed_for_memory", itertools.count().__next__)
+    (pid,) = merges.pids
+    task = asyncio.create_task(failed(merges, [numbers], ENDLESS, tmp_path, BOUNDS))
+    await eventually_async(lambda: grown(tmp_path / "out.csv"))
+    os.kill(pid, signal.SIGKILL)
+    error = await task
+    assert (type(error), error.code) == (Unavailable, "merge_lost")
+    assert "signal 9; the machine, or the container, had no memory left" in error.message
 
 
 def test_what_is_logged_of_a_death_has_no_paths_and_no_rows() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import itertools
 import math
 import os
 import pickle
@@ -28,7 +29,7 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, SourceTerms, duckdb_source
+from tickwright.sources import Sources, SourceTerms, duckdb_process, duckdb_source
 from tickwright.sources.confined import Problem
 from tickwright.sources.duckdb_messages import (
     ANSWER_BYTES_MAX,
@@ -223,6 +224,19 @@ async def test_a_process_that_is_killed_is_an_error_to_try_again(source: DuckdbS
     (pid,) = source.processes.pids
     os.kill(pid, signal.SIGKILL)
     assert (await task).code == "source_unavailable"
+
+
+async def test_a_query_that_the_kernel_kills_for_others_is_tried_again(
+    source: DuckdbSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the machine has no memory left these processes go first, whoever took it: it may be a small query."""
+    monkeypatch.setattr(duckdb_process, "killed_for_memory", itertools.count().__next__)
+    task = asyncio.create_task(failed(source, DEAF))
+    await eventually_async(lambda: source.processes.pids != [])
+    os.kill(source.processes.pids[0], signal.SIGKILL)
+    error = await task
+    assert (type(error), error.code) == (Unavailable, "source_unavailable")
+    assert "signal 9; the machine, or the container, had no memory left" in error.message
 
 
 async def test_an_idle_process_that_died_costs_no_query(source: DuckdbSource) -> None:

@@ -76,15 +76,16 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | ENVIRONMENT
 
 
-def died_for_memory(status: int | None, errors: bytes, *, killed: bool) -> bool:
-    """Whether a process died because there was no memory for it.
+def died_for_memory(status: int | None, errors: bytes) -> bool:
+    """Whether a process died of its own bound of memory, and would again.
+
+    One that was killed is no proof: when the machine has no memory left, whoever took it, the kernel kills these first.
 
     Args:
         status: Its exit status, below zero for a signal.
         errors: The end of what it wrote as errors.
-        killed: Whether the kernel has killed something for memory meanwhile.
     """
-    return (status == -signal.SIGKILL and killed) or _MEMORY.search(errors.decode(errors="replace")) is not None
+    return status != -signal.SIGKILL and _MEMORY.search(errors.decode(errors="replace")) is not None
 
 
 def shown_errors(errors: bytes) -> str:
@@ -94,8 +95,10 @@ def shown_errors(errors: bytes) -> str:
     return re.sub(r"(?:/[^\s/'\":]+)+/?", "…", "\n".join(told))[-SHOWN_MAX:]
 
 
-def shown_status(status: int | None) -> str:
-    """Return an exit status as it is read."""
+def shown_status(status: int | None, *, killed: bool) -> str:
+    """Return an exit status as it is read; ``killed``: the kernel has killed somebody for memory meanwhile."""
+    if status == -signal.SIGKILL and killed:
+        return f"signal {-status}; the machine, or the container, had no memory left"
     return f"signal {-status}" if status is not None and status < 0 else f"status {status}"
 
 

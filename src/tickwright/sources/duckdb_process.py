@@ -65,7 +65,7 @@ class DuckdbProcess:
         return read_answer(self._process.stdout)
 
     def death(self) -> str | None:
-        """Return how it died when there is no answer, and end it; ``None``: for memory."""
+        """Return how it died when there is no answer, and end it; ``None``: of its own bound of memory."""
         assert self._process.stderr is not None  # noqa: S101  a pipe
         wanted = self._killed
         with suppress(subprocess.TimeoutExpired):
@@ -74,9 +74,9 @@ class DuckdbProcess:
         status, errors = self._process.wait(), self._process.stderr.read()
         if not wanted:
             _log.warning("sources.process_lost", pid=self.pid, status=status, errors=shown_errors(errors))
-        if died_for_memory(status, errors, killed=killed_for_memory() > self._killed_before):
+        if died_for_memory(status, errors):
             return None
-        return shown_status(status)
+        return shown_status(status, killed=killed_for_memory() > self._killed_before)
 
     def kill(self) -> None:
         """Kill it, from any thread, any number of times."""

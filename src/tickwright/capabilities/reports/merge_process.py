@@ -95,8 +95,8 @@ class MergeProcess:
 
         Raises:
             NotBegunError: Nothing of it was done.
-            Rejected: ``merge_too_large``: it died for memory. Permanent.
-            Unavailable: ``merge_lost``: it died otherwise. Retry.
+            Rejected: ``merge_too_large``: it died of its own bound of memory. Permanent.
+            Unavailable: ``merge_lost``: it died otherwise, of the machine's want of memory too. Retry.
         """
         killed_before = killed_for_memory()
         with suppress(OSError):  # it is dead, which reading finds as well
@@ -111,7 +111,7 @@ class MergeProcess:
             async with asyncio.timeout(DEATH_S):
                 await self._process.wait()
         await self.end()
-        raise self._death(killed_for_memory() > killed_before)
+        raise self._death(killed=killed_for_memory() > killed_before)
 
     async def end(self) -> None:
         """Kill it, if it lives, and return when it is gone; any number of times."""
@@ -121,12 +121,13 @@ class MergeProcess:
         await self._process.wait()
         await asyncio.wait([self._hearing])
 
-    def _death(self, killed_for_memory: bool) -> TickwrightError:
+    def _death(self, *, killed: bool) -> TickwrightError:
         status = self._process.returncode
         _log.warning("reports.merge_process_lost", pid=self.pid, status=status, errors=self.errors)
-        if died_for_memory(status, self._errors, killed=killed_for_memory):
+        if died_for_memory(status, self._errors):
             return too_large("its process ran out of memory")
-        return Unavailable("merge_lost", f"the merge process died ({shown_status(status)})")
+        how = shown_status(status, killed=killed)
+        return Unavailable("merge_lost", f"the merge process died ({how})")
 
     async def _line(self) -> bytes:
         """Return the next line; what is left at the end, or nothing where it is too long."""
