@@ -14,11 +14,14 @@ from tickwright.domain.errors import Rejected
 
 CHUNK_ROWS = 5
 PIECE_ROWS = 500
+PIECE_CELLS = 10_000
+"""Each takes some tens of bytes whatever is in it, and time."""
 PIECE_BYTES = 4 * 1024 * 1024
 ROW_BYTES_MAX = 16 * 1024 * 1024
 """Of texts and bytes; what merges the parts takes no longer line."""
 
 _TEXTS = frozenset({str, bytes, bytearray})
+_NESTED = frozenset({list, tuple, dict})
 _SMALL = frozenset({int, float, bool, type(None), Decimal, date, datetime, UUID})
 Row = Sequence[Any]
 
@@ -26,20 +29,26 @@ Row = Sequence[Any]
 def gathered(fetch: Callable[[int], Sequence[Row]], of: str) -> list[Row]:
     """Return the next rows of ``fetch``, which is asked for five at a time; none at the end.
 
-    At most 500 rows, and at most 4 MiB before the last five.
+    At most 500 rows, and at most 4 MiB and 10,000 cells before the last five.
 
     Raises:
         Rejected: ``row_too_large``, as :func:`weighed`. Permanent.
     """
     rows: list[Row] = []
-    size_bytes = 0
-    while len(rows) < PIECE_ROWS and size_bytes < PIECE_BYTES:
+    size_bytes = cells = 0
+    while not is_full(len(rows), size_bytes, cells):
         some = fetch(CHUNK_ROWS)
         if not some:
             break
         rows += some
         size_bytes += weighed(some, of)
+        cells += cells_of(some)
     return rows
+
+
+def is_full(rows: int, size_bytes: int, cells: int) -> bool:
+    """Whether a piece that has so much is handed over."""
+    return rows >= PIECE_ROWS or size_bytes >= PIECE_BYTES or cells >= PIECE_CELLS
 
 
 def weighed(rows: Sequence[Row], of: str) -> int:
@@ -62,6 +71,16 @@ def row_too_large(of: str) -> Rejected:
         "(left, substr), or put them into rows of their own"
     )
     return Rejected("row_too_large", text, bytes_max=ROW_BYTES_MAX)
+
+
+def cells_of(rows: Sequence[Row]) -> int:
+    """Return how many values are in rows; the items of a list are values, too."""
+    return sum(len(row) + sum(_items(value) for value in row if value.__class__ in _NESTED) for row in rows)
+
+
+def _items(value: Any) -> int:
+    inside = value.values() if isinstance(value, dict) else value
+    return len(value) + sum(_items(one) for one in inside if one.__class__ in _NESTED)
 
 
 def weight_bytes(value: Any) -> int:

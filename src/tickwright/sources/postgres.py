@@ -24,7 +24,7 @@ from tickwright.domain.placeholders import Bound, bare, bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms
-from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, weighed
+from tickwright.sources.pieces import CHUNK_ROWS, ROW_BYTES_MAX, cells_of, is_full, weighed
 from tickwright.sources.postgres_connections import Connection, Connections, Talk, conninfo_of, wait_for
 from tickwright.sources.postgres_errors import refused
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
@@ -139,17 +139,18 @@ class PostgresRows:
         """Give pieces of some hundred rows, or some MiB."""
         chunk, self._first = self._first, None
         rows: list[tuple[Any, ...]] = []
-        size_bytes = 0
+        size_bytes = cells = 0
         while chunk is not None:
             if chunk.ntuples:
                 self._values.set_pgresult(chunk, set_loaders=False)
                 some = self._load(chunk.ntuples)
                 rows += some
                 size_bytes += weighed(some, self._of)
+                cells += cells_of(some)
             del chunk
-            if len(rows) >= PIECE_ROWS or size_bytes >= PIECE_BYTES:
+            if is_full(len(rows), size_bytes, cells):
                 yield rows
-                rows, size_bytes = [], 0
+                rows, size_bytes, cells = [], 0, 0
             chunk = await self._next()
         if rows:
             yield rows
