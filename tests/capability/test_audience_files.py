@@ -1,7 +1,10 @@
 """Files of the object store as audiences: fetched once, cut alike by everybody, and refused when they were replaced."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ from kit.waiting import eventually_async
 from tickwright.batch.audience import Audiences
 from tickwright.batch.audience_check import check_audience
 from tickwright.batch.audience_terms import AudienceTerms, read_audience
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, object_files
+from tickwright.sources.duckdb_source import DuckdbSource
 from tickwright.sources.object_files import ObjectFiles
 
 TERMS = read_audience({"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}, "columns": ["name"]})
@@ -240,6 +244,83 @@ async def test_a_cancelled_fetch_leaves_nothing(object_store: ObjectStore, tmp_p
     with pytest.raises(asyncio.CancelledError):
         await task
     assert list(process.folder.iterdir()) == []
+
+
+async def test_loads_leave_the_threads_of_the_process_to_others(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time in threads of their own: names of hosts are looked up and parts of reports written in the others."""
+    begun, goes_on = [], threading.Event()
+
+    def load(_: Any, order: str) -> None:
+        begun.append(order)
+        goes_on.wait()
+
+    monkeypatch.setattr(object_files._Load, "_load", load)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+    process = Process(object_store, tmp_path / "one")
+    terms = [read_audience({"file": f"{name}.csv", "key": "id"}) for name in "abcdefgh"]
+    for one in terms:
+        await put(object_store, tmp_path, "id\n1\n", str(one.file))
+    tasks = [asyncio.create_task(process.cut(one, 10)) for one in terms]
+    try:
+        fetched = process.folder.glob
+        await eventually_async(
+            lambda: sum(path.stat().st_size > 0 for path in fetched("*.raw")) == 8 and len(begun) >= 2
+        )
+        async with asyncio.timeout(60):  # only where they are taken
+            assert await asyncio.to_thread(int) == 0
+        assert len(begun) == 2
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        goes_on.set()
+        await asyncio.wait(tasks)
+    assert list(process.folder.iterdir()) == []
+
+
+async def test_a_load_that_takes_too_long_is_an_error_to_try_again(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives back its place, and leaves nothing; so is one that waits too long for a place."""
+    await put(object_store, tmp_path, "id,age,name\n1,1,x\n")
+    process = Process(object_store, tmp_path / "one")
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(object_files, "LOAD_TIME_MAX", timedelta(milliseconds=1))
+            with pytest.raises(Unavailable) as late:
+                await process.cut(TERMS, 10)
+        assert late.value.code == "source_timeout"
+        assert list(process.folder.iterdir()) == []
+    assert len(await process.cut(TERMS, 10)) == 1
+    await process.files.aclose()
+
+
+async def test_a_reader_that_is_cancelled_while_it_evicts_leaves_nothing(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the database on the disk nor a process that has it open."""
+    ending, goes_on, sources = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(self: DuckdbSource) -> None:
+        sources.append(self)
+        ending.set()
+        await goes_on.wait()
+        await aclose(self)
+
+    aclose = DuckdbSource.aclose
+    monkeypatch.setattr(DuckdbSource, "aclose", slow)
+    await put(object_store, tmp_path, "id,age,name\n1,1,x\n")
+    process = Process(object_store, tmp_path / "one", kept=0)
+    task = asyncio.create_task(process.cut(TERMS, 10))
+    await ending.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(process.folder.iterdir()) == []
+    goes_on.set()
+    await eventually_async(lambda: not any(source.processes.pids for source in sources))
 
 
 BOMB = "SELECT repeat('x', 200) || i // 1000000 AS id FROM range(2000000) AS t(i)"

@@ -50,6 +50,6 @@ class AudienceFiles(Protocol):
         Raises:
             Rejected: ``audience_changed``: it is not the one that is expected; ``audience_unreadable``,
                 ``object_missing``, ``object_store_refused``. Permanent until somebody acts.
-            Unavailable: ``object_store_unavailable``, ``audience_folder_full``. Retry.
+            Unavailable: ``object_store_unavailable``, ``audience_folder_full``, ``source_timeout``. Retry.
         """
         ...

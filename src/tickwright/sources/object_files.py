@@ -11,6 +11,8 @@ import hashlib
 import itertools
 import shutil
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -37,6 +39,9 @@ UNPACKED_BYTES_FREE = 1024**3
 UNPACKED_TIMES_MAX = 100
 UNPACKED_BYTES_MAX = 64 * 1024**3
 """Of the database and what is spilled for it: so many times the bytes of the file, ``UNPACKED_BYTES_FREE`` at least."""
+LOADS_AT_ONCE = 2
+LOAD_TIME_MAX = timedelta(hours=1)
+"""Of one load, its wait for a place included."""
 LOOK_S = 0.25
 KEPT = 4
 READERS_MAX = 8
@@ -57,6 +62,9 @@ class ObjectFiles:
         self._here: list[_Local] = []  # who was used last is last
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._numbers = itertools.count(1)
+        self._places = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._threads = ThreadPoolExecutor(2 * LOADS_AT_ONCE, thread_name_prefix="audience-files")  # for checksums, too
+        self._closing: set[asyncio.Future[None]] = set()
 
     @contextlib.asynccontextmanager
     async def open(self, key: str, order: str, expected: FileFacts | None) -> AsyncIterator[AudienceFile]:
@@ -67,7 +75,8 @@ class ObjectFiles:
         Raises:
             Rejected: ``audience_changed``, ``audience_unreadable`` (with DuckDB's words), ``object_missing``,
                 ``object_store_refused``. Permanent until somebody acts.
-            Unavailable: ``object_store_unavailable``, ``audience_folder_full``. Retry.
+            Unavailable: ``object_store_unavailable``, ``audience_folder_full``; ``source_timeout``: it took too long
+                to load it, or others did. Retry.
         """
         lock = self._locks.setdefault((key, order), asyncio.Lock())
         async with lock:
@@ -99,14 +108,14 @@ class ObjectFiles:
         raw, database = self._folder / f"audience-{number}.raw", self._folder / f"audience-{number}.duckdb"
         try:
             await self._objects.fetch_file(key, raw)
-            facts = await asyncio.to_thread(_facts, raw)
+            facts = await asyncio.get_running_loop().run_in_executor(self._threads, _facts, raw)
             if expected is not None and facts != expected:
                 why = f"{key} is not the file any more that this execution was cut from; start a new execution"
                 raise Rejected("audience_changed", why)
             known = self._find(key, order, facts)
             if known is not None:
                 return known
-            await _Load(key, raw, database, _unpacked_bytes_max(facts.bytes)).run(order)
+            await self._load(_Load(key, raw, database, _unpacked_bytes_max(facts.bytes)), order)
         except OSError as error:
             raise Unavailable("audience_folder_full", f"{self._folder} cannot be written: {error.strerror}") from None
         finally:
@@ -115,12 +124,26 @@ class ObjectFiles:
         self._here.append(local)
         return local
 
+    async def _load(self, load: "_Load", order: str) -> None:
+        """Load it when there is a place; threads of the process that serve others are not taken for it."""
+        try:
+            async with asyncio.timeout(LOAD_TIME_MAX.total_seconds()), self._places:
+                await load.run(order, self._threads)
+        except TimeoutError:
+            why = f"{load.key} was not loaded within {LOAD_TIME_MAX}, its wait for a place included"
+            raise Unavailable("source_timeout", why) from None
+
     async def _evict(self, kept: int) -> None:
+        """Remove what is not read; all of it, also when who asks is cancelled."""
         unread = [local for local in self._here if local.readers == 0]
         for local in unread[: max(0, len(unread) - kept)]:
             self._here.remove(local)
-            await local.source.aclose()
             local.database.unlink(missing_ok=True)
+            closing = asyncio.ensure_future(local.source.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        if self._closing:
+            await asyncio.wait([*self._closing])
 
 
 class _Local:
@@ -138,13 +161,13 @@ class _Load:
     """Makes the database of one file, in a process that is killed when nobody waits."""
 
     def __init__(self, key: str, raw: Path, database: Path, bytes_max: int) -> None:
-        self._key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
+        self.key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
         self._wal, self._spill = Path(f"{database}.wal"), database.with_suffix(".spill")
         self._process: DuckdbProcess | None = None
 
-    async def run(self, order: str) -> None:
+    async def run(self, order: str, threads: ThreadPoolExecutor) -> None:
         """Load it, and look now and then at how large it becomes; what is broken off leaves nothing."""
-        running = asyncio.get_running_loop().run_in_executor(None, self._load, order)
+        running = asyncio.get_running_loop().run_in_executor(threads, self._load, order)
         try:
             while not running.done():
                 await asyncio.wait({running}, timeout=LOOK_S)
@@ -154,7 +177,8 @@ class _Load:
             while not running.done():
                 if self._process is not None:
                     self._process.kill()
-                await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)  # the first time may be before it is there
+                with contextlib.suppress(asyncio.CancelledError):  # whoever cancels twice waits for it all the same
+                    await asyncio.wait({running}, timeout=INTERRUPT_AGAIN_S)  # the first may be before it is there
             if not running.cancelled():
                 running.exception()
             self._database.unlink(missing_ok=True)
@@ -164,7 +188,7 @@ class _Load:
 
     def _check_bytes(self) -> None:
         if self._written() > self._bytes_max:
-            raise too_many_bytes(self._key, self._bytes_max)
+            raise too_many_bytes(self.key, self._bytes_max)
 
     def _written(self) -> int:
         paths, written = [self._database, self._wal], 0
@@ -179,7 +203,7 @@ class _Load:
         """Have it loaded by a process that the kernel bounds: the file is a stranger's."""
         process = self._process = DuckdbProcess()
         try:
-            wanted = Load(self._key, self._raw, self._database, self._spill, self._bytes_max, ROWS_MAX, order)
+            wanted = Load(self.key, self._raw, self._database, self._spill, self._bytes_max, ROWS_MAX, order)
             answer = process.answer() if process.begin(request_of(wanted)) else None
             if isinstance(answer, Failed):
                 raise answer.problem.error()
@@ -190,8 +214,8 @@ class _Load:
 
     def _lost(self, how: str | None) -> TickwrightError:
         if how is None:
-            return Rejected("audience_unreadable", f"{self._key} cannot be read: {TOO_MUCH_MEMORY}")
-        return Unavailable("source_unavailable", f"{self._key} is not loaded: the process died ({how})")
+            return Rejected("audience_unreadable", f"{self.key} cannot be read: {TOO_MUCH_MEMORY}")
+        return Unavailable("source_unavailable", f"{self.key} is not loaded: the process died ({how})")
 
 
 def _unpacked_bytes_max(packed_bytes: int) -> int:
