@@ -249,7 +249,7 @@ async def test_a_cancelled_fetch_leaves_nothing(object_store: ObjectStore, tmp_p
 async def test_loads_leave_the_threads_of_the_process_to_others(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at a time in threads of their own: names of hosts are looked up and parts of reports written in the others."""
+    """Two at a time in threads of their own: look-ups of hosts and parts of reports have the others."""
     begun, goes_on = [], threading.Event()
 
     def load(_: Any, order: str) -> None:

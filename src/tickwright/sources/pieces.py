@@ -21,7 +21,7 @@ ROW_BYTES_MAX = 16 * 1024 * 1024
 """Of texts and bytes; what merges the parts takes no longer line."""
 
 _TEXTS = frozenset({str, bytes, bytearray})
-_NESTED = frozenset({list, tuple, dict})
+_NESTED: frozenset[type] = frozenset({list, tuple, dict})
 _SMALL = frozenset({int, float, bool, type(None), Decimal, date, datetime, UUID})
 Row = Sequence[Any]
 
