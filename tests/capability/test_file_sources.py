@@ -145,6 +145,7 @@ CSV_FILES = {
     "quotes": ('"a\nb";c\n"x;""y"" ";5" disk\n', [["a\nb", "c"], ['x;"y" ', '5" disk']]),
     "empty": ('id,name\n1,\n2,""\n', [["id", "name"], ["1", None], ["2", ""]]),
     "doubled": ("a,A,\n1,2,3\n", [["a", "A_1", "column2"], ["1", "2", "3"]]),
+    "tripled": ("a,a_1,A,a\n1,2,3,4\n", [["a", "a_1", "A_2", "a_3"], ["1", "2", "3", "4"]]),
     "bom": ("\ufeffid,name\r\n1,ann\r\n", [["id", "name"], ["1", "ann"]]),
     "odd [x]*": ("id\nmine\n", None),
     "odd x": ("id\nanother\n", None),
@@ -283,6 +284,45 @@ async def test_two_files_of_one_name_are_refused(sources: Sources, tmp_path: Pat
     with pytest.raises(Rejected, match="two files called") as refused:
         await rows_of(sources.get("files"), "SELECT * FROM users")
     assert refused.value.code == "source_refused"
+
+
+async def test_a_file_that_a_query_does_not_read_stops_nothing(sources: Sources, tmp_path: Path) -> None:
+    """Whatever it is and however short its name: names of columns and parts of words are not its own."""
+    files = tmp_path / "files"
+    (files / "country.csv").write_bytes("land\nÖsterreich\n".encode("latin-1"))
+    (files / "name.json").write_text('[{"a": 1}, {"a"')
+    (files / "e.csv").write_text("a," * 500_000 + "a\n1\n")
+    (files / "u.csv").write_text("id\n1\n")
+    (files / "u.json").write_text("[]")
+    (files / "us.parquet").mkdir()
+    os.mkfifo(files / "user.csv")
+    (files / "ann.csv").symlink_to(files / "ann.csv")
+    sql = "WITH u AS (FROM users), e AS (FROM u) SELECT name, 'XY' AS country FROM e WHERE name = 'ann'"
+    assert await rows_of(sources.get("files"), sql) == [("ann", "XY")]
+    for name in ("us", "user", "ann"):
+        with pytest.raises(Rejected, match="does not exist"):
+            await rows_of(sources.get("files"), f"SELECT * FROM {name}")
+    with pytest.raises(Rejected, match=r"e\.csv has 500001 columns; 10000 are read"):
+        await rows_of(sources.get("files"), "SELECT * FROM e")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'SELECT id FROM "USERS" AS u WHERE id = :id',
+        "WITH users AS (SELECT * FROM users) SELECT id FROM users WHERE id = :id",
+        "SELECT :id WHERE :id IN (SELECT id FROM temp.users)",
+        "SELECT id FROM query_table('users') WHERE id = :id",
+        "SELECT id FROM query('FROM users') WHERE id = :id",
+        "SELECT id FROM (PIVOT users ON name IN ('ann') USING count(*) GROUP BY id) WHERE id = :id",
+        "SELECT * REPLACE ((SELECT max(id) FROM users WHERE id = :id) AS one) FROM (SELECT 0 AS one)",
+        "SELECT " + "0 + " * 900 + ":id::BIGINT FROM users WHERE id = :id",
+    ],
+)
+async def test_a_file_is_found_wherever_its_table_stands_in_a_query(sources: Sources, sql: str) -> None:
+    """In quotes, hidden by a name of the query, in a function that takes names, or too deep for the syntax tree."""
+    ((found,),) = await rows_of(sources.get("files"), sql, id="1")
+    assert str(found) == "1"
 
 
 @pytest.mark.parametrize("kind", KINDS)

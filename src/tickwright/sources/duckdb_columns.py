@@ -8,6 +8,7 @@ import codecs
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ _Q = load("tickwright.sources.sql", "duckdb.sql")
 _GAP = re.compile(r"\{([a-z_]+)\}")
 _WILD = re.compile(r"([*?\[])")
 HEADER_BYTES_MAX = 1024 * 1024
+COLUMNS_MAX = 10_000
 SEPARATORS = ",;|\t"
 FORMATS = {".json": "array", ".ndjson": "newline_delimited", ".jsonl": "newline_delimited"}
 _TYPES = (
@@ -85,7 +87,13 @@ def read_header(path: Path) -> Header:
     separator = max(separators, key=lambda one: len(found[one]))
     if not found[separator]:
         raise Rejected("source_refused", f"{path.name}, line 1: there is no header that names the columns")
+    _check_count(path, len(found[separator]))
     return Header(separator, tuple(_told_apart(found[separator])))
+
+
+def _check_count(path: Path, columns: int) -> None:
+    if columns > COLUMNS_MAX:
+        raise Rejected("source_refused", f"{path.name} has {columns} columns; {COLUMNS_MAX} are read at the most")
 
 
 def _first_record(text: str, separator: str, *, whole: bool) -> list[str]:
@@ -103,11 +111,12 @@ def _first_record(text: str, separator: str, *, whole: bool) -> list[str]:
 
 def _told_apart(names: list[str]) -> Iterator[str]:
     seen: set[str] = set()
+    suffixes: Counter[str] = Counter()
     for number, name in enumerate(names):
-        unique, suffix = name or f"column{number}", 0
+        unique = plain = name or f"column{number}"
         while unique.casefold() in seen:
-            suffix += 1
-            unique = f"{name or f'column{number}'}_{suffix}"
+            suffixes[plain.casefold()] += 1
+            unique = f"{plain}_{suffixes[plain.casefold()]}"
         seen.add(unique.casefold())
         yield unique
 
@@ -134,6 +143,7 @@ def json_types(connection: duckdb.DuckDBPyConnection, path: Path, form: str) -> 
     names = list(dict.fromkeys(name for some, _ in found for name in some))
     if len({name.casefold() for name in names}) < len(names) or "" in names:
         raise Rejected("source_refused", f"{path.name}: names of objects are empty or differ in case only")
+    _check_count(path, len(names))
     if not names:
         return {"json": "JSON"}
     kinds = ", ".join(filled("json_kind", c=f"CAST({identifier(name)} AS VARCHAR)") for name in names)

@@ -2,8 +2,8 @@
 
 Every query has a DuckDB of its own, in memory and bounded, which sees one database or one folder and nothing else: no
 other file, no network, no extension, no setting, no variable of the program. A file of the folder is a view named as
-the file without its ending; only the files that the query speaks of are opened. What columns it has,
-:mod:`tickwright.sources.duckdb_columns` says.
+the file without its ending; only the files that the query reads from are opened, so no other file of the folder can
+stop it (:mod:`tickwright.sources.duckdb_tables`). What columns it has, :mod:`tickwright.sources.duckdb_columns` says.
 """
 
 import re
@@ -17,6 +17,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.duckdb_columns import FORMATS, create_view, literal
 from tickwright.sources.duckdb_messages import Query, Version, too_much_memory
+from tickwright.sources.duckdb_tables import tables_of
 from tickwright.sources.duckdb_text import NESTING_MAX, nesting
 from tickwright.sources.duckdb_types import select
 from tickwright.sources.pieces import gathered
@@ -45,9 +46,10 @@ class DuckdbReader:
         """Begin the query and return its columns; what is found out about JSON files is put to what is known."""
         sql, given = self._query.sql, [*self._query.given]
         try:
-            connection = self._connect(sql)
+            connection = self._connect()
             for text in {sql, self._query.within or sql}:
                 self._check_one_query(connection, text)
+            self._show(connection, sql)
             query = sql.rstrip().rstrip(";")
             described = connection.execute(_Q["describe"].replace("{query}", query), given).description
             names = [f"c{number}" for number in range(len(described))]
@@ -82,7 +84,7 @@ class DuckdbReader:
         if self._connection is not None:
             self._connection.close()
 
-    def _connect(self, sql: str) -> duckdb.DuckDBPyConnection:
+    def _connect(self) -> duckdb.DuckDBPyConnection:
         bounds: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
@@ -94,8 +96,12 @@ class DuckdbReader:
         }
         connection = self._connection = duckdb.connect(":memory:", config=bounds)
         connection.execute(_Q["spill"].replace("{bytes_max}", str(self._query.spill_bytes_max)))
+        return connection
+
+    def _show(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        """Let the connection see what ``sql`` may read, and nothing else from then on."""
         if self._query.is_folder:
-            for stem, path in self._files_of(sql):
+            for stem, path in self._files_of(tables_of(connection, sql)):
                 try:
                     version = self._versions[path] = _version(path)
                     create_view(connection, stem, path, version, self._query.known)
@@ -106,10 +112,9 @@ class DuckdbReader:
             connection.execute(_Q["attach"].replace("{path}", literal(str(self._path))))
             folders = "[]"
         connection.execute(_Q["lock"].replace("{folders}", folders))
-        return connection
 
-    def _files_of(self, sql: str) -> list[tuple[str, Path]]:
-        """Return the files of the folder that ``sql`` may mean; what leads out of it is none of them."""
+    def _files_of(self, tables: frozenset[str]) -> list[tuple[str, Path]]:
+        """Return the files of the folder that are called as one of ``tables``; what leads out of it is none of them."""
         try:
             inside = self._path.resolve(strict=True)
             files = [path for path in sorted(self._path.iterdir()) if path.suffix.lower() in ENDINGS]
@@ -117,10 +122,9 @@ class DuckdbReader:
             raise self._unavailable(error.strerror) from None
         if len(files) > FILES_MAX:
             raise Rejected("source_refused", f"source {self._name} has more than {FILES_MAX} files")
-        text = sql.casefold()
         found: dict[str, tuple[str, Path]] = {}
         for path in files:
-            if path.stem.casefold() not in text or not path.resolve().is_relative_to(inside):
+            if path.stem.casefold() not in tables or not _is_file_of(path, inside):
                 continue
             if path.stem.casefold() in found:
                 raise Rejected("source_refused", f"source {self._name} has two files called {path.stem}")
@@ -152,6 +156,14 @@ class DuckdbReader:
         if isinstance(error, PASSING):
             return self._unavailable(said)
         return Rejected("source_refused", f"source {self._name} refuses the query: {said}")
+
+
+def _is_file_of(path: Path, folder: Path) -> bool:
+    """Whether a path is a regular file in ``folder``: no folder, no pipe, and no link to itself or out of there."""
+    try:
+        return path.is_file() and path.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # RuntimeError: of links that go round
+        return False
 
 
 def _version(path: Path) -> Version:

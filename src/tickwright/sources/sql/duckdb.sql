@@ -7,6 +7,10 @@ SET max_temp_directory_size = '{bytes_max}B'; SET enable_progress_bar = false
 -- One database file, which nobody can write through this connection; {path} is quoted.
 ATTACH {path} AS source (READ_ONLY); USE source
 
+-- name: tree
+-- The syntax tree of a query; it is parsed and nothing else.
+SELECT json_serialize_sql(CAST($1 AS VARCHAR))
+
 -- name: view_csv
 -- A file of the folder under its name; each value is its text. Every option is given: one that DuckDB finds out drops lines that do not fit.
 CREATE TEMP VIEW {name} AS FROM read_csv({path}, auto_detect = false, columns = {{columns}}, delim = {separator}, quote = '"', escape = '"', comment = '',
