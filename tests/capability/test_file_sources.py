@@ -127,6 +127,33 @@ async def test_duckdb_s_types_come_exactly(sources: Sources) -> None:
     assert shown[4:] == ["[1,2]", '{"x":1.5}', "6162", "{}"]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("[170141183460469231731687303715884105727::HUGEINT]", "[170141183460469231731687303715884105727]"),
+        ("{'a': 12345678901234567.89::DECIMAL(30,2)}", '{"a":12345678901234567.89}'),
+        ("MAP {1.50::DECIMAL(4,2): [12345678901234567.89::DECIMAL(30,2)]}", '{"1.50":[12345678901234567.89]}'),
+        ("[DOC, NULL]::JSON[2]", '[{"a": 12345678901234567.89},null]'),
+        ("{'it''s \"': DOC, 'n': NULL::JSON}", '{"it\'s \\"":{"a": 12345678901234567.89},"n":null}'),
+        ("[MAP {'k': [{'d': DOC}]}, MAP {}]", '[{"k":[{"d":{"a": 12345678901234567.89}}]},{}]'),
+        ("NULL::STRUCT(a JSON)", None),
+    ],
+)
+async def test_numbers_in_nested_values_keep_their_digits(sources: Sources, value: str, text: str | None) -> None:
+    """Of documents in lists, structs and maps too, which DuckDB itself would make doubles."""
+    value = value.replace("DOC", """'{"a": 12345678901234567.89}'::JSON""")
+    ((found,),) = await rows_of(sources.get("duckdb"), f"SELECT {value}")
+    assert (found if found is None else bytes(found).decode()) == text
+
+
+@pytest.mark.parametrize("value", ["'[1]'::JSON::VARIANT", "'[1]'::JSON::UNION(j JSON)", "[1::VARIANT]"])
+async def test_a_nested_value_whose_numbers_could_change_is_refused(sources: Sources, value: str) -> None:
+    """The error says what to cast it to."""
+    with pytest.raises(Rejected, match=r"cast it, such as to STRUCT\(amount DECIMAL") as refused:
+        await rows_of(sources.get("duckdb"), f"SELECT {value}")
+    assert refused.value.code == "source_refused"
+
+
 async def test_a_file_is_a_view_under_its_name(sources: Sources) -> None:
     """However it is called."""
     ((number, tags),) = await rows_of(

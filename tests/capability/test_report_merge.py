@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 
 from tickwright.capabilities.reports.merging import MergeBounds, MergedFile, PartFile, feed, merge
@@ -230,6 +231,88 @@ async def test_numbers_that_no_type_holds_stay_numbers_beside_texts_that_are_mad
     assert [row[1] for row in found] == ["'=1+1", "'-5+cmd|' /C calc'!A0", "'@x", "'-", "'-Infinity+1"]
     _, *found = table(tmp_path, [users], "SELECT a.amount, b.amount AS same FROM users a JOIN users b USING (amount)")
     assert ["-Infinity", "-Infinity"] in found
+
+
+class SourceRows:
+    """Rows as a source gives them, in one piece."""
+
+    def __init__(self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
+        self.columns = [Column(name, kind) for name, kind in columns]
+        self._rows = rows
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
+        """Give the piece."""
+        yield self._rows
+
+
+LONG = "12345678901234567.89"
+
+
+async def test_numbers_in_documents_keep_their_digits(tmp_path: Path) -> None:
+    """In the part, in the file, in lists and structs of documents, and in a feed."""
+    whole = str(2**127 - 1)
+    texts = [
+        f'{{"a": {LONG}, "b c": "x  y"}}',
+        f"[{whole}, 1E400]",
+        '{"a": 1.5}',
+        LONG,
+        '"5"',
+        "null",
+        '"json text 1e5"',
+    ]
+    rows = SourceRows([("doc", "JSON")], [[msgspec.Raw(text.encode())] for text in texts])
+    facts = await write_part(rows, tmp_path / "docs.ndjson", declared={})
+    docs = PartFile("docs", tmp_path / "docs.ndjson", facts.columns)
+    _, *found = table(tmp_path, [docs], "SELECT doc FROM docs")
+    kept = [f'{{"a":{LONG},"b c":"x  y"}}', f"[{whole},1E400]", '{"a":1.5}', LONG, '"5"', "", '"json text 1e5"']
+    assert [row[0] for row in found] == kept
+    values = "list(doc) AS l, {'d': any_value(doc)} AS s, MAP {'k': [any_value(doc)]} AS m"
+    nested = f"SELECT {values} FROM docs WHERE doc->>'b c' = 'x  y'"
+    _, row = table(tmp_path, [docs], nested)
+    assert row == [f"[{kept[0]}]", f'{{"d":{kept[0]}}}', f'{{"k":[{kept[0]}]}}']
+    fed = feed([docs], nested.replace("list(doc) AS l", "any_value(doc) AS l, list(doc) AS n"), folder=tmp_path)
+    one = {"a": LONG, "b c": "x  y"}
+    assert fed == {"l": one, "n": [one], "s": {"d": one}, "m": {"k": [one]}}
+    _, row = table(
+        tmp_path, [docs], "SELECT doc->'$.b c', json_transform(doc, '{\"a\": \"DECIMAL(30,2)\"}').a FROM docs LIMIT 1"
+    )
+    assert row == ['"x  y"', LONG]
+
+
+async def test_documents_of_programs_are_what_they_were(tmp_path: Path) -> None:
+    """An object that looks like a document as a text, and a text beside objects, are not taken for one."""
+    values: list[Any] = [{"json text": "5"}, "5", {"json text": [1], "b": 2}, '{"json text":"5"}', {"a": 0.1}]
+
+    async def rows() -> AsyncIterator[dict[str, Any]]:
+        for value in values:
+            yield {"doc": value}
+
+    for number, declared in enumerate(({}, {"doc": "JSON"})):
+        path = tmp_path / f"{number}.ndjson"
+        facts = await write_part(rows(), path, declared=declared)
+        _, *found = table(tmp_path, [PartFile("docs", path, facts.columns)], "SELECT doc FROM docs")
+        assert [msgspec.json.decode(row[0]) for row in found] == values
+
+
+async def test_documents_that_are_declared_as_texts_or_lists_keep_their_digits(tmp_path: Path) -> None:
+    """A declared type outranks the source's."""
+    raw = msgspec.Raw(f"[{LONG}]".encode())
+    numbers = msgspec.Raw(f'["{LONG}", -{LONG}, 1.5, 1e5, null]'.encode())
+    rows = SourceRows([(name, "JSON") for name in "abcd"], [[raw, msgspec.Raw(LONG.encode()), numbers, raw]])
+    declared = {"a": "VARCHAR", "b": "DECIMAL(30,2)", "c": "DECIMAL(30,2)[]", "d": "VARCHAR[]"}
+    facts = await write_part(rows, tmp_path / "docs.ndjson", declared=declared)
+    _, row = table(tmp_path, [PartFile("docs", tmp_path / "docs.ndjson", facts.columns)], "SELECT * FROM docs")
+    assert row == [f"[{LONG}]", LONG, f"[{LONG},-{LONG},1.50,100000.00,null]", f'["{LONG}"]']
+    with pytest.raises(Rejected, match="declare it as JSON"):
+        await write_part(rows, tmp_path / "refused.ndjson", declared={"a": "JSON[]"})
+
+
+async def test_a_document_that_is_no_text_is_refused_by_its_row(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 are no document."""
+    rows = SourceRows([("doc", "JSON")], [[None], [msgspec.Raw(b'["\xff"]')]])
+    with pytest.raises(Rejected, match="row 2, column doc") as refused:
+        await write_part(rows, tmp_path / "docs.ndjson", declared={})
+    assert refused.value.code == "row_value"
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1', "[1]", "5", '{"id": 1, "id": 2}', '{"id": "\\ud800"}', "\x00"])

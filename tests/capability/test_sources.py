@@ -1,8 +1,10 @@
 """PostgreSQL as a source: rows come in pieces, values are bound, nothing is written, an error says what to change."""
 
 import asyncio
+import csv
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -11,6 +13,8 @@ import pytest
 from kit.postgres import as_reader
 from kit.servers import PgBouncer, PostgresServer
 from kit.waiting import eventually_async
+from tickwright.capabilities.reports.merging import PartFile, merge
+from tickwright.capabilities.reports.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceTerms
@@ -109,6 +113,20 @@ WORDS = (
     "SMALLINT INTEGER BIGINT FLOAT DOUBLE BOOLEAN VARCHAR VARCHAR VARCHAR DATE TIME TIMESTAMP TIMESTAMPTZ INTERVAL "
     "UUID JSON JSON VARCHAR INTEGER[] VARCHAR[] DECIMAL(12,2) DECIMAL VARCHAR[] VARCHAR VARCHAR VARCHAR"
 )
+
+
+async def test_a_number_in_a_document_keeps_its_digits_in_a_report(source: Source, tmp_path: Path) -> None:
+    """Of json and jsonb, alone and in arrays, as PostgreSQL wrote it."""
+    document = """{"amount": 12345678901234567.89, "n": [170141183460469231731687303715884105728], "s": "a, b"}"""
+    kept = '{"n":[170141183460469231731687303715884105728],"s":"a, b","amount":12345678901234567.89}'
+    sql = f"SELECT d AS a, d::json AS b, ARRAY[d, '1e400', NULL] AS c FROM (SELECT '{document}'::jsonb AS d) AS q"
+    async with source.query(sql, {}, timeout=MINUTE) as rows:
+        facts = await write_part(rows, tmp_path / "shop.ndjson", declared={})
+    out = tmp_path / "out.csv"
+    part = PartFile("shop", tmp_path / "shop.ndjson", facts.columns)
+    merge([part], "SELECT * FROM shop", out, form="csv", bom=False, folder=tmp_path)
+    _, row = csv.reader(out.read_text().splitlines())
+    assert row == [kept, kept, f"[{kept},1{'0' * 400},null]"]
 
 
 async def test_columns_are_known_before_the_first_row_and_without_one(source: Source) -> None:

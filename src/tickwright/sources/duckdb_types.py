@@ -6,6 +6,7 @@ Python would lose a nanosecond, a month of an interval, a year before Christ, an
 from typing import NamedTuple
 
 from tickwright.ports.reports import Column
+from tickwright.sources.duckdb_json import json_text
 
 _NATIVE = (
     "BOOLEAN",
@@ -34,13 +35,17 @@ class Selected(NamedTuple):
 
 
 def select(name: str, kind: str, alias: str) -> Selected:
-    """Return how a column of the type ``kind`` is selected."""
+    """Return how a column of the type ``kind`` is selected.
+
+    Raises:
+        Rejected: ``source_refused``: a nested type whose numbers could change. Permanent.
+    """
     if kind in _NATIVE:
         return Selected(alias, Column(name, kind))
     if kind == "JSON":
         return Selected(f"CAST({alias} AS VARCHAR)", Column(name, "JSON"))
     if kind.endswith("]") or kind.startswith(_NESTED):
-        return Selected(f"CAST(to_json({alias}) AS VARCHAR)", Column(name, "JSON"))
+        return Selected(json_text(alias, kind, "source_refused"), Column(name, "JSON"))
     if kind == "BLOB":
         return Selected(f"lower(hex({alias}))", Column(name, "VARCHAR"))
     told = kind if kind.startswith("DECIMAL(") else _TEXTS.get(kind, "VARCHAR")

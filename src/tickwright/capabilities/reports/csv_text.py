@@ -27,6 +27,7 @@ from unicodedata import category
 
 from tickwright.capabilities.reports.duck import named, quoted
 from tickwright.ports.reports import Column
+from tickwright.sources.duckdb_json import json_text
 
 _UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
 _FORMULA = r"=+\-@＝＋－＠"
@@ -89,7 +90,7 @@ def plain_text(value: str, type_name: str) -> str:
         case Kind.BLOB:
             return f"lower(hex({value}))"
         case Kind.NESTED:
-            return f"CAST(to_json({value}) AS VARCHAR)"
+            return json_text(value, type_name, "merge_refused")
     return f"CAST({value} AS VARCHAR)"
 
 

@@ -5,12 +5,14 @@
     integer within 64 bits, floating point, boolean, text     as JSON has them
     DECIMAL, integers beyond 64 bits, nan, inf                 text with all digits
     timestamps, dates, times, UUID, BLOB, intervals            text as in a report's CSV
-    list                                                       a list of these; struct, map, JSON as they are
+    list                                                       a list of these; struct, map, JSON as they are, and
+                                                               text for a number in them that no double holds
 
 NUL is left out of texts: no database takes one.
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from tickwright.capabilities.reports.csv_text import Kind, kind_of, plain_text
 from tickwright.capabilities.reports.duck import STATEMENTS
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
+from tickwright.sources.duckdb_json import json_text
 
 VALUES_MAX = 100_000
 JSON_BYTES_MAX = 1024 * 1024
@@ -46,13 +49,16 @@ def feed_texts(columns: Sequence[Column]) -> str:
 
 def json_value(value: str, type_name: str, depth: int = 0) -> str:
     """Return SQL for ``value`` as JSON."""
+    element = _element(type_name)
+    if element == "JSON" or kind_of(element) is Kind.NESTED:
+        return f"CAST({json_text(value, type_name, 'merge_refused')} AS JSON)"
     if type_name.endswith("]"):
         one = f"v{depth}"
         inner = json_value(one, type_name[: type_name.rindex("[")], depth + 1)
         return f"to_json(list_transform({value}, lambda {one}: {inner}))"
     kind = kind_of(type_name)
     text = f"to_json({plain_text(value, type_name)})"
-    if kind is Kind.NESTED or type_name in {"BOOLEAN", "JSON"}:
+    if type_name == "BOOLEAN":
         return f"to_json({value})"
     if kind is not Kind.NUMBER or type_name.startswith("DECIMAL") or type_name == "BIGNUM":
         return text
@@ -60,6 +66,13 @@ def json_value(value: str, type_name: str, depth: int = 0) -> str:
     if type_name in {"FLOAT", "DOUBLE"}:
         fits = f"isfinite({value})"
     return f"CASE WHEN {fits} THEN to_json({value}) ELSE {text} END"
+
+
+def _element(type_name: str) -> str:
+    """Return what a list has in it, at any depth; another type is its own."""
+    while type_name.endswith("]"):
+        type_name = type_name[: type_name.rindex("[")]
+    return type_name
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
@@ -92,9 +105,18 @@ def feed_values(columns: Sequence[Column], texts: Sequence[str | None]) -> dict[
 
 def _decoded(column: Column, text: str) -> Any:
     try:
-        return _without_nul(msgspec.json.decode(text)) if "\\u0000" in text else msgspec.json.decode(text)
+        value = _DECODER.decode(text)
+        return _without_nul(value) if "\\u0000" in text else value
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Rejected("merge_refused", f"column {column.name} of the feed is no JSON: {error}") from None
+
+
+def _number(text: str) -> float | str:
+    number = float(text)
+    return number if Decimal(repr(number)) == Decimal(text) else text
+
+
+_DECODER = msgspec.json.Decoder(float_hook=_number)
 
 
 def _without_nul(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 DuckDB's reader of JSON is lenient where a report must not be: it makes 2 of 2.5 for a BIGINT, 1 of true, and takes a
 decimal that stands as a JSON number through a double. So what is not text is read as text and cast here; a value that
-does not fit is an error that names listener, column and row, never another value.
+does not fit is an error that names listener, column and row, never another value. A document that the file has as a
+text keeps each of its digits, because a cast of a text to JSON only checks it.
 """
 
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tickwright.capabilities.reports.duck import STATEMENTS, named, quoted, shown
+from tickwright.capabilities.reports.spelling import DOCUMENT_TEXT
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 
@@ -34,6 +36,7 @@ _CAST = frozenset(_CAST_WORDS.split()) | {
     "TIME WITH TIME ZONE",
 }
 _DECIMAL = re.compile(r"(?:DECIMAL|NUMERIC|DEC)(?:\((\d+)(?:,(\d+))?\))?")
+_DOCUMENT_BEGINS = f'{{"{DOCUMENT_TEXT}":'
 EXACT_CHARACTERS = 17
 """Of a JSON number with a fraction: sign, point and 15 digits, as many as a double holds exactly."""
 
@@ -132,6 +135,9 @@ def _fitted(raw: str, column: Column) -> str:
         return f"CASE WHEN {raw} IN ('true', 'false') THEN {cast} END"
     if word in _CAST:
         return cast
+    if word == "JSON":
+        is_text = f"starts_with(CAST({raw} AS VARCHAR), {quoted(_DOCUMENT_BEGINS)})"
+        return f"CASE WHEN {is_text} THEN TRY_CAST({raw} ->> {quoted(DOCUMENT_TEXT)} AS JSON) ELSE {raw} END"
     decimal = _DECIMAL.fullmatch(word)
     return _exact(raw, column.type, int(decimal[2] or (0 if decimal[1] else 3))) if decimal else raw
 

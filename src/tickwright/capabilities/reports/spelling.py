@@ -3,9 +3,13 @@
 Numbers of 64 bits, finite floats, texts, booleans and nested values are JSON's own; everything else is a text:
 decimals, larger integers, infinities, dates, instants in UTC, intervals, UUIDs, bytes in hexadecimal. A value that is
 none of these is refused by its place. The common column, all of one type, costs a few passes in C.
+
+DuckDB's reader makes doubles of the numbers in a document. A document of a source with a number that a double may
+change is a text, as ``{"json text": "…"}``; :mod:`part_views` makes the document of it.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,6 +28,11 @@ DEPTH_MAX = 32
 _NONE = type(None)
 _FINITE_DIGITS_MAX = 1000
 _LARGEST = 10**_FINITE_DIGITS_MAX
+DOCUMENT_TEXT = "json text"
+"""The only name of the object that stands for a document as a text."""
+_MAY_CHANGE = re.compile(r"[0-9][0-9.]{15}|[0-9][eE]")
+_LONG_NUMBERS = re.compile(r'("(?:[^"\\]|\\.)*")|-?[0-9](?:[0-9.]{15}[0-9.]*(?:[eE][0-9+-]+)?|[0-9.]*[eE][0-9+-]+)')
+_SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
 class Unspellable(Exception):
@@ -44,20 +53,20 @@ def spell(values: Sequence[Any], told: str = "") -> Spelled:
         Unspellable: One of them has no spelling; :func:`first_unspellable` finds it. Permanent.
     """
     if told.startswith("DECIMAL"):
-        return Spelled(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values)
+        return Spelled(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
     kinds = set(map(type, values))
     kinds.discard(_NONE)
     if not kinds:
         return Spelled(values, Seen())
     whole = _WHOLE.get(next(iter(kinds))) if len(kinds) == 1 else None
-    return whole(values) if whole is not None else _one_by_one(values)
+    return whole(values) if whole is not None else _one_by_one(values, told)
 
 
-def first_unspellable(values: Sequence[Any]) -> int | None:
+def first_unspellable(values: Sequence[Any], told: str = "") -> int | None:
     """Return the place of the first value that has no spelling."""
     for place, value in enumerate(values):
         try:
-            msgspec.json.encode(spell((value,)).values)
+            msgspec.json.encode(spell((value,), told).values)
         except (Unspellable, UnicodeEncodeError):
             return place
     return None
@@ -119,7 +128,7 @@ _WHOLE: Mapping[type, Callable[[Sequence[Any]], Spelled]] = {
 }
 
 
-def _one_by_one(values: Iterable[Any]) -> Spelled:
+def _one_by_one(values: Iterable[Any], told: str = "") -> Spelled:
     made: list[Any] = []
     seen = Seen()
     for value in values:
@@ -127,9 +136,42 @@ def _one_by_one(values: Iterable[Any]) -> Spelled:
             made.append(None)
             continue
         spelled, found = _SPELL.get(type(value), _derived)(value)
-        made.append(spelled)
+        made.append(_document(spelled, told) if found.kinds == Kind.JSON else spelled)
         seen = seen.join(found)
     return Spelled(made, seen)
+
+
+def _document(value: Any, told: str) -> Any:
+    """Return a nested value so that DuckDB reads it without changing a number."""
+    is_document = told in {"", "JSON"}
+    if not (_has_raw(value) or (is_document and _is_marked(value))):
+        return value
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeDecodeError:
+        raise Unspellable("a text that is not UTF-8") from None
+    if text[:1] == '"' or not (_is_marked(value) or _MAY_CHANGE.search(text) or DOCUMENT_TEXT in text):
+        return value
+    text = _SPACES.sub(r"\1", text)
+    if told.startswith("JSON["):
+        raise Unspellable(
+            "a list of documents with a number of more than 15 digits or an exponent (declare it as JSON)"
+        )
+    if told.endswith("[]"):
+        return msgspec.Raw(_LONG_NUMBERS.sub(_in_quotes, text).encode())
+    return {DOCUMENT_TEXT: text} if is_document else text
+
+
+def _in_quotes(found: re.Match[str]) -> str:
+    return found[1] or f'"{found[0]}"'
+
+
+def _has_raw(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) or (isinstance(value, list) and any(map(_has_raw, value)))
+
+
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, dict) and next(iter(value), None) == DOCUMENT_TEXT
 
 
 def _derived(value: Any) -> tuple[Any, Seen]:

@@ -237,8 +237,8 @@ class _PartFile:
 
     def _unspellable(self, columns: Sequence[Sequence[Any]], error: Exception) -> Rejected:
         what = str(error) if isinstance(error, Unspellable) else "text with half of a surrogate pair"
-        for column, values in zip(self._columns or (), columns, strict=True):
-            place = first_unspellable(values)
+        for column, values, told in zip(self._columns or (), columns, self._told, strict=True):
+            place = first_unspellable(values, told)
             if place is not None:
                 return refuse_value(column.name, self.rows + place + 1, what)
         raise error

@@ -1,0 +1,89 @@
+"""Nested values of DuckDB as JSON texts with every digit.
+
+``to_json`` keeps decimals and integers of any size, but makes doubles of the numbers in documents (type ``JSON``) that
+are inside of a value. So a value with documents is put together from texts, in which a document is its own text.
+"""
+
+from typing import TYPE_CHECKING
+
+from tickwright.domain.errors import Rejected
+
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType
+
+
+def json_text(value: str, type_name: str, code: str) -> str:
+    """Return SQL for the JSON text of a nested value; null stays null.
+
+    Args:
+        value: SQL without side effects; it is repeated.
+        type_name: As ``DESCRIBE`` names it.
+        code: Of the error.
+
+    Raises:
+        Rejected: The type has a place for documents whose numbers cannot be kept (``VARIANT``, or ``UNION`` and
+            ``TUPLE`` of ``JSON``). Permanent.
+    """
+    import duckdb
+
+    try:
+        return _text(value, duckdb.sqltype(type_name), 0)
+    except _NotKept:
+        why = "numbers in it could change; cast it, such as to STRUCT(amount DECIMAL(18,2)), MAP, a list or VARCHAR"
+        raise Rejected(code, f"a value of the type {type_name[:200]} has no exact JSON: {why}") from None
+
+
+class _NotKept(Exception):
+    """A type whose documents cannot be taken out one by one."""
+
+
+def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
+    if str(kind) == "JSON":
+        return f"CAST({value} AS VARCHAR)"
+    if not _has_documents(kind):
+        return f"CAST(to_json({value}) AS VARCHAR)"
+    inner, one = dict(_children(kind)), f"v{depth}"
+    if kind.id in {"list", "array"}:
+        return _joined("[]", value, _each(value, one, _there(one, inner["child"], depth + 1)))
+    if kind.id == "map":
+        name = f"CAST(to_json(CAST({one}.key AS VARCHAR)) AS VARCHAR)"
+        entry = f"{name} || ':' || {_there(f'{one}.value', inner['value'], depth + 1)}"
+        return _joined("{}", value, _each(f"map_entries({value})", one, entry))
+    if kind.id != "struct":
+        raise _NotKept
+    fields = [
+        f"CAST(to_json({_literal(name)}) AS VARCHAR) || ':' || "
+        + _there(f"struct_extract({value}, {_literal(name)})", field, depth)
+        for name, field in _children(kind)
+    ]
+    return _joined("{}", value, f"[{', '.join(fields)}]")
+
+
+def _has_documents(kind: "DuckDBPyType") -> bool:
+    if kind.id == "variant" or str(kind) == "JSON":
+        return True
+    return any(_has_documents(child) for _, child in _children(kind))
+
+
+def _children(kind: "DuckDBPyType") -> "list[tuple[str, DuckDBPyType]]":
+    """Return the types inside of a type, by the names that they have there."""
+    if kind.id not in {"list", "array", "map", "struct", "union", "tuple"}:
+        return []
+    return [(name, child) for name, child in kind.children if not isinstance(child, int | list)]
+
+
+def _there(value: str, kind: "DuckDBPyType", depth: int) -> str:
+    return f"coalesce({_text(value, kind, depth)}, 'null')"
+
+
+def _each(values: str, one: str, made: str) -> str:
+    return f"list_transform({values}, lambda {one}: {made})"
+
+
+def _joined(around: str, value: str, texts: str) -> str:
+    joined = f"'{around[0]}' || array_to_string({texts}, ',') || '{around[1]}'"
+    return f"CASE WHEN {value} IS NOT NULL THEN {joined} END"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
