@@ -83,6 +83,49 @@ def test_a_long_text_costs_its_length_and_not_its_square(piece: str) -> None:
     assert process_time() - began_s < 2
 
 
+CUT = 16 * 1024
+
+
+@pytest.mark.parametrize("before", [CUT + 100, CUT, CUT - 1, CUT - 5, CUT - 9, CUT - 20, CUT - 200])
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "{0} {0} {0}",
+        "see https://user:{0}@host/",
+        "see https://user:" + "A" * 300 + "{0}@host/",
+        "see a://b:" + "A" * 20_000 + "{0}@host/",
+        "password={0} x",
+        "password = 'a b " + "A" * 20_000 + " {0}' x",
+        "password = 'a b\\\\{0}' x",
+        "whsec_{0} x",
+        "tw_{0} x",
+        "bearer" + " " * 90 + "{0} x",
+    ],
+)
+@pytest.mark.parametrize("filled", ["x", "known-before-the-cut ", "pwd=y "])
+def test_a_secret_that_the_cut_of_a_long_text_goes_through_is_not_shown_in_part(
+    before: int, quoted: str, filled: str
+) -> None:
+    """Also where masks before it make the text so short that its end is shown."""
+    secret = "Z" * 30
+    if quoted.startswith("{0}"):
+        know_secret(secret)
+    know_secret("known-before-the-cut")
+    text = (filled * CUT)[: before - len(quoted.partition("{0}")[0]) - 1] + " " + quoted.format(secret)
+    shown = without_secrets(text + " y" * CUT)
+    assert "Z" not in shown
+    assert "A" not in shown
+    assert len(shown) <= 2 * CUT
+
+
+def test_a_long_text_is_kept_up_to_a_bound() -> None:
+    """What follows is not looked through: that would take the event loop for as long as the text is."""
+    shown = without_secrets("begin " + "x" * 10_000_000)
+    assert shown.startswith("begin xxx")
+    assert shown.endswith("xxx…")
+    assert 16_000 < len(shown) <= CUT
+
+
 def test_what_is_no_secret_stays() -> None:
     """Ids, counts and tokens that fence are what an operator looks for."""
     event = {"token": 42, "task_type": "secretary.call", "key": "k", "url": "https://host/path?x=1", "attempts": 3}

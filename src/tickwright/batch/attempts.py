@@ -13,8 +13,8 @@ import structlog
 from tickwright.batch.chunks_store import ChunkClaim, ChunksStore, Failure, PlanClaim
 from tickwright.batch.open_chunk import ClaimedChunk
 from tickwright.domain.errors import Rejected, TickwrightError
-from tickwright.domain.failure_words import failure_of, said, storable
-from tickwright.observe.logs import without_secrets
+from tickwright.domain.failure_words import failure_of, storable
+from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.ports.batches import BatchWork, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import ends_task, take_cancels_back
@@ -145,5 +145,15 @@ async def _failure(error: BaseException) -> Failure:
     code, text = failure_of(error, without_secrets)
     if isinstance(error, AWAY) and not isinstance(error, (TickwrightError, *REFUSED)):  # those are of the values
         code = "database_unavailable"
-    trace = without_secrets(said(lambda: "".join(traceback.format_exception(error)), "no trace"))
-    return Failure(code, text[:MESSAGE_CHARS], storable(trace[-TRACE_CHARS:]))
+    return Failure(code, text[:MESSAGE_CHARS], storable(_trace_of(error)[-TRACE_CHARS:]))
+
+
+def _trace_of(error: BaseException) -> str:
+    """Return an error's trace without secrets; a long one part by part, since its end is kept and not its beginning."""
+    try:
+        parts = traceback.format_exception(error)
+    except BaseException:  # noqa: BLE001  the user's class
+        return "no trace"
+    if sum(map(len, parts)) <= MASKED_CHARS_MAX:
+        return without_secrets("".join(parts))
+    return "".join(map(without_secrets, parts))

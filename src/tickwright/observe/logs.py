@@ -21,17 +21,22 @@ VALUE_CHARS_MAX = 4000
 DEPTH_MAX = 6
 KNOWN_SECRETS_MAX = 10_000
 SECRET_CHARS_MIN = 6
+MASKED_CHARS_MAX = 16 * 1024
+"""So much of a text is looked through for secrets and kept: masking takes the event loop, and a text may have 1 MB."""
 
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.])(?:password|passwd|pwd|secret|secrets|api[_-]?key|authorization|cookie|credential|credentials|private[_-]?key"
     r"|signature|access[_-]?token|refresh[_-]?token|bearer)(?:$|[_\-.])",
     re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(  # the scheme has its bound: without one a long word costs the square of its length
-    r"(?P<head>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)(?P<password>[^\s/]*)(?=@)"
-)
+_URL_USER = r"(?P<head>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:)"  # a scheme without a bound would cost the square
+_URL_PASSWORD = re.compile(_URL_USER + r"[^\s/]*(?=@)")
+_URL_PASSWORD_CUT = re.compile(_URL_USER + r"[^\s/]*\Z")
 _SECRET_SHAPE = re.compile(r"whsec_[A-Za-z0-9+/=_-]+|tw_[A-Za-z0-9_-]{16,}|(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
-_DSN_PASSWORD = re.compile(r"(?i)(?P<head>\b(?:password|passwd|pwd)\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)")
+_DSN_NAME = r"(?i)(?P<head>\b(?:password|passwd|pwd)\s*=\s*)"
+_DSN_PASSWORD = re.compile(_DSN_NAME + r"(?:'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)")
+_DSN_PASSWORD_CUT = re.compile(_DSN_NAME + r"'(?:[^'\\]|\\.)*\\?\Z")
+_SHAPE_CHARS = 64  # more than what the shape of a secret needs at its beginning
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _known: set[str] = set()
 
@@ -53,14 +58,37 @@ def without_secrets(text: str) -> str:
     """Return ``text`` with every secret masked that is known here or has a secret's shape.
 
     What a user's function raised is kept and shown; its words may hold what the function was given. Mask before
-    cutting, so that no secret is cut in half.
+    cutting, so that no secret is cut in half. A text beyond ``MASKED_CHARS_MAX`` is cut here, and what may be the
+    beginning of a secret is left out at its end.
     """
+    return _masked(_known_masked(text)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
+
+
+def _known_masked(text: str) -> str:
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
+    return text
+
+
+def _masked(text: str) -> str:
     text = _URL_PASSWORD.sub(rf"\g<head>{MASK}", text)
     text = _DSN_PASSWORD.sub(rf"\g<head>{MASK}", text)
     return _SECRET_SHAPE.sub(MASK, text)
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a long text without secrets, nor a part of one that the cut goes through.
+
+    A known secret that begins before the cut is whole in what is looked through; masks are shorter than secrets, so
+    that what is dropped afterwards reaches back to the cut. A password that has no end before the cut ends there.
+    """
+    longest = max(map(len, _known), default=0)
+    beginning = _known_masked(text[: MASKED_CHARS_MAX + longest])
+    beginning = beginning[: max(0, len(beginning) - longest)]
+    beginning = _URL_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning)
+    beginning = _masked(_DSN_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning))
+    return beginning[:-_SHAPE_CHARS] + "…"
 
 
 def redact_text(text: str) -> str:

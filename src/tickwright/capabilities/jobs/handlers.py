@@ -21,6 +21,9 @@ import msgspec
 
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.domain.errors import Rejected
+from tickwright.observe.logs import without_secrets
+
+MESSAGE_CHARS_MAX = 1000
 
 Function = Callable[..., Any]
 Call = Callable[[Job], Any]
@@ -74,9 +77,17 @@ def _fitting(decode: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return decode(payload_json)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise PayloadInvalid(str(error)) from error
+            raise PayloadInvalid(_shortened(str(error))) from error
 
     return fit
+
+
+def _shortened(message: str) -> str:
+    """Return msgspec's message, which quotes a refused value whole and ends with its place, in a length to be read."""
+    if len(message) <= MESSAGE_CHARS_MAX:
+        return message
+    _, at, place = message[-MESSAGE_CHARS_MAX // 2 :].rpartition(" - at `")
+    return f"{without_secrets(message)[: MESSAGE_CHARS_MAX // 2]}…{at}{place if at else ''}"
 
 
 def _struct_fields(function: Function, named: list[inspect.Parameter]) -> list[Any]:
