@@ -86,7 +86,8 @@ class Endings:
 
         Args:
             job: The attempt.
-            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_thread``: it is released, as for ``shutdown``.
+            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_thread``, ``waits`` (its type does): it is
+                released, as for ``shutdown``.
         """
         if reason == "cancel":
             self._ended(job, reason)

@@ -89,9 +89,11 @@ class Entry:
     def become(self, other: "Entry") -> None:
         """Take over another setting of the same type in place: running attempts count down on this very object.
 
-        A change of the rate counts at once: what was given away at the former rate may reach hours ahead.
+        A change of the rate counts at once: what was given away at the former rate may reach hours ahead. So does what
+        was given to attempts that were released because their type began to wait.
         """
-        if (rate := other.kind.rate_per_s) != self.kind.rate_per_s:
+        rate = other.kind.rate_per_s
+        if rate != self.kind.rate_per_s or other.kind.waits != self.kind.waits:
             self.paced_until_s = 0.0
             self.free_from_s = min(self.free_from_s, monotonic() + 1 / rate) if rate else 0.0
         self.kind, self.call, self.is_async = other.kind, other.call, other.is_async

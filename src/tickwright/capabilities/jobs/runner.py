@@ -84,7 +84,7 @@ class Ends(Protocol):
         ...
 
     def unstarted(self, job: Job, reason: str) -> None:
-        """The attempt ends for the same reasons, or ``locked``, ``timeout`` or ``no_thread``, before it has started."""
+        """It ends before its start: for these reasons, or ``locked``, ``timeout``, ``no_thread`` or ``waits``."""
         ...
 
 
@@ -208,6 +208,10 @@ class Runner:
             heapq.heapify(self._upcoming)
         return out
 
+    def withdraw_type(self, entry: Entry) -> list[Job]:
+        """Take every attempt of a type that was not started out of the queues, and return them."""
+        return self.withdraw({job for job in self._unstarted() if job.entry is entry})
+
     def held(self, running_for_s: float = 0.0) -> list[Job]:
         """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
         return [*self._unstarted(), *self.running(running_for_s)]
@@ -327,6 +331,9 @@ class Runner:
         return True
 
     def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
+        if job.entry.kind.waits:
+            self._ends.unstarted(job, "waits")
+            return False
         return not self._expired(job, now_s) and (threaded is None or self._take_thread(job, threaded))
 
     def _expired(self, job: Job, now_s: float) -> bool:
@@ -411,16 +418,23 @@ class Runner:
             case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
                 self._ends.unstarted(job, "locked")
                 return False
-        await self._keep_distance(job.entry)
+        if not await self._keep_distance(job.entry):
+            self._ends.unstarted(job, "waits")
+            return False
         job.deadline_s, job.started_s = deadline_s, monotonic()
         return not self._expired(job, self._clock.now(job.started_s))
 
     @staticmethod
-    async def _keep_distance(entry: Entry) -> None:
-        """Wait for a start of a rate-limited type; one that comes too late for it takes the next one."""
+    async def _keep_distance(entry: Entry) -> bool:
+        """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
+
+        Returns:
+            False once the type waits for an operator: none of its attempts starts.
+        """
         start_s = 0.0
-        while (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
+        while not entry.kind.waits and (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
             await asyncio.sleep(min(start_s - now, RATE_LOOK_S))  # the rate may change meanwhile
+        return not entry.kind.waits
 
     def _end_stopped(self, job: Job, reason: str) -> None:
         if reason == "timeout":

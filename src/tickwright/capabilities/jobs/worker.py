@@ -170,10 +170,17 @@ class JobWorker:
                 if old is not None:
                     old.become(entry)
                     self.runner.look_again(old)
+                    self._release_waiting(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
         self._entries = entries
         return changed
+
+    def _release_waiting(self, entry: Entry) -> None:
+        """Release what is claimed and not started of a type that waits: its jobs are claimed again when it goes on."""
+        if entry.kind.waits:
+            for job in self.runner.withdraw_type(entry):
+                self.endings.unstarted(job, "waits")
 
     def _entry_of(self, kind: TaskType) -> Entry | None:
         scheme, _, rest = kind.target.partition(":")
@@ -192,7 +199,7 @@ class JobWorker:
         jobs = []
         for row in rows:
             entry = self._entries.get(row[1])
-            if entry is None:  # the type was deleted while its jobs were on their way here
+            if entry is None or entry.kind.waits:  # deleted or paused while its jobs were on their way here
                 self.settler.add("release", row[0], row[6])
                 continue
             entry.held += 1
@@ -227,17 +234,20 @@ class JobWorker:
         """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
         job.entry.kind = replace(job.entry.kind, gone=True)
         self._suspending.add(job.type)
-        self._marking.add(job)
-        task = asyncio.ensure_future(self._mark_gone(job, why))
+        unstarted = self.runner.withdraw_type(job.entry)
+        self._marking.update([job, *unstarted])
+        task = asyncio.ensure_future(self._mark_gone(job, why, unstarted))
         task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
 
-    async def _mark_gone(self, job: Job, why: str) -> None:
+    async def _mark_gone(self, job: Job, why: str, unstarted: Sequence[Job]) -> None:
         try:
             await mark_gone(self._pool, job.type)
         finally:
             self._suspending.discard(job.type)
-            self._marking.discard(job)
+            self._marking.difference_update([job, *unstarted])
             self.settler.add("release_with_error", job.id, job.fence, why)
+            for other in unstarted:
+                self.endings.unstarted(other, "waits")
         await self._refresh_types()
 
     def _give_back(self) -> None:

@@ -1,0 +1,158 @@
+"""A type that is paused while its jobs are claimed and wait: none of them starts, and none loses an attempt."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kit.engine import Engine, policy, running_engine
+from kit.waiting import eventually_async
+from tickwright import Job
+from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.claims_store import Claimed
+from tickwright.capabilities.jobs.task_types import TaskTypes
+from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.ports.caller import Caller, Role
+
+OPERATOR = Caller("operator", Role.ADMIN)
+RELEASED = ("pending", 0, None)
+
+
+class Held:
+    """The job ``first`` keeps its slot until ``may_end``; every start of another job is noted."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.may_end = asyncio.Event()
+
+    async def keeps(self, _job: Job) -> None:
+        """Keep a slot."""
+        await self.may_end.wait()
+
+    async def waits(self, job: Job) -> None:
+        """Note a start."""
+        self.started.append(job.id)
+
+    def waits_in_thread(self, job: Job) -> None:
+        """Note a start in a thread."""
+        self.started.append(job.id)
+
+
+async def paused(engine: Engine, name: str, *, to: bool = True) -> None:
+    """Pause or resume a type, and wait until the worker has read it."""
+    types = TaskTypes(engine.pool, lambda _: None)
+    await (types.pause if to else types.enable)(name, caller=OPERATOR)
+    await eventually_async(lambda: engine.worker.entries()[name].kind.waits is to, what="the worker has read it")
+
+
+async def rows(engine: Engine, ids: list[int]) -> list[tuple[Any, ...]]:
+    """Return what is written of the jobs."""
+    found = [await engine.job(job_id) for job_id in ids]
+    return [(row["status"], row["attempts"], row["owner"]) for row in found]
+
+
+async def released(engine: Engine, ids: list[int]) -> bool:
+    """Whether all of them are released and no attempt of theirs has counted."""
+    return await rows(engine, ids) == [RELEASED] * len(ids)
+
+
+@asynccontextmanager
+async def holding(
+    url: str, held: Held, monkeypatch: pytest.MonkeyPatch, function: Callable[[Job], Any], **changes: Any
+) -> AsyncIterator[tuple[Engine, list[int]]]:
+    """Run a worker with one slot, which is kept, and three claimed jobs of the type ``t`` that wait for it."""
+    monkeypatch.setattr(Claimer, "_prefetch", lambda _claimer: 10)
+    kinds = {"keeps": policy("keeps"), "t": policy("t", **changes)}
+    handlers = {"keeps": held.keeps, "t": function}
+    async with running_engine(url, handlers, kinds=kinds, limits=WorkerLimits(concurrency=1, threads=4)) as engine:
+        await engine.insert("keeps")
+        await eventually_async(lambda: engine.worker.runner.busy == 1, what="the slot is kept")
+        ids = [await engine.insert("t") for _ in range(3)]
+        await eventually_async(lambda: engine.worker.runner.queued == 3, what="the jobs are claimed and wait")
+        try:
+            yield engine, ids
+        finally:
+            held.may_end.set()
+
+
+@pytest.mark.parametrize(("threaded", "attempts"), [(False, 3), (False, 1), (True, 3)])
+async def test_claimed_jobs_that_wait_for_a_slot_do_not_start_once_their_type_is_paused(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, threaded: bool, attempts: int
+) -> None:
+    """They are released at once, their attempts do not count, and they run when the type is resumed."""
+    held = Held()
+    function = held.waits_in_thread if threaded else held.waits
+    async with holding(database_url, held, monkeypatch, function, max_attempts=attempts) as (engine, ids):
+        await paused(engine, "t")
+        entry = engine.worker.entries()["t"]
+        assert (engine.worker.runner.queued, entry.held) == (0, 0)
+        await eventually_async(lambda: released(engine, ids), what="all are released")
+        held.may_end.set()
+        await eventually_async(lambda: engine.worker.runner.busy == 0, what="the slot is free")
+        assert held.started == []
+        await paused(engine, "t", to=False)
+        for job_id in ids:
+            assert (await engine.until(job_id, "completed"))["attempts"] == 1
+    assert sorted(held.started) == ids
+    assert entry.held == 0
+
+
+@pytest.mark.parametrize("attempts", [3, 1])
+async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_type_is_paused(
+    database_url: str, attempts: int
+) -> None:
+    """Their starts were hours apart since the rate was lowered; resumed at a higher rate, they run without a wait."""
+    held = Held()
+    lowered = asyncio.Event()
+    pool: list[Any] = []
+
+    async def handler(job: Job) -> None:
+        held.started.append(job.id)
+        if len(held.started) == 1:
+            await set_rate(0.0001)
+            lowered.set()
+
+    async def set_rate(rate_per_s: float) -> None:
+        await pool[0].execute("UPDATE tickwright.task_types SET rate_per_s = $1 WHERE name = 't'", rate_per_s)
+        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s == rate_per_s)
+
+    kinds = {"t": policy("t", rate_per_s=40.0, max_attempts=attempts)}
+    async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
+        pool.append(engine.pool)
+        ids = [await engine.insert("t") for _ in range(20)]
+        await lowered.wait()
+        entry = engine.worker.entries()["t"]
+        await eventually_async(lambda: entry.held >= 1, what="jobs are claimed and wait")
+        await paused(engine, "t")
+        await eventually_async(lambda: entry.held == 0, what="none is held")
+        begun = len(held.started)
+        left = [job_id for job_id in ids if job_id not in held.started]
+        await eventually_async(lambda: released(engine, left), what="all are released")
+        await set_rate(40.0)
+        assert len(held.started) == begun
+        await paused(engine, "t", to=False)
+        await eventually_async(lambda: len(held.started) == 20, 30, what="all have run")
+    assert sorted(held.started) == ids
+
+
+async def test_what_a_claim_brings_of_a_paused_type_is_released(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim was under way when the worker read that the type is paused."""
+    held, kept = Held(), dict[int, bool]()
+    async with holding(database_url, held, monkeypatch, held.waits) as (engine, _):
+        worker, take = engine.worker, engine.worker.take
+
+        def pause_first(claimed: Claimed) -> None:
+            kinds = [entry.kind for entry in worker.entries().values()]
+            worker._adopt([replace(kind, paused=kind.name == "t") for kind in kinds])
+            take(claimed)
+            kept.update({row[0]: worker.runner.pull(row[0]) is not None for row in claimed.rows})
+
+        monkeypatch.setattr(worker, "take", pause_first)
+        late = await engine.insert("t")
+        await eventually_async(lambda: late in kept, what="a claim has brought it")
+        assert kept[late] is False
