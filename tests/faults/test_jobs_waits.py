@@ -8,8 +8,9 @@ import pytest
 from kit.api import running_api
 from kit.engine import Engine, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright import Job, Snooze
-from tickwright.capabilities.jobs.model import Snoozed
+from tickwright import Job, Retry, Snooze
+from tickwright.capabilities.jobs.model import Errored, Snoozed, TaskType
+from tickwright.ports.broker import Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
 
 
@@ -38,6 +39,50 @@ async def test_a_wait_is_from_zero_to_ten_years(database_url: str) -> None:
     }
     assert "a wait has 3660 days at the most" in rows["far"]["attempt_errors"]
     assert "a wait has 3660 days at the most" in rows["returned"]["error_message"]
+
+
+@pytest.mark.parametrize("raised", [True, False])
+async def test_the_wait_of_a_failed_attempt_is_a_handlers_up_to_ten_years(database_url: str, raised: bool) -> None:
+    """``Retry(after=…)`` and a returned failure; the bound of an hour is for answers of receivers."""
+    waits = {"hours": timedelta(hours=30), "past": timedelta(days=-365 * 70), "most": timedelta.max}
+
+    async def handler(job: Job) -> Errored | None:
+        if job.attempt > 1:
+            return None
+        if raised:
+            raise Retry("later", after=waits[job.type])
+        return Errored("later", "later", retry_after=waits[job.type])
+
+    async with running_engine(
+        database_url, dict.fromkeys(waits, handler), kinds={n: policy(n) for n in waits}
+    ) as engine:
+        waits_long, past, most = [await engine.insert(name) for name in waits]
+        sql = "SELECT date_part('epoch', retry_at - now()) FROM ONLY tickwright.scheduled_tasks WHERE id = $1"
+        wait_s = await eventually_async(lambda: engine.pool.fetchval(sql, waits_long), what="it waits")
+        assert wait_s > 29 * 3600
+        assert (await engine.until(past, "completed"))["attempts"] == 2
+        row = await engine.until(most, "completed", "failed")
+        assert "a wait has 3660 days at the most" in (row["attempt_errors"] or "") + (row["error_message"] or "")
+
+
+async def test_a_receiver_asks_for_an_hour_at_the_most(database_url: str) -> None:
+    """What any broker answers is somebody else's wish."""
+
+    class Asks:
+        schemes = frozenset({"asks"})
+
+        def check(self, destination: str) -> None:
+            """Take every destination."""
+
+        async def publish(self, _message: Message) -> Outcome:
+            return Refused("busy", "Busy.", retry_after=timedelta(days=30))
+
+    kinds = {"t": TaskType("t", "asks:x")}
+    async with running_engine(database_url, kinds=kinds, brokers={"asks": Asks()}) as engine:
+        job_id = await engine.insert("t")
+        sql = "SELECT date_part('epoch', retry_at - now()) FROM ONLY tickwright.scheduled_tasks WHERE id = $1"
+        wait_s = await eventually_async(lambda: engine.pool.fetchval(sql, job_id), what="it waits")
+        assert 3000 < wait_s <= 3600
 
 
 async def test_a_due_instant_that_cannot_be_shown_is_shown_as_the_nearest_one(database_url: str) -> None:

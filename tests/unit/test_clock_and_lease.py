@@ -6,7 +6,7 @@ import pytest
 
 from tickwright.domain.dbclock import SAMPLES, DbClock
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.retries import RETRY_AFTER_MAX, RetryPolicy
+from tickwright.domain.retries import RETRY_AFTER_MAX, WAIT_MAX, RetryPolicy, within_an_hour
 
 
 def test_a_clock_without_a_sample_says_so() -> None:
@@ -57,7 +57,10 @@ def test_the_default_lease_ends_a_second_before_its_deadline() -> None:
 
 
 def test_the_default_policy_doubles_from_a_second_to_an_hour() -> None:
-    """Ceilings of 1, 2, 4 … seconds, then an hour for ever; a wish outranks them, up to an hour."""
+    """Ceilings of 1, 2, 4 … seconds, then an hour for ever; a wish outranks them, a receiver's up to an hour."""
     policy, near_one = RetryPolicy(), 1 - 2**-53
     assert [round(policy.delay(n, near_one).total_seconds()) for n in (1, 2, 3, 4, 13, 999)] == [1, 2, 4, 8, 3600, 3600]
-    assert policy.delay(1, 0.5, timedelta(days=1)) == RETRY_AFTER_MAX
+    assert policy.delay(1, 0.5, timedelta(days=1)) == timedelta(days=1)
+    assert policy.delay(1, 0.5, timedelta.max) == WAIT_MAX
+    assert policy.delay(1, 0.5, within_an_hour(timedelta(days=1))) == RETRY_AFTER_MAX
+    assert within_an_hour(None) is None

@@ -1,7 +1,7 @@
 """When a failed attempt is tried again: exponential back-off with full jitter.
 
-Pure: the random number comes in as an argument. The receiver's own wish (``Retry-After``) outranks
-the policy upwards, never downwards, and nothing waits longer than the cap.
+Pure: the random number comes in as an argument. A wait that is asked for, by a receiver (``Retry-After``) or by a
+handler, outranks the policy upwards, never downwards. A receiver's counts up to an hour, a handler's up to ten years.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
 
@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 RETRY_AFTER_MAX = timedelta(hours=1)
+"""The longest wait that a receiver's answer can ask for: it is somebody else's wish, and may be a mistake."""
+
+WAIT_MAX = timedelta(days=3660)
+"""The longest wait that a handler can ask for."""
+
 DELAY_MIN = timedelta(milliseconds=100)
 
 
@@ -32,14 +37,19 @@ class RetryPolicy:
         Args:
             attempt: 1 for the first one.
             unit: A random number in ``[0, 1)``.
-            retry_after: What the receiver asked for.
+            retry_after: What was asked for; a receiver's answer is bounded by ``within_an_hour`` before.
 
         Invariants:
             RTY-1: never below 100 ms, so a failing job is never a hot loop.
-            RTY-2: never below ``retry_after``, which itself counts at most one hour.
+            RTY-2: never below ``retry_after``, which itself counts at most 3660 days.
         """
         exponent = min(max(attempt - 1, 0), 64)
         ceiling_s = min(self.base.total_seconds() * self.factor**exponent, self.cap.total_seconds())
         jittered = timedelta(seconds=ceiling_s * unit)
-        asked = min(retry_after or timedelta(), RETRY_AFTER_MAX)
+        asked = min(retry_after or timedelta(), WAIT_MAX)
         return max(jittered, asked, DELAY_MIN)
+
+
+def within_an_hour(retry_after: timedelta | None) -> timedelta | None:
+    """Return how long a receiver asks to wait, an hour at the most."""
+    return None if retry_after is None else min(retry_after, RETRY_AFTER_MAX)

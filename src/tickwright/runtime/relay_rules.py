@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
-from tickwright.domain.retries import RetryPolicy
+from tickwright.domain.retries import RetryPolicy, within_an_hour
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
 from tickwright.store.outbox import OutboxRow, Verdicts
 
@@ -86,7 +86,7 @@ def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, in
         into.dead.append(row.id)
         into.dead_errors.append(error)
         return True
-    asked = outcome.retry_after if isinstance(outcome, Refused) else None
+    asked = within_an_hour(outcome.retry_after) if isinstance(outcome, Refused) else None
     into.retried.append(row.id)
     into.tries.append(row.attempts)
     into.waits_s.append(policy.delay(attempt, unit, asked).total_seconds())

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Job, TaskType
 from tickwright.domain import traceparent
+from tickwright.domain.retries import within_an_hour
 from tickwright.observe import traces
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 
@@ -55,5 +56,6 @@ def ending_of(outcome: Outcome, kind: TaskType) -> Ending:
     text = f"{outcome.code}: {outcome.reason}"
     if isinstance(outcome, Refused):
         final = outcome.final or outcome.status in kind.final_statuses
-        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=outcome.retry_after)
+        wait = within_an_hour(outcome.retry_after)
+        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=wait)
     return Errored(outcome.code, text)

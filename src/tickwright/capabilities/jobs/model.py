@@ -17,7 +17,6 @@ from opentelemetry.trace import Span
 from tickwright.domain.retries import RetryPolicy
 
 ERROR_MESSAGE_MAX = 2000
-WAIT_MAX = timedelta(days=3660)
 PACED_AHEAD_S = 0.5
 """How far ahead a claim takes starts of a rate-limited type; one start at least."""
 
@@ -75,7 +74,7 @@ Ending = Completed | Errored | Snoozed
 
 
 class Retry(Exception):
-    """Raise in a handler to fail this attempt with a wait of its own instead of the policy's."""
+    """Raise in a handler to fail this attempt; ``after`` is the least wait, 3660 days at most, beside the policy's."""
 
     def __init__(self, message: str = "retry", *, after: timedelta | None = None) -> None:
         super().__init__(message)

@@ -23,6 +23,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -32,7 +33,6 @@ import structlog
 from tickwright.capabilities.jobs.entries import Entry, Rate
 from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
-    WAIT_MAX,
     Begin,
     Completed,
     Ending,
@@ -46,6 +46,7 @@ from tickwright.capabilities.jobs.model import (
 )
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.failure_words import words_of
+from tickwright.domain.retries import WAIT_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
@@ -543,6 +544,8 @@ def _ending_with(job: Job, result: Any) -> Ending:
     try:
         if isinstance(result, Snoozed):
             return Snoozed(_checked(result.wait))
+        if isinstance(result, Errored) and result.retry_after is not None:
+            return replace(result, retry_after=_checked(result.retry_after))
         if isinstance(result, (Completed, Errored)):
             return result
         return Completed(msgspec.json.encode(result).decode())
