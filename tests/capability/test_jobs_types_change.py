@@ -1,6 +1,7 @@
 """A task type that changes, disappears or is suspended while its jobs are under way."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,6 +16,7 @@ from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.ports.caller import Caller, Role
 
@@ -206,6 +208,66 @@ async def test_jobs_of_a_type_that_is_deleted_while_they_are_claimed_go_back(
         for job_id in doomed:
             assert (await engine.until(job_id, "completed"))["attempts"] == 1
     assert sorted(ran) == doomed
+
+
+async def made_again(engine: Engine, name: str, **settings: Any) -> None:
+    """Delete a type and make it again; the worker has read both."""
+    types = TaskTypes(engine.pool, lambda _: None)
+    await types.delete(name, caller=OPERATOR)
+    await eventually_async(lambda: name not in engine.worker.entries(), what="the worker has read that it is deleted")
+    await types.put(name, TaskTypeRequest(target=f"python:{name}", **settings), caller=OPERATOR)
+    await eventually_async(lambda: name in engine.worker.entries(), what="the worker has read that it is there")
+    await look_once_more(engine)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_type_that_is_deleted_and_made_again_keeps_count_of_its_places(
+    database_url: str, threaded: bool
+) -> None:
+    """J6: what runs of it counts, however often; no attempt beyond its concurrency starts."""
+    crew, may_end = Crew(), threading.Event()
+
+    async def few(job: Job) -> None:
+        await crew(job)
+
+    def few_in_threads(_job: Job) -> None:
+        crew.running += 1
+        crew.most = max(crew.most, crew.running)
+        may_end.wait(60)
+        crew.running -= 1
+
+    kinds = {"few": TaskType("few", "python:few", concurrency=1)}
+    handlers = {"few": few_in_threads if threaded else few, "tick": _nothing}
+    async with running_engine(database_url, handlers, kinds=kinds) as engine:
+        ids = [await engine.insert("few") for _ in range(4)]
+        await eventually_async(lambda: crew.running == 1, what="one runs")
+        for _ in range(3):
+            await made_again(engine, "few", concurrency=1)
+            entry = engine.worker.entries()["few"]
+            assert (crew.running, entry.held, entry.threads) == (1, 1, int(threaded))
+        crew.may_end.set()
+        may_end.set()
+        for job_id in ids:
+            assert (await engine.until(job_id, "completed"))["attempts"] == 1
+        await eventually_async(lambda: entry.held == 0, what="none is held")
+    assert crew.most == 1
+
+
+async def test_a_type_that_is_deleted_and_made_again_keeps_its_distance(database_url: str) -> None:
+    """The next start is an hour behind the last one, although the row of the rate went with the type."""
+    ran: list[int] = []
+
+    async def seldom(job: Job) -> None:
+        ran.append(job.id)
+
+    kinds = {"seldom": TaskType("seldom", "python:seldom", rate_per_s=1 / 3600)}
+    async with running_engine(database_url, {"seldom": seldom, "tick": _nothing}, kinds=kinds) as engine:
+        await engine.until(await engine.insert("seldom"), "completed")
+        await made_again(engine, "seldom", rate_per_s=1 / 3600)
+        later = await engine.insert("seldom")
+        await eventually_async(lambda: engine.worker.runner.queued == 1, what="it is claimed and waits")
+        await look_once_more(engine)
+        assert later not in ran
 
 
 @asynccontextmanager

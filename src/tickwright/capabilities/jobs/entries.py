@@ -106,6 +106,11 @@ class Entry:
         """How many places its attempts take here: slots, and of a synchronous type threads."""
         return self.held + self.stuck
 
+    @property
+    def in_use(self) -> bool:
+        """Whether something of it goes on: attempts, threads, or a start of its rate that is not over."""
+        return self.held > 0 or self.stuck > 0 or self.threads > 0 or self.free_from_s > monotonic()
+
     def free(self, held: int) -> int | None:
         """Return how many attempts the type's concurrency lets this worker hold beside ``held``."""
         return None if self.granted is None else max(0, self.granted - held)

@@ -76,6 +76,7 @@ class JobWorker:
         self._clock = DbClock()
         self._probe = probe
         self._entries: dict[str, Entry] = {}
+        self._former: dict[str, Entry] = {}
         self._suspending: set[str] = set()
         self._marking: set[Job] = set()
         self.lost_results = 0
@@ -163,7 +164,7 @@ class JobWorker:
         entries: dict[str, Entry] = {}
         for read in kinds:
             kind = replace(read, gone=True) if read.name in self._suspending else read
-            old = self._entries.get(kind.name)
+            old = self._entries.get(kind.name) or self._back(kind.name)
             if old is not None and old.kind == kind:
                 entries[kind.name] = old
             elif (entry := self._entry_of(kind)) is not None:
@@ -173,8 +174,24 @@ class JobWorker:
                     self._release_waiting(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
+        for name in self._entries.keys() - entries.keys():
+            self._leave(self._entries[name])
         self._entries = entries
+        self._former = {name: entry for name, entry in self._former.items() if name not in entries and entry.in_use}
         return changed
+
+    def _leave(self, entry: Entry) -> None:
+        """Keep the entry of a type that cannot run here now: what it holds counts when the type is there again."""
+        entry.kind = replace(entry.kind, gone=True)
+        self._release_waiting(entry)
+        self._former[entry.kind.name] = entry
+
+    def _back(self, name: str) -> Entry | None:
+        """Return the entry of a type that is there again; its grant went with it."""
+        entry = self._former.get(name)
+        if entry is not None and entry.granted is not None:
+            entry.granted = 0
+        return entry
 
     def _release_waiting(self, entry: Entry) -> None:
         """Release what is claimed and not started of a type that waits: its jobs are claimed again when it goes on."""
