@@ -31,9 +31,14 @@ def to_json(payload: Any) -> str:
             another reader would round), ``non_finite_number``, ``too_deep``, ``unsupported_character``. Permanent.
     """
     try:
-        raw = _encode(payload)
-    except RecursionError:
+        return _checked_json(payload)
+    except RecursionError:  # of the encoder, or of a check of what it takes
         raise Rejected("too_deep", "payload: too many levels of objects and arrays", field="payload") from None
+
+
+def _checked_json(payload: Any) -> str:
+    try:
+        raw = _encode(payload)
     except (TypeError, ValueError, OverflowError) as error:
         raise Rejected("invalid_payload", f"payload: {error}", field="payload") from error
     if b"null" in raw and any(not math.isfinite(number) for number in _floats(payload)):
