@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -11,8 +12,12 @@ from kit.engine import SHORT, WorkerProcess, running_engine
 from kit.fanout import MODULE, Hub, registry_of
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.filters import JobFilter
+from tickwright.capabilities.jobs.looking import Looking
 from tickwright.capabilities.jobs.model import Job
-from tickwright.runtime.overview_reads import SQL
+from tickwright.runtime.overview_reads import SQL, read_moment
+from tickwright.runtime.readings import DatabaseReadings
+from tickwright.runtime.type_figures import TypesNow
 from tickwright.store.pool import Pool
 from tickwright.wiring.brought import Brought
 from tickwright.wiring.node import open_node
@@ -195,3 +200,40 @@ async def test_a_count_that_stopped_at_its_bound_says_so(pool: Pool) -> None:
     for bound, due in ((10, 10), (12, 12), (13, 12)):
         (row,) = await pool.fetch(SQL["job_gauges"], bound)
         assert (row["due"], row["processing"]) == (due, 2)
+
+
+async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) -> None:
+    """Every role that inserts jobs makes up names; a registered type is counted before them, and a cut says so."""
+    await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
+    insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
+    await pool.execute(f"{insert} SELECT 'real', now() FROM generate_series(1, 50)")
+    figures, counts = await TypesNow(pool).figures(), await Looking(pool).count(JobFilter())
+    assert not figures.partial
+    assert (counts.counts["pending"], counts.at_least) == (50, frozenset())
+
+    await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
+    figures, counts = await TypesNow(pool).figures(), await Looking(pool).count(JobFilter())
+    assert [one.due for one in figures.items if one.name == "real"] == [50]
+    assert figures.partial
+    assert counts.counts["pending"] >= 1050
+    assert counts.at_least == {"pending", "processing"}
+    assert (await Looking(pool).count(JobFilter(task_type="real"))).at_least == frozenset()
+
+    async with pool.acquire() as connection:
+        moment = await read_moment(connection, after=datetime(2026, 1, 1, tzinfo=UTC), keys=[])
+    assert (moment.cut, moment.due >= 1050) == (True, True)
+    readings = DatabaseReadings(pool)
+    await readings.refresh()
+    samples = {(one.name, one.labels): one.value for one in readings()}
+    assert samples["tickwright_jobs_due", ("real",)] == 50
+    assert samples["tickwright_jobs_partial", ()] == 1
+
+
+async def test_a_running_job_of_a_registered_type_is_found_behind_made_up_names(pool: Pool) -> None:
+    """What a worker holds is looked for in the lanes of registered types first."""
+    await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
+    insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
+    await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
+    job_id = await pool.fetchval(f"{insert} VALUES ('real', now()) RETURNING id")
+    await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7 WHERE id = $1", job_id)
+    assert (await Looking(pool).newest(JobFilter(worker=7), 2**63 - 1, 10)).ids == [job_id]

@@ -36,7 +36,7 @@ VIEW = OverviewView(
     version="0",
     stale_since=datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC),
     stale_why="gone",
-    jobs=JobsNow(10_000, 0, 3, 10_000, 7.5, 12.25, None, None, None, None, "capped", []),
+    jobs=JobsNow(10_000, 0, 3, 10_000, False, 7.5, 12.25, None, None, None, None, "capped", []),
     polls=PollsNow(0, 0, 0, 0.0, 0, None, None, None, 0, 0, [], [0] * 60, []),
     outbox=OutboxNow(4, 2.0, 2, 1, None),
     fanout=FanoutNow(0, 0, 0, None, None, 0, 0, 0, 0),

@@ -27,7 +27,7 @@ def lines(view: OverviewView) -> list[str]:
     """Return the overview in a few lines, for a log or a pipe."""
     jobs = view.jobs
     first = (
-        f"{_stale(view)}waiting {_count(view, jobs.waiting)} · due {_count(view, jobs.due)} · running {jobs.running} · "
+        f"{_stale(view)}waiting {_jobs(view, jobs.waiting)} · due {_jobs(view, jobs.due)} · running {jobs.running} · "
         f"started {_rate(jobs.started_per_s)} · {_ends_line(jobs)} · late: {_late_text(jobs.lateness)} · "
         f"caught up: {_caught_up(jobs)} · alerts {_alerts_words(view)} · workers {view.workers.alive}"
     )
@@ -59,9 +59,9 @@ def _numbers(view: OverviewView) -> RenderableType:
     grid.add_row(*(Text(word, style="dim") for word in words))
     ends = jobs.finished_per_s
     grid.add_row(
-        Text(_count(view, jobs.due), style="bold"),
+        Text(_jobs(view, jobs.due), style="bold"),
         duration(jobs.oldest_due_s),
-        _count(view, jobs.waiting),
+        _jobs(view, jobs.waiting),
         str(jobs.running),
         _rate(jobs.started_per_s),
         Text(_rate(None if ends is None else ends.completed), style="green"),
@@ -154,6 +154,10 @@ def _ends_line(jobs: JobsNow) -> str:
 
 def _stale(view: OverviewView) -> str:
     return "" if view.stale_since is None else f"STALE since {view.stale_since:%H:%M:%SZ} ({view.stale_why}) · "
+
+
+def _jobs(view: OverviewView, count: int) -> str:
+    return f"≥{count}" if view.jobs.partial else _count(view, count)
 
 
 def _count(view: OverviewView, count: int) -> str:

@@ -121,6 +121,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("tickwright_jobs_processing", "gauge", ("task_type",), "Processing, counted up to 10,000."),
     MetricSpec("tickwright_jobs_upcoming", "gauge", ("task_type",), "Not due yet, counted up to 10,000."),
     MetricSpec("tickwright_jobs_oldest_due_seconds", "gauge", ("task_type",), "How long the oldest due one waits."),
+    MetricSpec("tickwright_jobs_partial", "gauge", (), "1 while unregistered task types may be missing from those."),
     MetricSpec("tickwright_executions_waiting", "gauge", (), "Due and not begun, counted up to 10,000."),
     MetricSpec("tickwright_executions_oldest_waiting_seconds", "gauge", (), "How long the oldest of those waits."),
     MetricSpec("tickwright_executions_working", "gauge", (), "In progress, counted up to 10,000."),

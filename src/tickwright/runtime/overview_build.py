@@ -65,6 +65,7 @@ def _jobs(moment: Moment, rates: Rates) -> JobsNow:
         waiting=moment.waiting,
         running=rates.running,
         capped_at=COUNT_MAX,
+        partial=moment.cut,
         oldest_due_s=moment.oldest_due_s,
         started_per_s=rates.per_s("started"),
         finished_per_s=rates.finished(),

@@ -59,9 +59,13 @@ _NEWEST = msgspec.json.Decoder(list[FiringAlert])
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What changes from second to second; ``good_keys`` and ``good_sessions`` are those asked for that are good."""
+    """What changes from second to second; ``good_keys`` and ``good_sessions`` are those asked for that are good.
+
+    ``cut`` says that more lanes have jobs than were counted.
+    """
 
     at: datetime
+    cut: bool
     due: int
     waiting: int
     oldest_due_s: float
@@ -96,6 +100,7 @@ async def read_moment(
     row = await connection.fetchrow(SQL["now"], *given, timeout=ANSWER_S)
     return Moment(
         at=row["at"],
+        cut=row["cut"],
         due=known.get("due", row["due"]),
         waiting=known.get("waiting", row["waiting"]),
         oldest_due_s=round(max(0.0, row["oldest_due_s"]), 3),
@@ -128,7 +133,7 @@ class Firing:
 
 
 async def read_job_gauges(connection: Connection) -> Sequence[Any]:
-    """Return per task type ``due processing upcoming oldest_due_s``."""
+    """Return per task type ``due processing upcoming oldest_due_s cut``."""
     rows: Sequence[Any] = await connection.fetch(SQL["job_gauges"], COUNT_MAX)
     return rows
 

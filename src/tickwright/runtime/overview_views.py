@@ -53,13 +53,14 @@ class JobsNow(msgspec.Struct, frozen=True):
 
     ``running`` is what the living workers said with their last heartbeat. ``caught_up_in_s`` is ``due`` divided by
     how fast it falls; where it is ``None``, ``not_caught_up`` says why. ``due_changes_per_s`` is below zero while the
-    backlog falls.
+    backlog falls. ``partial``: jobs have more task types and priorities than a look counts, so there may be more.
     """
 
     due: int
     waiting: int
     running: int
     capped_at: int
+    partial: bool
     oldest_due_s: float
     started_per_s: float | None
     finished_per_s: FinishedRates | None

@@ -74,8 +74,9 @@ class DatabaseReadings:
 
 
 async def _jobs(connection: Connection) -> list[Sample]:
-    samples = []
-    for row in await read_job_gauges(connection):
+    rows = await read_job_gauges(connection)
+    samples = [Sample("tickwright_jobs_partial", int(any(row["cut"] for row in rows)))]
+    for row in rows:
         label = (row["task_type"],)
         samples += [
             Sample("tickwright_jobs_due", row["due"], label),

@@ -42,10 +42,14 @@ class TypeFigures(msgspec.Struct, frozen=True):
 
 
 class TypeFiguresView(msgspec.Struct, frozen=True):
-    """Every type that has live jobs, or of which a living worker has something to say."""
+    """Every type that has live jobs, or of which a living worker has something to say.
+
+    ``partial``: jobs have more task types and priorities than a look counts; unregistered types may be missing.
+    """
 
     items: list[TypeFigures]
     capped_at: int
+    partial: bool
 
 
 class TypesNow:
@@ -72,7 +76,8 @@ class TypesNow:
         counts = {row["task_type"]: row for row in await connection.fetch(OVERVIEW["job_gauges"], COUNT_MAX)}
         self._take(await connection.fetch(_SQL["type_counters"]))
         names = sorted({*counts, *self._rates})
-        return TypeFiguresView([_figures(name, counts.get(name), self._rates.get(name)) for name in names], COUNT_MAX)
+        items = [_figures(name, counts.get(name), self._rates.get(name)) for name in names]
+        return TypeFiguresView(items, COUNT_MAX, any(row["cut"] for row in counts.values()))
 
     def _take(self, rows: Sequence[Any]) -> None:
         """Note what each session says of each type; what was heard before is not noted twice."""

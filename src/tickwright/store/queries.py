@@ -53,8 +53,8 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
 
 
 def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries in which ``{lane}``, ``{runnable}`` and ``{claimable}`` stand for walks over the lanes of jobs."""
-    return with_shared(queries, "lane", "runnable", "claimable")
+    """Return queries in which ``{lane}``, ``{runnable}``, ``{claimable}`` and ``{counted}`` stand for walks over lanes."""
+    return with_shared(queries, "lane", "runnable", "claimable", "counted", "known")
 
 
 def with_shared(queries: Mapping[str, str], *fragments: str) -> Mapping[str, str]:

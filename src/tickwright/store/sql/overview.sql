@@ -3,26 +3,24 @@
 -- seen after $2 say of themselves; $3 at most), which of the API keys $4 and of the browsers' sessions $7 are good, and the $5 youngest jobs. Index: scheduled_tasks_due,
 -- one bounded range a lane; workers_pkey (small: a row per session of a day), api_keys_pkey, sessions_pkey, and the primary keys of the live table
 -- and of each day.
-WITH RECURSIVE {lane}, lanes AS MATERIALIZED (
-  SELECT task_type, priority FROM lane LIMIT 1000
-)
-SELECT clock_timestamp() AS at,
+WITH RECURSIVE {lane}, {counted}
+SELECT clock_timestamp() AS at, (SELECT cut FROM cut) AS cut,
        (SELECT count(*) FROM (
-          SELECT FROM lanes CROSS JOIN LATERAL (
+          SELECT FROM counted CROSS JOIN LATERAL (
             SELECT FROM ONLY tickwright.scheduled_tasks t
-             WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+             WHERE t.task_type = counted.task_type AND t.priority = counted.priority
                AND coalesce(t.retry_at, t.execute_at) <= now() AND t.status = 'pending' LIMIT $1::integer) AS bounded
            LIMIT $1) AS due) AS due,
        (SELECT count(*) FROM (
-          SELECT FROM lanes CROSS JOIN LATERAL (
+          SELECT FROM counted CROSS JOIN LATERAL (
             SELECT FROM ONLY tickwright.scheduled_tasks t
-             WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+             WHERE t.task_type = counted.task_type AND t.priority = counted.priority
                AND coalesce(t.retry_at, t.execute_at) > now() LIMIT $6::integer) AS bounded
            LIMIT $6) AS waiting) AS waiting,
        (SELECT coalesce(date_part('epoch', clock_timestamp() - min(head.due_at)), 0)
-          FROM lanes CROSS JOIN LATERAL (
+          FROM counted CROSS JOIN LATERAL (
             SELECT coalesce(t.retry_at, t.execute_at) AS due_at FROM ONLY tickwright.scheduled_tasks t
-             WHERE t.task_type = lanes.task_type AND t.priority = lanes.priority
+             WHERE t.task_type = counted.task_type AND t.priority = counted.priority
                AND coalesce(t.retry_at, t.execute_at) <= now() AND t.status = 'pending'
              ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 1) AS head) AS oldest_due_s,
        (SELECT coalesce(json_agg(json_build_object(
@@ -44,12 +42,12 @@ SELECT clock_timestamp() AS at,
 
 -- name: job_gauges
 -- Per task type: due, running and upcoming jobs, each counted up to $1 for itself, and since when the oldest due one waits. Running
--- ones are those among the $1 oldest rows that are due. Index: scheduled_tasks_due, three bounded ranges a lane.
-WITH RECURSIVE {lane}
+-- ones are those among the $1 oldest rows that are due; cut where some lanes may be left out. Index: scheduled_tasks_due, three bounded ranges a lane.
+WITH RECURSIVE {lane}, {counted}
 SELECT lane.task_type,
        sum(due.jobs)::bigint AS due, sum(begun.jobs)::bigint AS processing, sum(upcoming.jobs)::bigint AS upcoming,
-       coalesce(max(due.oldest_s), 0) AS oldest_due_s
-  FROM (SELECT * FROM lane LIMIT 1000) AS lane
+       coalesce(max(due.oldest_s), 0) AS oldest_due_s, bool_or(cut.cut) AS cut
+  FROM counted AS lane CROSS JOIN cut
  CROSS JOIN LATERAL (
    SELECT count(*) AS jobs, date_part('epoch', clock_timestamp() - min(d.due)) AS oldest_s
      FROM (SELECT coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t

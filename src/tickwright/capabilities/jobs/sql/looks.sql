@@ -53,10 +53,10 @@ SELECT t.id FROM ONLY tickwright.scheduled_tasks t
 
 -- name: held_by
 -- The jobs that a worker session holds, or any, among the first $3 of each lane that are due, $2 in all. Index: scheduled_tasks_due, as a reclaim.
-WITH RECURSIVE {lane}
+WITH RECURSIVE {lane}, {counted}
 SELECT f.id
   FROM (SELECT due.id, due.owner
-          FROM (SELECT * FROM lane LIMIT 1000) AS lane CROSS JOIN LATERAL (
+          FROM counted AS lane CROSS JOIN LATERAL (
             SELECT t.id, t.owner FROM ONLY tickwright.scheduled_tasks t
              WHERE t.task_type = lane.task_type AND t.priority = lane.priority
                AND coalesce(t.retry_at, t.execute_at) <= now() + interval '1 minute'
@@ -88,7 +88,7 @@ SELECT t.status, count(*) AS jobs FROM tickwright.scheduled_tasks t
  WHERE t.id = ANY ($9::bigint[]) AND {matches} GROUP BY t.status;
 
 -- name: count_live
--- Of $10 live jobs in the order of their lanes, how many are pending and match; of the first $11 of each lane that are due, how many are held and
+-- Of $10 live jobs in the order of their lanes, those of registered types first, how many are pending and match; of the first $11 of each lane that are due, how many are held and
 -- match; at_least where there may be more. Index: scheduled_tasks_due.
 WITH RECURSIVE lane AS (
   (SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
@@ -99,8 +99,14 @@ WITH RECURSIVE lane AS (
       SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
        WHERE (t.task_type, t.priority) > (l.task_type, l.priority) AND t.task_type <= coalesce($2, '~')
        ORDER BY t.task_type, t.priority LIMIT 1) AS n
+), {known}, walked AS MATERIALIZED (
+  SELECT * FROM lane LIMIT 1001
+), registered AS MATERIALIZED (
+  SELECT * FROM known WHERE $2 IS NULL LIMIT 1000
 ), lanes AS MATERIALIZED (
-  SELECT * FROM lane LIMIT 1000
+  SELECT * FROM registered UNION ALL (SELECT * FROM walked EXCEPT SELECT * FROM registered)
+), cut AS MATERIALIZED (
+  SELECT count(*) > 1000 AS cut FROM walked
 ), held AS (
   SELECT due.place, due.matches
     FROM lanes CROSS JOIN LATERAL (
@@ -123,10 +129,10 @@ WITH RECURSIVE lane AS (
    LIMIT $10
 )
 SELECT 'processing' AS status, count(*) FILTER (WHERE matches) AS jobs,
-       count(*) >= $10 OR count(matches) < count(*) OR coalesce(max(place), 0) >= $11 AS at_least
+       count(*) >= $10 OR count(matches) < count(*) OR coalesce(max(place), 0) >= $11 OR (SELECT cut FROM cut) AS at_least
   FROM held
 UNION ALL
-SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $10 OR count(matches) < count(*) FROM waiting;
+SELECT 'pending', count(*) FILTER (WHERE matches), count(*) >= $10 OR count(matches) < count(*) OR (SELECT cut FROM cut) FROM waiting;
 
 -- name: now
 -- The database's clock.

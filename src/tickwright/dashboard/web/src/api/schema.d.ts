@@ -3981,13 +3981,14 @@ export interface components {
          *
          *         ``running`` is what the living workers said with their last heartbeat. ``caught_up_in_s`` is ``due`` divided by
          *         how fast it falls; where it is ``None``, ``not_caught_up`` says why. ``due_changes_per_s`` is below zero while the
-         *         backlog falls.
+         *         backlog falls. ``partial``: jobs have more task types and priorities than a look counts, so there may be more.
          */
         JobsNow: {
             due: number;
             waiting: number;
             running: number;
             capped_at: number;
+            partial: boolean;
             oldest_due_s: number;
             started_per_s: number | null;
             finished_per_s: components["schemas"]["FinishedRates"] | null;
@@ -5779,10 +5780,13 @@ export interface components {
         /**
          * TypeFiguresView
          * @description Every type that has live jobs, or of which a living worker has something to say.
+         *
+         *         ``partial``: jobs have more task types and priorities than a look counts; unregistered types may be missing.
          */
         TypeFiguresView: {
             items: components["schemas"]["TypeFigures"][];
             capped_at: number;
+            partial: boolean;
         };
         /**
          * VersionDetail
