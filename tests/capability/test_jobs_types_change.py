@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,13 +16,18 @@ from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.explain import explain
+from tickwright.capabilities.jobs.jobs_store import JobsStore
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.task_types import TaskTypes
+from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
 
 OPERATOR = Caller("operator", Role.ADMIN)
 SETTLED = ("pending", 0, None)
+LONG = LeaseTerms(timedelta(minutes=10), timedelta(minutes=1))
 
 
 @dataclass
@@ -126,6 +132,67 @@ async def test_a_worker_that_comes_later_gets_its_share_of_a_limited_type(databa
             for _ in range(4):
                 places.release()
             await eventually_async(lambda: running["second"] == 2)
+
+
+@pytest.mark.parametrize("why", ["stops", "full"])
+async def test_a_worker_that_claims_nothing_leaves_its_share_of_a_limited_type(database_url: str, why: str) -> None:
+    """While a worker stops, or its slots are full, workers with room run what the type's concurrency allows."""
+    ran, crew = list[int](), Crew()
+    kinds = {"few": TaskType("few", "python:few", concurrency=1)}
+
+    async def few(job: Job) -> None:
+        ran.append(job.id)
+
+    handlers, limits = {"few": few, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+    async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
+        await eventually_async(lambda: one.worker.entries()["few"].granted == 1)
+        for name in ("slow", "slow_too") * 4:
+            await one.insert(name)
+        await eventually_async(lambda: one.worker.runner.busy == 4)
+        async with running_engine(database_url, {"few": few}, kinds=kinds, terms=SHORT) as two:
+            ending = asyncio.create_task(one.worker.quiesce() if why == "stops" else asyncio.sleep(0))
+            job_id = await two.insert("few")
+            await two.until(job_id, "completed", within_s=30)
+            assert one.worker.runner.busy == 4
+            crew.may_end.set()
+            await ending
+    assert (ran, crew.most) == ([job_id], 4)
+
+
+async def test_a_worker_that_has_room_again_gets_its_share_back(database_url: str) -> None:
+    """Before it claims, from what is left; what the others hold is released without their heartbeats."""
+    crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=4)}
+    handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+    async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
+        for name in ("slow", "slow_too") * 2:
+            await one.insert(name)
+        await eventually_async(lambda: one.worker._pacer.withheld, 30)
+        assert one.worker.entries()["few"].granted == 0
+        job_id = await one.insert("few")
+        reasons = explain(await JobsStore(one.pool).explain(job_id) or {}).reasons
+        assert [reason.code for reason in reasons] == ["no_place_granted"]
+        async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
+            await eventually_async(lambda: two.worker.entries()["few"].granted == 4, 30)
+            one.session.terms = LONG
+            crew.may_end.set()
+            granted = [engine.worker.entries()["few"] for engine in (one, two)]
+            renewed = two.session._renewed_s
+            await eventually_async(lambda: [entry.granted for entry in granted] == [2, 2], 30)
+            assert two.session._renewed_s == renewed
+            assert await one.pool.fetchval("SELECT sum(granted) FROM tickwright.type_grants") == 4
+
+
+async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url: str) -> None:
+    """A worker asks for its share before it fills the place that came free, so that the limited type has its turn."""
+    crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=1)}
+    handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
+    async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as engine:
+        for name in ("slow", "slow_too") * 20:
+            await engine.insert(name)
+        await eventually_async(lambda: engine.worker._pacer.withheld, 30)
+        job_id = await engine.insert("few")
+        crew.may_end.set()
+        await engine.until(job_id, "completed", within_s=30)
 
 
 @asynccontextmanager

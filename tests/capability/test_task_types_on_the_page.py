@@ -104,4 +104,8 @@ async def test_however_many_ask_for_figures_the_database_is_asked_once_a_second(
     answers = await asyncio.gather(*(types.figures() for _ in range(50)))
     assert all(answer is answers[0] for answer in answers)
     assert answers[0].capped_at == COUNT_MAX
-    assert (await api.viewer.get("/v1/task-types:figures")).json == {"items": [], "capped_at": COUNT_MAX, "partial": False}
+    assert (await api.viewer.get("/v1/task-types:figures")).json == {
+        "items": [],
+        "capped_at": COUNT_MAX,
+        "partial": False,
+    }

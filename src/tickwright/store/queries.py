@@ -53,7 +53,7 @@ def filled(queries: Mapping[str, str], fragment: str, *, of: Mapping[str, str] |
 
 
 def with_lanes(queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return queries in which ``{lane}``, ``{runnable}``, ``{claimable}`` and ``{counted}`` stand for walks over lanes."""
+    """Return queries in which ``{lane}``, ``{runnable}``, ``{claimable}`` and so on stand for walks over lanes."""
     return with_shared(queries, "lane", "runnable", "claimable", "counted", "known")
 
 

@@ -35,6 +35,10 @@ HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
 GAP_S = 0.02
 ROOM_S = 0.05
+FULL_S = 1.0
+"""A worker whose slots are full for longer has no share of limited types until one is free."""
+SHARE_S = 0.2
+"""A claim waits this long for a share; a lock that delays it longer holds up no other type."""
 BATCH_MAX = 2000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 8000
@@ -59,6 +63,10 @@ class Takes(Protocol):
 
     def backlog(self) -> int:
         """Results that are not written yet."""
+        ...
+
+    async def share_again(self) -> None:
+        """Settle the grants of limited types."""
         ...
 
 
@@ -100,6 +108,8 @@ class Claimer:
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._crowded = False
+        self._full_since_s: float | None = None
+        self._sharing: asyncio.Task[None] | None = None
         self._bytes: Counter[str] = Counter()
         self._stopping = False
         self._started = False
@@ -137,6 +147,8 @@ class Claimer:
             self._gate.unsure = True  # a claim may have been answered, and nobody takes over what it brought
             raise
         finally:
+            if self._sharing is not None:
+                self._sharing.cancel()
             self._over.set()
 
     async def _turn_or_wait(self) -> None:
@@ -155,6 +167,30 @@ class Claimer:
         if self._sweep is not None:
             await asyncio.wait([self._sweep])
 
+    def claims_nothing(self) -> bool:
+        """Whether it has stopped, or its slots are full for longer than a moment."""
+        self._note_room(self._budget())
+        return self._stopping or (self._full_since_s is not None and monotonic() - self._full_since_s >= FULL_S)
+
+    def _note_room(self, budget: int) -> None:
+        if budget > 0:
+            self._full_since_s = None
+        elif self._full_since_s is None:
+            self._full_since_s = monotonic()
+
+    async def _share_again(self) -> None:
+        """Ask for a share before a claim, where there is room for it and the last heartbeat left none or too little."""
+        budget = self._budget()
+        self._note_room(budget)
+        if budget <= 0 or not self._session.holds() or not (self._pacer.withheld or monotonic() >= self._pacer.again_s):
+            return
+        if self._sharing is None:
+            self._sharing = asyncio.create_task(self._takes.share_again())
+        done, _ = await asyncio.wait([self._sharing], timeout=SHARE_S)
+        if done:
+            sharing, self._sharing = self._sharing, None
+            sharing.result()
+
     def arrived(self) -> Sequence[Row]:
         """Return what a claim has brought and nobody has taken over yet."""
         answer = None if self._flight is None else self._flight.answer
@@ -170,6 +206,8 @@ class Claimer:
         return Counter({name: rows for plan in plans for name, rows in zip(plan.types, plan.rows_max, strict=True)})
 
     async def _turn_once(self) -> None:
+        if self._flight is None:
+            await self._share_again()
         self._flight = flight = self._flight or self._start_claim()
         if flight is None:
             await self._nothing_to_claim()
@@ -370,7 +408,7 @@ class Claimer:
             wait_s = min(wait_s, claimed.next_due_s - claimed.now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
         paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
-        await self.rest.sleep(max(GAP_S, min([wait_s, *paced])))
+        await self.rest.sleep(max(GAP_S, min([wait_s, self._pacer.again_s - now, *paced])))
 
 
 def _bytes_of(payloads: Iterable[tuple[str, str]]) -> Counter[str]:

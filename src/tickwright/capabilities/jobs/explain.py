@@ -77,6 +77,11 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             "concurrency_saturated",
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
+    elif limit is not None and facts["granted"] <= running:
+        yield Reason(
+            "no_place_granted",
+            f"{running} of {limit} jobs of this type are held now, and no worker that has room may take another yet",
+        )
     if facts["rate_per_s"] is not None and facts["next_free_at"] is not None:
         wait = facts["next_free_at"] - facts["now"]
         if 0 < wait.total_seconds() <= furthest_start_s(max(facts["rate_per_s"], RATE_PER_S_MIN)):

@@ -2,8 +2,11 @@
 
 Concurrency is handed out in grants, one row per type and worker, whose sum never exceeds the limit.
 A worker takes its even share and gives back what others wait for with every heartbeat, so no row is
-written per job. A rate is a row with the first instant that nobody has taken yet (GCRA): a claim
-takes as many instants as it claims jobs, and each job starts at its own, in whichever worker.
+written per job. One that claims nothing, because it stops or its slots are full, has no share beyond what
+it runs; it asks for its share again before the first claim that it has room for.
+
+A rate is a row with the first instant that nobody has taken yet (GCRA): a claim takes as many instants
+as it claims jobs, and each job starts at its own, in whichever worker.
 """
 
 import math
@@ -19,18 +22,35 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 _TYPES = load("tickwright.capabilities.jobs.sql", "types.sql")
+AGAIN_S = 0.2
+AGAIN_MAX = 4
+"""How often, and how many times, a worker that shares again asks for what the others have not released yet."""
 
 
 class Pacer:
-    """Takes grants and instants for one worker."""
+    """Takes grants and instants for one worker.
+
+    Attributes:
+        withheld: This worker claims nothing and has no share of limited types.
+        again_s: When to settle again, because the others held a part of its share (monotonic).
+    """
 
     def __init__(self, pool: Pool, store: ClaimStore) -> None:
         self._pool = pool
         self._store = store
         self._settling = 0
+        self._tries = 0
+        self.withheld = False
+        self.again_s = math.inf
 
     async def share_out(
-        self, connection: Connection, token: int, entries: Mapping[str, Entry], asked: Callable[[], Mapping[str, int]]
+        self,
+        connection: Connection,
+        token: int,
+        entries: Mapping[str, Entry],
+        asked: Callable[[], Mapping[str, int]],
+        *,
+        shares: bool = True,
     ) -> Callable[[], None]:
         """Settle this worker's grants; part of the heartbeat's transaction.
 
@@ -38,18 +58,29 @@ class Pacer:
         committed not one place more. Both are counted at one instant, behind the wait for the lock: a claim that
         answered during it would count as held and as asked.
 
+        Args:
+            connection: Inside a transaction.
+            token: This worker's session.
+            entries: Its task types.
+            asked: What claims under way may still bring.
+            shares: Whether it claims; otherwise it leaves its share to the others.
+
         Returns:
             What is to be called behind the commit: a grant that is rolled back is somebody else's.
         """
         limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
         if not limited:
+            self.withheld, self.again_s = False, math.inf
             return _nothing
         names = [entry.kind.name for entry in limited]
         await connection.fetch(_TYPES["lock_limited"], names)
         coming = asked()
         for entry in limited:
             entry.granted = entry.held + coming.get(entry.kind.name, 0)
-        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited])
+        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited], shares)
+        if shares == self.withheld:
+            await connection.execute(_TYPES["tell_shares"])
+        self._note(shares=shares, short=any(row["short"] for row in rows))
         granted = {row["name"]: row["granted"] for row in rows}
         for entry in limited:
             entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
@@ -61,6 +92,12 @@ class Pacer:
                     entry.granted = granted.get(entry.kind.name, 0)
 
         return committed
+
+    def _note(self, *, shares: bool, short: bool) -> None:
+        """Note whether this worker shares, and when it asks again for what the others are to release."""
+        self._tries = AGAIN_MAX if shares and self.withheld else max(0, self._tries - 1)
+        self.withheld = not shares
+        self.again_s = monotonic() + AGAIN_S if short and self._tries else math.inf
 
     async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
         """Claim jobs of a rate-limited type, and an instant for each.

@@ -158,7 +158,14 @@ class JobWorker:
         self.claimer.wake()
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
-        return await self._pacer.share_out(connection, self._session.token, self._entries, self.claimer.asked)
+        token, shares = self._session.token, not self.claimer.claims_nothing()
+        return await self._pacer.share_out(connection, token, self._entries, self.claimer.asked, shares=shares)
+
+    async def share_again(self) -> None:
+        """Settle the grants of limited types: this worker has room again, or others were to release some."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            committed = await self._share_out(connection)
+        committed()
 
     def _adopt(self, kinds: Sequence[TaskType]) -> bool:
         entries: dict[str, Entry] = {}

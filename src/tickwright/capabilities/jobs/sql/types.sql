@@ -15,7 +15,8 @@ SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY na
 -- name: share_out
 -- Settle how much of each type's concurrency this worker may use: its even share, never more than the others leave.
 -- What it runs beyond that stays granted until it ends and is not filled again, so a lowered limit and a new worker
--- get their due. The sum of all grants stays within the limit. Index: type_grants_pkey.
+-- get their due. A worker that claims nothing ($4 is false) has what it runs and no share; the others divide the rest.
+-- short: its share is more than the others leave it. The sum of all grants stays within the limit. Index: type_grants_pkey.
 WITH wish AS (
   SELECT t.name, t.concurrency, u.in_use
     FROM unnest($2::text[], $3::integer[]) AS u (name, in_use) JOIN tickwright.task_types t USING (name)
@@ -23,23 +24,30 @@ WITH wish AS (
 ), shared AS (
   SELECT w.name, w.in_use, w.concurrency,
          coalesce(sum(g.granted) FILTER (WHERE g.worker <> $1), 0) AS others,
-         1 + count(g.worker) FILTER (WHERE g.worker <> $1 AND live.lost_at IS NULL) AS sharers,
-         count(g.worker) FILTER (WHERE g.worker < $1 AND live.lost_at IS NULL) AS rank
+         1 + count(g.worker) FILTER (WHERE g.worker <> $1 AND g.shares AND live.lost_at IS NULL) AS sharers,
+         count(g.worker) FILTER (WHERE g.worker < $1 AND g.shares AND live.lost_at IS NULL) AS rank
     FROM wish w
     LEFT JOIN tickwright.type_grants g ON g.task_type = w.name
     LEFT JOIN tickwright.workers live ON live.id = g.worker
    GROUP BY w.name, w.in_use, w.concurrency
-), settled AS (
-  SELECT name, in_use, greatest(0, least(
-           concurrency / sharers + CASE WHEN rank < concurrency % sharers THEN 1 ELSE 0 END,
-           concurrency - others))::integer AS granted
+), due AS (
+  SELECT name, in_use, concurrency - others AS room,
+         CASE WHEN $4::boolean THEN concurrency / sharers + CASE WHEN rank < concurrency % sharers THEN 1 ELSE 0 END ELSE 0 END AS share
     FROM shared
+), settled AS (
+  SELECT name, in_use, greatest(0, least(share, room))::integer AS granted, share > room AS short
+    FROM due
 ), written AS (
-  INSERT INTO tickwright.type_grants AS g (task_type, worker, granted)
-  SELECT name, $1, greatest(in_use, granted) FROM settled
-  ON CONFLICT (task_type, worker) DO UPDATE SET granted = excluded.granted WHERE g.granted <> excluded.granted
+  INSERT INTO tickwright.type_grants AS g (task_type, worker, granted, shares)
+  SELECT name, $1, greatest(in_use, granted), $4 FROM settled
+  ON CONFLICT (task_type, worker) DO UPDATE SET granted = excluded.granted, shares = excluded.shares
+   WHERE (g.granted, g.shares) <> (excluded.granted, excluded.shares)
 )
-SELECT name, granted FROM settled;
+SELECT name, granted, short FROM settled;
+
+-- name: tell_shares
+-- Have every worker settle its grants with the commit: one began or ceased to share. No table.
+SELECT pg_notify('tickwright_types', '');
 
 -- name: lock_rate
 -- The first instant of a rate-limited type that nobody has taken, locked; in seconds from now. Index: type_rates_pkey.
