@@ -188,18 +188,20 @@ def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: b
             would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
         )
         return
-    total = stay = 0
+    total = stay = unfit = 0
     cursor: dict[str, str] = {}
     while True:
         answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
         total += len(answer["ids"])
         stay += len(answer.get("key_reused", []))
+        unfit += len(answer.get("unfit", []))
         if not answer["more"]:
             break
         cursor = {"cursor": answer["next"]}
         say(f"{total} so far")
-    told = {"jobs": total, **({"key_reused": stay} if stay else {})}
+    told = {"jobs": total, **({"key_reused": stay} if stay else {}), **({"unfit": unfit} if unfit else {})}
     why = f"; {stay} not retried: other jobs have their idempotency keys by now" if stay else ""
+    why += f"; {unfit} not retried: they break a rule that is younger than they are" if unfit else ""
     show_answer(told, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs{why}")
 
 

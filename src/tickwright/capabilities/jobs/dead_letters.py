@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tickwright.capabilities.jobs.filters import MANY_MAX, JobFilter
-from tickwright.capabilities.jobs.jobs_store import JobsStore
+from tickwright.capabilities.jobs.jobs_store import JobsStore, Revived
 from tickwright.capabilities.jobs.views import DeadLetter, Requeued
 from tickwright.domain.masking import masked_document
 from tickwright.ports.caller import Caller
@@ -76,7 +76,8 @@ class DeadLetters:
 
         Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless. ``next``
         goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again. Jobs
-        whose idempotency key another job has by now stay, and are listed in ``key_reused``.
+        whose idempotency key another job has by now stay, and are listed in ``key_reused``; what breaks a rule that is
+        younger than it stays, too, and is listed in ``unfit``.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -85,28 +86,27 @@ class DeadLetters:
         listing = ("requeue", kind, ids, subject)
         after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection, connection.transaction():
-            key_reused: list[int] = []
             if kind == "job":
                 revived = await self._store.revive(connection, ids, subject, limit, after)
-                done: Sequence[int] = [row["id"] for row in revived.rows]
-                key_reused, last_id = revived.key_reused, revived.last_id
             else:
-                done = await self._revive_messages(connection, ids, subject, limit, after)
-                last_id = done[-1] if len(done) == limit else None
+                revived = await self._revive_messages(connection, ids, subject, limit, after)
+            done = [row["id"] for row in revived.rows]
             if done:
                 before = masked_document({"kind": kind, "ids": ids, "subject": subject})
                 subjects = "jobs" if kind == "job" else "outbox"
                 await write_audit(
                     connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
                 )
-        onward = None if last_id is None else await self._cursors.make(last_id, *listing)
-        return Requeued(len(done), [*done], last_id is not None, onward, key_reused=key_reused)
+        onward = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
+        more, stay = onward is not None, {"key_reused": revived.key_reused, "unfit": revived.unfit}
+        return Requeued(len(done), done, more, onward, **stay)
 
     async def _revive_messages(
         self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
-    ) -> Sequence[int]:
+    ) -> Revived:
         rows = await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit, after)
-        done = [row["id"] for row in rows]
-        if done:
-            await connection.execute(_SQL["revive_messages"], done)
-        return done
+        back = [row for row in rows if row["fits"]]
+        if back:
+            await connection.execute(_SQL["revive_messages"], [row["id"] for row in back])
+        unfit = [row["id"] for row in rows if not row["fits"]]
+        return Revived(back, [], unfit, rows[-1]["id"] if len(rows) == limit else None)

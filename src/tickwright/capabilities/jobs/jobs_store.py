@@ -28,11 +28,13 @@ class Revived:
     Attributes:
         rows: Those that went back, as they were; in the order of their ids.
         key_reused: Ids of those that stay, because another job has their idempotency key.
+        unfit: Ids of those that stay, because they break a rule that is younger than they are.
         last_id: Where the limit left some over, the id behind which they are.
     """
 
     rows: "list[Row]"
     key_reused: list[int]
+    unfit: list[int]
     last_id: int | None
 
 
@@ -104,17 +106,19 @@ class JobsStore:
     ) -> Revived:
         """Make dead letters pending again, by id or of a type, behind the id ``after``.
 
-        One whose idempotency key another job has by now stays a dead letter: both would be the job of that key.
+        One whose idempotency key another job has by now stays a dead letter: both would be the job of that key. So does
+        one that breaks a rule of new jobs, such as a payload that an earlier release took.
         """
         some = None if ids is None else list(ids)
         rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
-        back = await self._with_keys(connection, rows)
+        unfit = [row["id"] for row in rows if not row["fits"]]
+        back = await self._with_keys(connection, [row for row in rows if row["fits"]])
         if back:
             await connection.execute(_QUERIES["revive"], [row["id"] for row in back])
             await connection.execute(_QUERIES["revive_fences"], *_columns(back, "id", "fence", *_KEY))
         ids_back = {row["id"] for row in back}
-        stay = [row["id"] for row in rows if row["id"] not in ids_back]
-        return Revived(back, stay, rows[-1]["id"] if len(rows) == limit else None)
+        stay = [row["id"] for row in rows if row["fits"] and row["id"] not in ids_back]
+        return Revived(back, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
 
     async def _with_keys(self, connection: Connection, rows: "list[Row]") -> "list[Row]":
         """Hold the keys of these dead letters again; return those that have none, or whose key no other job holds."""

@@ -28,6 +28,7 @@ from tickwright.store.pool import Connection, Pool
 LOOK_S = 5.0
 SHIFT_MAX = timedelta(days=3660)
 IDS_IN_AUDIT_MAX = 1000
+TIME_RULE = "scheduled_tasks_execute_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ class ManyJobs:
         return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
 
     async def retry(self, call: Call) -> Requeued:
-        """Put failed jobs back to work, with all their attempts, due now; not those whose key another job has by now.
+        """Put failed jobs back to work, with all their attempts, due now.
+
+        Not those whose key another job has by now, nor those that break a rule that is younger than they are.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -123,7 +126,7 @@ class ManyJobs:
             ids = [row["id"] for row in revived.rows]
             await _audit(connection, call, "retry_many", ids)
         more, onward = chosen.position is not None, await self._next(call, chosen)
-        return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused)
+        return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused, unfit=revived.unfit)
 
     async def run_now(self, call: Call) -> BulkAction:
         """Make pending jobs due now; those that are due already are left alone.
@@ -137,8 +140,8 @@ class ManyJobs:
         """Give pending jobs another time.
 
         Raises:
-            Rejected: ``execute_at_or_delay``, ``invalid_shift``, ``time_out_of_range``, ``empty_filter``,
-                ``invalid_limit``, ``invalid_cursor``. Permanent.
+            Rejected: ``execute_at_or_delay``, ``invalid_shift``, ``time_out_of_range``, ``job_unfit``,
+                ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         move.check()
         return await self._move(call, Wanted(call.which, "move", target=move.execute_at), move, "reschedule_many")
@@ -154,9 +157,7 @@ class ManyJobs:
                 moved = await self._store.move_many(connection, ids, at, move.shift)
                 await _audit(connection, call, action, moved, **move.shown())
         except asyncpg.CheckViolationError as error:
-            raise Rejected(
-                "time_out_of_range", "a job would be due before 1970 or after 9998; none was moved"
-            ) from error
+            raise refused(error) from error
         return await self._answer(call, chosen, moved)
 
     # ------------------------------------------------------------------ choosing
@@ -198,6 +199,13 @@ class ManyJobs:
         requested = counts.get(JobStatus.PROCESSING, 0)
         more = chosen.position is not None
         return BulkAction(sum(counts.values()) - requested, requested, [], more, dry_run=call.dry_run)
+
+
+def refused(error: asyncpg.CheckViolationError) -> Rejected:
+    """Return which rule of the table a job that is moved would break, by the name of the constraint."""
+    if error.constraint_name == TIME_RULE:
+        return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; none was moved")
+    return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
 
 
 async def _audit(connection: Connection, call: Call, action: str, ids: Sequence[int], **more: Any) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import asyncpg
+
 from tickwright.capabilities.jobs.access import ApiKeys
 from tickwright.capabilities.jobs.attempts import job_detail
 from tickwright.capabilities.jobs.dead_letters import DeadLetters
@@ -18,7 +20,7 @@ from tickwright.capabilities.jobs.filters import MANY_MAX, JobFilter, ListQuery
 from tickwright.capabilities.jobs.imports import Imports
 from tickwright.capabilities.jobs.jobs_store import JobsStore
 from tickwright.capabilities.jobs.looking import COUNT_MAX, Looking
-from tickwright.capabilities.jobs.many import Call, ManyJobs
+from tickwright.capabilities.jobs.many import Call, ManyJobs, refused
 from tickwright.capabilities.jobs.operations import Operations
 from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.task_types import TaskTypes
@@ -147,7 +149,8 @@ class JobService:
         """Give a pending job another time; one of the two, the delay counts from the database's now.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409). Permanent.
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
+                breaks a rule that is younger. Permanent.
         """
         return await self._move(job_id, caller, "reschedule", execute_at, delay)
 
@@ -155,7 +158,8 @@ class JobService:
         """Make a pending job due now.
 
         Raises:
-            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409). Permanent.
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
+                breaks a rule that is younger. Permanent.
         """
         return await self._move(job_id, caller, "run_now", None, timedelta())
 
@@ -164,12 +168,14 @@ class JobService:
 
         Raises:
             Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status; ``key_reused`` (409): another
-                job has its idempotency key by now. Permanent.
+                job has its idempotency key by now; ``job_unfit`` (409): it breaks a rule that is younger. Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             revived = await self._store.revive(connection, [job_id], None, 1)
             if revived.key_reused:
                 raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
+            if revived.unfit:
+                raise _unfit(job_id)
             if not revived.rows:
                 status = await self._store.status(connection, job_id)
                 raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
@@ -190,7 +196,10 @@ class JobService:
             before = await self._locked(connection, job_id)
             if before["status"] != JobStatus.PENDING:
                 raise _wrong_state("job_not_pending", job_id, before["status"])
-            moved = await self._store.reschedule(connection, job_id, execute_at, delay)
+            try:
+                moved = await self._store.reschedule(connection, job_id, execute_at, delay)
+            except asyncpg.CheckViolationError as error:
+                raise refused(error) from error
             await write_audit(
                 connection,
                 caller,
@@ -221,6 +230,15 @@ class JobService:
 
 def _not_found(job_id: int) -> Rejected:
     return Rejected("job_not_found", f"there is no job {job_id}, or its type keeps no history", status=404)
+
+
+def _unfit(job_id: int) -> Rejected:
+    return Rejected(
+        "job_unfit",
+        f"job {job_id} breaks a rule of new jobs that is younger than it, such as that of payloads with 1e1000; "
+        "schedule it again as one that keeps it",
+        status=409,
+    )
 
 
 def _wrong_state(code: str, job_id: int, status: str) -> Rejected:

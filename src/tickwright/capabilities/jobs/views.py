@@ -198,6 +198,7 @@ class Requeued(msgspec.Struct):
     """What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
 
     ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
+    ``unfit``: those that stay, because they break a rule of new ones that is younger than they are.
     """
 
     requeued: int
@@ -206,6 +207,7 @@ class Requeued(msgspec.Struct):
     next: str | None = None
     dry_run: bool = False
     key_reused: list[int] = []
+    unfit: list[int] = []
 
 
 class WorkerView(msgspec.Struct):

@@ -36,8 +36,12 @@ UPDATE ONLY tickwright.scheduled_tasks t
  WHERE t.id = $1 AND t.status = 'pending' RETURNING t.execute_at;
 
 -- name: pick_dead
--- Dead letters by id or of a type, behind a place, the oldest first, locked. Index: scheduled_tasks_dead_pkey.
-SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest FROM tickwright.scheduled_tasks_dead t
+-- Dead letters by id or of a type, behind a place, the oldest first, locked; fits where the table of live jobs takes them, which has rules
+-- that are younger than some dead letters. Index: scheduled_tasks_dead_pkey.
+SELECT t.id, t.fence, t.attempts, t.idempotency_key, t.request_digest,
+       tickwright.new_job_fits('pending', NULL, 0, 0, t.task_type, t.execute_at, t.max_attempts, t.priority, t.timeout_ms, t.payload, t.traceparent, NULL)
+         AS fits
+  FROM tickwright.scheduled_tasks_dead t
  WHERE ($1::bigint[] IS NULL OR t.id = ANY ($1)) AND ($2::text IS NULL OR t.task_type = $2) AND t.id > $4
  ORDER BY t.id LIMIT $3 FOR UPDATE SKIP LOCKED;
 

@@ -31,8 +31,9 @@ SELECT kind, id, subject, error_message, attempts, created_at, died_at FROM tick
  ORDER BY died_at DESC, id DESC LIMIT $5;
 
 -- name: pick_dead_messages
--- Dead outbox messages that a filter names, behind a place, the oldest first, locked. Index: outbox_dead_pkey.
-SELECT id FROM tickwright.outbox_dead
+-- Dead outbox messages that a filter names, behind a place, the oldest first, locked; fits where the outbox takes them, which has rules that are
+-- younger than some. Index: outbox_dead_pkey.
+SELECT id, tickwright.message_fits(payload, headers) AS fits FROM tickwright.outbox_dead
  WHERE ($1::bigint[] IS NULL OR id = ANY ($1)) AND ($2::text IS NULL OR destination = $2) AND id > $4
  ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED;
 

@@ -5307,6 +5307,7 @@ export interface components {
          * @description What went back to work, or would have gone (``dry_run``); ``more`` when the limit left some over.
          *
          *         ``key_reused``: the jobs that stay dead letters, because another job has their idempotency key by now.
+         *         ``unfit``: those that stay, because they break a rule of new ones that is younger than they are.
          */
         Requeued: {
             requeued: number;
@@ -5318,6 +5319,8 @@ export interface components {
             dry_run: boolean;
             /** @default [] */
             key_reused: number[];
+            /** @default [] */
+            unfit: number[];
         };
         /**
          * RescheduleRequest
