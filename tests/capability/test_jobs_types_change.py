@@ -182,6 +182,16 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(database_url: st
             assert await one.pool.fetchval("SELECT sum(granted) FROM tickwright.type_grants") == 4
 
 
+async def test_a_rate_that_is_raised_by_less_than_a_factor_of_two_counts_at_once(database_url: str) -> None:
+    """What the former rate has given away is further ahead than any claim at this one takes."""
+    kinds = {"paced": TaskType("paced", "python:paced", rate_per_s=1 / 4000)}
+    async with running_engine(database_url, {"paced": _nothing}, kinds=kinds, terms=SHORT) as engine:
+        await engine.until(await engine.insert("paced"), "completed")
+        job_id = await engine.insert("paced")
+        await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 1.0 / 2100, version = version + 1")
+        await engine.until(job_id, "processing", within_s=30)
+
+
 async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url: str) -> None:
     """A worker asks for its share before it fills the place that came free, so that the limited type has its turn."""
     crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=1)}

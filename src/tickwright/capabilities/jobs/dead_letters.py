@@ -98,8 +98,8 @@ class DeadLetters:
                     connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
                 )
         onward = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
-        more, stay = onward is not None, {"key_reused": revived.key_reused, "unfit": revived.unfit}
-        return Requeued(len(done), done, more, onward, **stay)
+        stay, unfit = revived.key_reused, revived.unfit
+        return Requeued(len(done), done, onward is not None, onward, key_reused=stay, unfit=unfit)
 
     async def _revive_messages(
         self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int

@@ -19,6 +19,8 @@ from tickwright.domain.retries import RetryPolicy
 ERROR_MESSAGE_MAX = 2000
 PACED_AHEAD_S = 0.5
 """How far ahead a claim takes starts of a rate-limited type; one start at least."""
+PACED_SLACK_S = 0.25
+"""A claim's horizon, and a little more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +256,12 @@ def allot(free: int, used: int, *, all_free: int) -> int:
 
 
 def furthest_start_s(rate_per_s: float) -> float:
-    """Return in how many seconds a type's next start can be at the most, where its rate has not changed."""
-    return max(PACED_AHEAD_S, 1 / rate_per_s) + 1 / rate_per_s
+    """Return in how many seconds a type's next start can be at the most, where its rate has not changed.
+
+    A claim takes starts that far ahead, and jobs that are due within its horizon; the rest is for small corrections
+    of the database's clock.
+    """
+    return max(PACED_AHEAD_S, 1.05 / rate_per_s) + PACED_SLACK_S
 
 
 def plan_claim(allowance: Mapping[str, int], hot: frozenset[str], budget: int, turn: int) -> ClaimPlan | None:

@@ -109,7 +109,7 @@ class Pacer:
         async with self._pool.acquire() as connection, connection.transaction():
             row = await self._lock(connection, name)
             start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
-            if start_s > row["now_s"] + furthest_start_s(rate) + request.horizon.total_seconds():
+            if start_s > row["now_s"] + furthest_start_s(rate):
                 start_s = row["now_s"]  # no claim takes so much: the rate was raised, or the database's clock set back
             room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
             if room <= 0:
