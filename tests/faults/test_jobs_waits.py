@@ -1,6 +1,7 @@
 """Waits and instants that no clock shows: what a handler asks for, and what is in a row already."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -76,6 +77,15 @@ async def test_a_receiver_asks_for_an_hour_at_the_most(database_url: str) -> Non
 
         async def publish(self, _message: Message) -> Outcome:
             return Refused("busy", "Busy.", retry_after=timedelta(days=30))
+
+        async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+            return [await self.publish(message) for message in messages]
+
+        async def ready(self) -> bool:
+            return True
+
+        async def aclose(self) -> None:
+            """Nothing to close."""
 
     kinds = {"t": TaskType("t", "asks:x")}
     async with running_engine(database_url, kinds=kinds, brokers={"asks": Asks()}) as engine:
