@@ -180,9 +180,9 @@ def test_small_rows_are_gathered_to_full_pieces_and_large_ones_to_few() -> None:
 
 
 def test_wide_rows_are_gathered_to_few() -> None:
-    """Cells take memory whatever is in them: a piece ends with its ten thousandth, inside lists too."""
+    """Cells take memory whatever is in them: a piece ends with its fifty thousandth, inside lists too."""
     rows: list[list[Any]] = [[True] * 1_000, [[1] * 999], [([{"a": 2}] * 333, None)]]
-    for row, most in zip(rows, (10, 10, 15), strict=True):
+    for row, most in zip(rows, (50, 50, 75), strict=True):
         assert len(gathered(lambda count, row=row: [row] * count, "source a")) == most  # type: ignore[misc]
 
 
@@ -192,7 +192,7 @@ async def test_wide_rows_of_postgresql_come_in_small_pieces(database_url: str) -
     for selected in (columns, "array_fill(i, ARRAY[1000])"):
         sql = f"SELECT {selected} FROM generate_series(1, 100) AS s(i)"
         async with query(database_url, sql) as rows:
-            assert [len(piece) async for piece in rows] == [10] * 10
+            assert [len(piece) async for piece in rows] == [50, 50]
 
 
 def test_a_weight_counts_texts_at_any_depth() -> None:

@@ -14,7 +14,7 @@ from tickwright.domain.errors import Rejected
 
 CHUNK_ROWS = 5
 PIECE_ROWS = 500
-PIECE_CELLS = 10_000
+PIECE_CELLS = 50_000
 """Each takes some tens of bytes whatever is in it, and time."""
 PIECE_BYTES = 4 * 1024 * 1024
 ROW_BYTES_MAX = 16 * 1024 * 1024
@@ -29,7 +29,7 @@ Row = Sequence[Any]
 def gathered(fetch: Callable[[int], Sequence[Row]], of: str) -> list[Row]:
     """Return the next rows of ``fetch``, which is asked for five at a time; none at the end.
 
-    At most 500 rows, and at most 4 MiB and 10,000 cells before the last five.
+    At most 500 rows, and at most 4 MiB and 50,000 cells before the last five.
 
     Raises:
         Rejected: ``row_too_large``, as :func:`weighed`. Permanent.
