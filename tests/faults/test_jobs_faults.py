@@ -201,7 +201,7 @@ async def test_the_suite_notices_last_attempts_without_a_distance(
     database_url: str, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the guard: what has begun starts at once."""
-    mutate(monkeypatch, Runner._begins, "await self._keep_distance(job.entry)", "pass")
+    mutate(monkeypatch, Runner._begins, "not await self._keep_distance(job.entry)", "False")
     with pytest.raises(AssertionError, match="a rate is not kept"):
         await check_last_attempts_keep_their_rate(database_url, gate)
 
