@@ -124,6 +124,36 @@ async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(
     assert (await slice_of(world.pool, trackers))["polled"] == 30
 
 
+def put_again(world: PollWorld, trackers: Trackers, times: int) -> None:
+    """Put each poll of a turn on the topic that often more, and wait for the broker; blocks."""
+    producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
+    told = {"due_at": trackers.due_at.strftime("%Y-%m-%dT%H:%M:%SZ"), "slot_id": trackers.slot_id}
+    told |= {"partner": "acme", "account_id": "shop"}
+    for tracker_id, name in zip(trackers.ids * times, trackers.external_ids * times, strict=True):
+        value = {"version": 1, "id": f"poll_{tracker_id}", "tracker_id": tracker_id, "external_id": name, **told}
+        producer.produce(world.topic, json.dumps(value), b"%d" % tracker_id)
+    assert producer.flush(10) == 0
+
+
+async def test_polls_that_stand_there_again_are_passed(world: PollWorld) -> None:
+    """A stranger's copies, a batch that was sent twice: one effect each, and the offsets pass them all."""
+    trackers = await publish(world, 60)
+    await asyncio.to_thread(put_again, world, trackers, 3)
+    offsets = Offsets(world)
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=source_of) as running:
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+        passed = lambda: running.consumer.effector.unwritten == 0 and not running.consumer.desks[0].held  # noqa: E731
+        await eventually_async(passed, 30, what="no answer waits for its copy")
+        ends = await asyncio.to_thread(offsets.ends)
+        passed_all = lambda: offsets.committed() == ends  # noqa: E731
+        await eventually_async(lambda: asyncio.to_thread(passed_all), 30, what="the offsets pass the copies")
+    offsets.close()
+    assert await done_times(world.pool, trackers) == Counter(trackers.ids)
+    found = await slice_of(world.pool, trackers)
+    assert (found["polled"], found["superseded"]) == (60, 0)
+
+
 async def test_consumers_of_both_releases_find_the_slot_of_a_poll(world: PollWorld) -> None:
     """In the value, and still in the header."""
     trackers = await publish(world, 5)

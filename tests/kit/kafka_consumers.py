@@ -102,6 +102,11 @@ class Offsets:
         places = [TopicPartition(self._topic, number) for number in range(3)]
         return {one.partition: max(0, one.offset) for one in self._client.committed(places, timeout=10)}
 
+    def ends(self) -> dict[int, int]:
+        """Return where each partition ends, markers of transactions included."""
+        places = [TopicPartition(self._topic, number) for number in range(3)]
+        return {one.partition: self._client.get_watermark_offsets(one, timeout=10)[1] for one in places}
+
     def close(self) -> None:
         """Let go of Kafka."""
         self._client.close()

@@ -296,17 +296,18 @@ class PollConsumer:
             self._accounts.update(await consumer_store.account_names(self._pool, sorted(unknown)))
 
     def _begin(self, turn: Turn, known: Prepared) -> None:
-        """Leave out what is done, drop what is superseded or over, and queue the rest."""
+        """Leave out what is done or stands there again, drop what is superseded or over, and queue the rest."""
         interval = known.interval_minutes or 0
         superseded_at_s = (turn.due_at + timedelta(minutes=interval)).timestamp() if interval else math.inf
         work = Work(turn, interval, superseded_at_s, left=0)
         self._works.add(work)
         desk = self._desks[turn.partner_no]
         desk.note_turn(len(turn.ids))
-        todo = []
+        todo, seen = list[Item](), set(known.done)
         for tracker_id, account_no, external_id in zip(turn.ids, turn.account_nos, turn.external_ids, strict=True):
-            if tracker_id in known.done:
+            if tracker_id in seen:
                 continue
+            seen.add(tracker_id)
             if tracker_id in known.over or known.now_s >= superseded_at_s:
                 work.dropped += 1
                 continue

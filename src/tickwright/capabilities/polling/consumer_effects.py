@@ -116,12 +116,13 @@ class Effector:
         return self._backlog
 
     def add(self, work: Work, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
-        """Take an answer to be written."""
+        """Take an answer to be written; of two for one poll the first counts."""
         if work.abandoned:
             self.lost += 1
             return
-        work.answers[tracker_id] = (answer, terminal)
-        self._backlog += 1
+        if tracker_id not in work.answers:
+            work.answers[tracker_id] = (answer, terminal)
+            self._backlog += 1
         self.look_at(work)
 
     def look_at(self, work: Work) -> None:
