@@ -9,17 +9,20 @@ from typing import Any
 
 import asyncpg
 import pytest
+from aiohttp import web
 
 from kit.mutants import mutate
 from kit.probes import Stops
+from kit.receivers import HttpReceiver
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
+from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.runtime import relay as module
 from tickwright.runtime.relay import OutboxRelay
 from tickwright.runtime.relay_rules import ATTEMPTS_MAX
-from tickwright.store.outbox import ClaimBounds
+from tickwright.store.outbox import LANE_MIN, ClaimBounds, claim_rows
 
 DESTINATIONS = (
     "INSERT INTO tickwright.outbox (destination, payload) "
@@ -266,6 +269,69 @@ async def test_rows_of_one_key_go_in_order_also_when_one_is_refused_for_a_while(
     assert order == [ids[0], *ids[:4], *ids[3:]], "each refused row comes again before its younger ones"
     positions = {int(message.id[4:]): place for place, message in enumerate(scripted.asked)}
     assert max(positions[other] for other in others) < positions[ids[-1]]
+
+
+BAD_TO = (
+    "INSERT INTO tickwright.outbox (destination, key, payload, attempts) "
+    "SELECT $1, 'bad' || g, '{\"bad\": 1}', $3 FROM generate_series(1, $2::integer) AS g"
+)
+NEVER = RetryPolicy(base=timedelta(hours=1), cap=timedelta(hours=1))
+
+
+class Picky(HttpReceiver):
+    """Refuses some messages for what they are."""
+
+    refused = 0
+    refusal = 422
+
+    async def _receive(self, request: web.Request) -> web.StreamResponse:
+        if b"bad" in await request.read():
+            self.refused += 1
+            return web.Response(status=self.refusal)
+        return await super()._receive(request)
+
+
+async def test_messages_that_are_refused_hold_up_no_other(world: RelayWorld) -> None:
+    """A receiver refuses a crowd with HTTP 422, again and again: it lives, so others to the same address go at once."""
+    async with Picky() as receiver:
+        await world.pool.execute(BAD_TO, receiver.url, 500, 0)
+        relay = world.relay(lane_retry=NEVER)  # a lane that counts as failed would wait for an hour
+        async with world.running(relay):
+            await eventually_async(lambda: receiver.refused > 500, 30, what="they are tried again")
+            good = {await world.put(receiver.url, "good") for _ in range(50)}
+            arrived = lambda: {one.id for one in receiver.received} == {f"out_{one}" for one in good}  # noqa: E731
+            await eventually_async(arrived, 30, what="the others arrive")
+            assert relay.lanes_failing == 0
+        assert [int(one.id[4:]) for one in receiver.received] == sorted(good), "and in the order of their key"
+
+
+async def test_a_destination_that_failed_is_tried_with_a_new_row_if_there_is_any(world: RelayWorld) -> None:
+    """HTTP 500 for one message may be the destination's: rows that break their receiver hold up no new one."""
+    await world.pool.execute(BAD_TO, "test:a", 20, 1)
+    new = await world.put("test:a", "bad1"), await world.put("test:a")
+    lane = await world.pool.fetchval("SELECT hashtextextended('test:a', 0)")
+    claimed = []
+    async with world.pool.acquire() as connection:
+        for _ in range(2):
+            found = await claim_rows(
+                connection, after_lane=LANE_MIN, without=[], careful=[lane], bounds=ClaimBounds(rows_per_lane=10)
+            )
+            claimed += [(row.id, row.attempts) for row in found.rows]
+            await connection.execute("DELETE FROM tickwright.outbox WHERE id = $1", new[1])
+    assert claimed[0] == (new[1], 0), "not the one whose key has an older row"
+    assert [attempts for _, attempts in claimed] == [0, 1]
+
+
+async def test_tried_rows_leave_half_of_a_batch_to_new_ones(world: RelayWorld) -> None:
+    """However many of them are due, and for however long."""
+    await world.pool.execute(BAD_TO, "test:a", 20, 1)
+    await world.put_many(20, "test:a")
+    await world.pool.execute("UPDATE tickwright.outbox SET next_at = now() - interval '1 day' WHERE attempts > 0")
+    async with world.pool.acquire() as connection:
+        claimed = await claim_rows(
+            connection, after_lane=LANE_MIN, without=[], careful=[], bounds=ClaimBounds(rows_per_lane=10)
+        )
+    assert Counter(row.attempts for row in claimed.rows) == {0: 5, 1: 5}
 
 
 async def test_a_broker_that_raises_is_an_unknown_outcome(world: RelayWorld) -> None:

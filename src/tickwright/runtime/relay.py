@@ -12,7 +12,8 @@ that commits late with a smaller id is sent late, and never skipped.
 
 Each destination is a lane: at most one batch of a lane is under way, a lane that fails waits longer
 and longer and comes back with a single row, so neither a dead nor a silent destination holds up the
-others, and an outage costs few attempts. Lanes that failed last have places of their own, so
+others, and an outage costs few attempts. A lane has not failed when its destination refuses messages
+for what they are (HTTP 422, too large): they are tried again by themselves, beside the others. Lanes that failed last have places of their own, so
 hundreds of silent destinations leave the others free once each was tried. A destination whose scheme
 nobody carries waits with a reason that alerts look for.
 """
@@ -33,7 +34,7 @@ from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
-from tickwright.runtime.relay_rules import judge, message_of, scheme_of, unknown_scheme, waves
+from tickwright.runtime.relay_rules import judge, message_of, refuses_message, scheme_of, unknown_scheme, waves
 from tickwright.runtime.relay_traces import publish_traced
 from tickwright.store.bell import Bell
 from tickwright.store.outbox import (
@@ -289,7 +290,7 @@ class OutboxRelay:
         if broker is None:
             await self._let_wait(lease, lane, rows)
             return
-        verdicts, any_sent, marked_s = Verdicts(), False, monotonic()
+        verdicts, works, marked_s = Verdicts(), False, monotonic()
         broken: set[str | None] = set()
         for wave in waves(rows):
             if self._service.stopping.is_set():
@@ -300,11 +301,11 @@ class OutboxRelay:
             outcomes = await self._publish(broker, batch)
             broken |= {row.key for row, outcome in zip(batch, outcomes, strict=True)
                        if not judge(row, outcome, self._retry, random_unit(), verdicts)}  # fmt: skip
-            any_sent = any_sent or bool(verdicts.sent)
+            works = works or bool(verdicts.sent) or any(map(refuses_message, outcomes))
             if monotonic() - marked_s > MARK_EVERY_S:
                 await self._mark(lease, verdicts)
                 verdicts, marked_s = Verdicts(), monotonic()
-        if any_sent or not broken:
+        if works or not broken:
             self._failing.pop(lane, None)
         else:
             self._note_failure(lane)

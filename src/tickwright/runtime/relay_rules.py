@@ -11,6 +11,12 @@ from tickwright.store.outbox import OutboxRow, Verdicts
 ATTEMPTS_MAX = 20
 ERROR_CHARS_MAX = 2000
 SCHEME_CHARS_MAX = 40
+OF_THE_DESTINATION = frozenset({401, 403, 407, 408, 425, 429})
+"""Statuses of 400 to 499 that say something of the destination, or of us, and not of this message."""
+OF_THE_MESSAGE = frozenset(
+    {"message_too_large", "record_refused", "too_large", "precondition_failed", "gateway_refused"}
+)
+"""Codes of brokers with which somebody who works refuses this message."""
 _UNREADABLE = Refused(
     "invalid_header", "A number in the headers is too long, or they are nested too deeply.", final=True
 )
@@ -64,6 +70,15 @@ def message_of(row: OutboxRow, timeout: timedelta) -> Message | Refused:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def refuses_message(outcome: Outcome) -> bool:
+    """Whether the destination works and only refuses this message; who asks us to wait does not."""
+    if not isinstance(outcome, Refused) or outcome.retry_after is not None:
+        return False
+    if outcome.status is None:
+        return outcome.code in OF_THE_MESSAGE
+    return 400 <= outcome.status < 500 and outcome.status not in OF_THE_DESTINATION
 
 
 def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:

@@ -5,9 +5,10 @@ INSERT INTO tickwright.outbox (destination, key, payload, headers) VALUES ($1, $
 -- name: claim_rows
 -- Read what may be sent now: at most $4 lanes from $1 on, without the lanes in $2, at most $3 rows a lane ($6 names lanes
 -- that get one row) and $5 bytes in all; then one row that says how many lanes were walked and which was the last.
--- Rows that were tried come before new ones; a new one waits while an older try of its key does. Nothing is written: the
--- relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits late is
--- found. The lanes of the $7 newest rows are looked at as well: beside very many they would wait for their turn.
+-- Tried rows come first and have at most half of the places; where there is one, a new row has it if there is any: rows
+-- that are refused again and again hold up no new one. A new one waits while an older try of its key does. Nothing is
+-- written: the relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits
+-- late is found. The lanes of the $7 newest rows are looked at as well: beside very many they would wait for their turn.
 -- Index: outbox_lane, a probe a lane and a range; for the newest, outbox_pkey.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
@@ -19,11 +20,13 @@ WITH RECURSIVE walk AS (
 ), walked AS MATERIALIZED (
   SELECT h FROM walk LIMIT $4
 ), lane AS MATERIALIZED (
-  SELECT h, CASE WHEN h = ANY ($6::bigint[]) THEN 1 ELSE $3::integer END AS rows_max
+  SELECT h, CASE WHEN careful THEN 1 ELSE $3::integer END AS rows_max,
+         CASE WHEN careful THEN 0 ELSE ($3::integer + 1) / 2 END AS tried_max, careful::integer AS tried_last
     FROM (SELECT h FROM walked
            UNION
           SELECT hashtextextended(newest.destination, 0)
-            FROM (SELECT o.destination FROM tickwright.outbox o ORDER BY o.id DESC LIMIT $7) AS newest) AS looked
+            FROM (SELECT o.destination FROM tickwright.outbox o ORDER BY o.id DESC LIMIT $7) AS newest) AS looked,
+         LATERAL (SELECT h = ANY ($6::bigint[]) AS careful) AS failed
 ), found AS (
   SELECT lane.h, r.*
     FROM lane CROSS JOIN LATERAL (
@@ -31,7 +34,7 @@ WITH RECURSIVE walk AS (
          FROM tickwright.outbox o
         WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
           AND o.next_at <= now()
-        ORDER BY o.next_at LIMIT lane.rows_max)
+        ORDER BY o.next_at LIMIT lane.tried_max)
       UNION ALL
       (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
          FROM tickwright.outbox o
@@ -42,6 +45,12 @@ WITH RECURSIVE walk AS (
                  WHERE hashtextextended(tried.destination, 0) = lane.h AND least(tried.attempts, 1) = 1
                    AND tried.key IS NOT NULL))
         ORDER BY o.next_at, o.id LIMIT lane.rows_max)
+      UNION ALL
+      (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
+         FROM tickwright.outbox o
+        WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
+          AND o.next_at <= now()
+        ORDER BY o.next_at LIMIT lane.tried_last)
       LIMIT lane.rows_max) AS r
    WHERE lane.h <> ALL ($2::bigint[])
 ), bounded AS (
