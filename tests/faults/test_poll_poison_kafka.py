@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ from tickwright.runtime.leases import Leases
 from tickwright.runtime.poll_desk import PollDesk, ReconcileRequest
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool
+from tickwright.store.queries import load
 
 PARTITIONS = 3
 TOO_LARGE = 10
+COUNT_OVER = load("tickwright.brokers.kafka", "polls.sql")["count_over"]
 COMPRESSION = "compression.type"
 UNREADABLE = "kafka_position_unreadable"
 AHEAD = "relay_position_ahead"
@@ -124,10 +127,16 @@ async def test_polls_of_a_relay_that_says_slots_in_headers_only_are_carried_out(
     assert (await slice_of(world.pool, trackers))["polled"] == 30
 
 
-def put_again(world: PollWorld, trackers: Trackers, times: int) -> None:
-    """Put each poll of a turn on the topic that often more, and wait for the broker; blocks."""
+def put_again(
+    world: PollWorld, trackers: Trackers, times: int, *, ahead_s: int = 0, slot_id: int | None = None
+) -> None:
+    """Put each poll of a turn on the topic that often more, of this or of a turn that nobody selected; blocks."""
     producer = Producer({"bootstrap.servers": world.bootstrap, "log_level": 0})
-    told = {"due_at": trackers.due_at.strftime("%Y-%m-%dT%H:%M:%SZ"), "slot_id": trackers.slot_id}
+    due_at = trackers.due_at + timedelta(seconds=ahead_s)
+    told = {
+        "due_at": due_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "slot_id": trackers.slot_id if slot_id is None else slot_id,
+    }
     told |= {"partner": "acme", "account_id": "shop"}
     for tracker_id, name in zip(trackers.ids * times, trackers.external_ids * times, strict=True):
         value = {"version": 1, "id": f"poll_{tracker_id}", "tracker_id": tracker_id, "external_id": name, **told}
@@ -152,6 +161,41 @@ async def test_polls_that_stand_there_again_are_passed(world: PollWorld) -> None
     assert await done_times(world.pool, trackers) == Counter(trackers.ids)
     found = await slice_of(world.pool, trackers)
     assert (found["polled"], found["superseded"]) == (60, 0)
+
+
+NO_SLOT = 1_999_999_999
+
+
+@pytest.mark.parametrize(("ahead_s", "slot_id"), [(7200, None), (7200, NO_SLOT), (30, NO_SLOT), (-5, NO_SLOT)])
+async def test_nobody_is_asked_for_a_turn_that_no_relay_sends(
+    world: PollWorld, ahead_s: int, slot_id: int | None
+) -> None:
+    """Due ahead, or of a slot that does not exist: such polls of a tracker that fails would fill its partner's desk."""
+    trackers, asked = await publish(world, 30), set[Any]()
+    await asyncio.to_thread(put_again, world, trackers, 1, ahead_s=ahead_s, slot_id=slot_id)
+
+    async def note(poll: Poll) -> Answer:
+        asked.add(poll.due_at)
+        return Answer("moving")
+
+    offsets = Offsets(world)
+    source_of = kafka_source(world.bootstrap, world.prefix)
+    async with running_consumer(world.url, functions={"acme": note}, terms=LONG, source_of=source_of):
+        await eventually_async(lambda: all_done(world.pool, trackers), 30)
+        ends = await asyncio.to_thread(offsets.ends)
+        passed_all = lambda: offsets.committed() == ends  # noqa: E731
+        await eventually_async(lambda: asyncio.to_thread(passed_all), 30, what="the offsets pass them")
+    offsets.close()
+    assert asked == {trackers.due_at}
+
+
+async def test_what_waits_and_is_due_ahead_is_over_and_counts_nowhere(world: PollWorld) -> None:
+    """What a relay sent is due now at the latest; a clock may differ by a minute."""
+    trackers = await publish(world, 30)
+    dues = [trackers.due_at + timedelta(seconds=ahead_s) for ahead_s in (0, 30, 7200)]
+    places = [trackers.slot_id] * 3, dues, [trackers.partner_no] * 3, [10] * 3
+    assert [row["n"] for row in await world.pool.fetch(COUNT_OVER, *places)] == [3]
+    assert (await slice_of(world.pool, trackers))["superseded"] == 0
 
 
 async def test_consumers_of_both_releases_find_the_slot_of_a_poll(world: PollWorld) -> None:

@@ -34,17 +34,19 @@ SELECT account_id, account_no FROM tickwright.polling_schedule_config WHERE acco
 -- name: count_over
 -- Which of the piles, slot $1[i], second $2[i], partner $3[i], $4[i] polls, are over: their trackers' next turn is due. The
 -- slice ledger counts them, but never more than were selected and not polled: the same polls may be read again. So are piles of a slot
--- that does not exist, or due more than a day ahead: no relay sent them. Numbers from 1. Index: poll_slots_pkey, poll_slices_pkey.
+-- that does not exist, or due more than a minute ahead: no relay sent them,
+-- and what is due ahead counts in no ledger. Numbers from 1. Index: poll_slots_pkey, poll_slices_pkey.
 WITH over AS MATERIALIZED (
   SELECT pile.n, date_trunc('minute', pile.due_at, 'UTC') AS due_at, pile.slot_id, pile.partner_no, pile.polls
     FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[], $4::integer[])
          WITH ORDINALITY AS pile (slot_id, due_at, partner_no, polls, n)
     LEFT JOIN tickwright.poll_slots s USING (slot_id)
    WHERE pile.due_at + coalesce(make_interval(mins => s.interval_minutes), interval '0') <= clock_timestamp()
-      OR pile.due_at > clock_timestamp() + interval '1 day'
+      OR pile.due_at > clock_timestamp() + interval '1 minute'
 ), counted AS (
   UPDATE tickwright.poll_slices l SET superseded = greatest(l.superseded, least(l.superseded + o.polls, l.selected - l.polled))
-    FROM (SELECT due_at, slot_id, partner_no, sum(polls)::integer AS polls FROM over GROUP BY 1, 2, 3) AS o
+    FROM (SELECT due_at, slot_id, partner_no, sum(polls)::integer AS polls FROM over
+           WHERE due_at <= clock_timestamp() GROUP BY 1, 2, 3) AS o
    WHERE l.due_at = o.due_at AND l.slot_id = o.slot_id AND l.partner_no = o.partner_no
 )
 SELECT n FROM over;

@@ -41,6 +41,8 @@ AWAY_S = 0.5
 GIVE_BACK_TRIES = 3
 ACCOUNTS_MAX = 100_000
 CALLS_MAX = 256
+AHEAD_MAX_S = 60.0
+"""A poll is sent at its second, never before: one that is due later than this is a stranger's."""
 
 CourierOf = Callable[[str, PartnerSettings], Courier | None]
 
@@ -296,15 +298,19 @@ class PollConsumer:
             self._accounts.update(await consumer_store.account_names(self._pool, sorted(unknown)))
 
     def _begin(self, turn: Turn, known: Prepared) -> None:
-        """Leave out what is done or stands there again, drop what is superseded or over, and queue the rest."""
+        """Leave out what is done or stands there again, drop what is superseded or over, and queue the rest.
+
+        A turn without a slot has no end, and one that is due ahead is of no relay: nobody is asked for them.
+        """
         interval = known.interval_minutes or 0
-        superseded_at_s = (turn.due_at + timedelta(minutes=interval)).timestamp() if interval else math.inf
+        superseded_at_s = (turn.due_at + timedelta(minutes=interval)).timestamp() if interval else -math.inf
+        ids = [] if turn.due_at.timestamp() > known.now_s + AHEAD_MAX_S else turn.ids
         work = Work(turn, interval, superseded_at_s, left=0)
         self._works.add(work)
         desk = self._desks[turn.partner_no]
         desk.note_turn(len(turn.ids))
         todo, seen = list[Item](), set(known.done)
-        for tracker_id, account_no, external_id in zip(turn.ids, turn.account_nos, turn.external_ids, strict=True):
+        for tracker_id, account_no, external_id in zip(ids, turn.account_nos, turn.external_ids, strict=bool(ids)):
             if tracker_id in seen:
                 continue
             seen.add(tracker_id)
