@@ -31,6 +31,18 @@ async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncItera
         yield world
 
 
+async def test_codes_with_many_dots_are_polled_and_hold_up_no_others(world: FanoutWorld) -> None:
+    """A dot is three characters of a message id, which has 255: hundreds of such entities come first here."""
+    codes = [*(f"A{n}{'.' * 95}" for n in range(600)), *CODES]
+    await world.put_entities(codes)
+    hub = Hub()
+    window = await world.window()
+    async with world.scheduler(), world.consumer({MODULE: hub}, slots=20):
+        await eventually_async(lambda: len(hub.ended) >= len(codes), 60, what="everybody was polled")
+    assert Counter(task.entity_code for task in hub.runs) == Counter(codes)
+    assert world.ids(CODES, window).keys() <= Counter(hub.ended).keys()
+
+
 async def test_an_entity_is_polled_in_its_first_window_and_once(world: FanoutWorld) -> None:
     """A row is enough: every module of every entity is run at once, with the whole document, and not again."""
     await world.put_module("TARIFFS")

@@ -39,6 +39,18 @@ def message(**changes: Any) -> bytes:
 
 
 @given(
+    st.sets(st.builds("A{}{}".format, st.text("B.", max_size=8), st.integers(0, 91).map(lambda n: "." * n)), max_size=9)
+)
+def test_every_code_has_an_id_that_queues_take(codes: set[str]) -> None:
+    """At most 255 characters, no dot, the same again, and each code another."""
+    ids = {message_id(code, "LOCATIONS_OF_A_LONG_NAME", WINDOW) for code in codes}
+    assert len(ids) == len(codes)
+    assert all(len(one) <= 255 and "." not in one for one in ids)
+    assert ids == {message_id(code, "LOCATIONS_OF_A_LONG_NAME", WINDOW) for code in codes}
+    assert message_id("NL.ABC", "LOCATIONS", WINDOW) == f"fanout:NL%2EABC:LOCATIONS:{WINDOW.start_s}"
+
+
+@given(
     code=CODES,
     module=MODULES,
     party=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),

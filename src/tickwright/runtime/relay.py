@@ -13,9 +13,9 @@ that commits late with a smaller id is sent late, and never skipped.
 Each destination is a lane: at most one batch of a lane is under way, a lane that fails waits longer
 and longer and comes back with a single row, so neither a dead nor a silent destination holds up the
 others, and an outage costs few attempts. A lane has not failed when its destination refuses messages
-for what they are (HTTP 422, too large): they are tried again by themselves, beside the others. Lanes that failed last have places of their own, so
-hundreds of silent destinations leave the others free once each was tried. A destination whose scheme
-nobody carries waits with a reason that alerts look for.
+for what they are (HTTP 422, too large): they are tried again by themselves, beside the others. Lanes
+that failed last have places of their own, so hundreds of silent destinations leave the others free
+once each was tried. A destination whose scheme nobody carries waits with a reason that alerts look for.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ read with suspicion: every way in which a message can be wrong has a code, under
 
 import math
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -79,9 +80,13 @@ _decode = msgspec.json.Decoder(GOCPITaskMsg).decode
 def message_id(entity_code: str, task_type: str, window: Window) -> str:
     """Return the id of a task's message: equal on every attempt, different for every other task.
 
-    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``.
+    Neither part can have a colon; a dot, which message ids may not have, is written ``%2E``. Where an id would be too
+    long by that, an empty part and the hash of the code stand for the code.
     """
-    return f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
+    known = f"fanout:{entity_code.replace('.', '%2E')}:{task_type}:{window.start_s}"
+    if len(known) <= ID_CHARS_MAX:
+        return known
+    return f"fanout::{sha256(entity_code.encode()).hexdigest()}:{task_type}:{window.start_s}"
 
 
 def write_task(  # noqa: PLR0917  the members of the message
