@@ -284,7 +284,7 @@ class Picky(HttpReceiver):
     refused = 0
     refusal = 422
 
-    async def _receive(self, request: web.Request) -> web.StreamResponse:
+    async def _receive(self, request: web.Request) -> web.Response:
         if b"bad" in await request.read():
             self.refused += 1
             return web.Response(status=self.refusal)
