@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -115,6 +116,42 @@ def test_the_database_and_python_agree_on_what_is_quiet(
     assert quiet_at(connection, windows, instants_s) == want
     if len(windows) == 1:
         assert quiet_at(connection, windows[0], instants_s) == want
+
+
+def clock_says(window: str, around_s: int) -> set[int]:
+    """Return the quiet minutes of three days, read off the clock there minute by minute."""
+    *days, hours, zone = window.split()
+    begins, ends = (int(one[:2]) * 60 + int(one[3:]) for one in hours.split("-"))
+    walls = {at_s: datetime.fromtimestamp(at_s, ZoneInfo(zone)).replace(tzinfo=None)
+             for at_s in range(around_s - 3 * 86_400, around_s + 4 * 86_400, 60)}  # fmt: skip
+    quiet = set[int]()
+    for day in {wall.date() for at_s, wall in walls.items() if abs(at_s - around_s) <= 2 * 86_400}:
+        if days and DAYS[day.weekday()] not in days[0].split(","):
+            continue
+        midnight = datetime.combine(day, time())
+        begin = midnight + timedelta(minutes=begins)
+        end = midnight + timedelta(minutes=ends if ends > begins else ends + 1440)
+        first_s = min(at_s for at_s, wall in walls.items() if wall >= begin)
+        last_s = max(at_s for at_s, wall in walls.items() if wall <= end)
+        quiet |= set(range(first_s, last_s if walls[last_s] == end else last_s + 60, 60))
+    return quiet
+
+
+@settings(max_examples=40, deadline=None)
+@example("22:00-02:30 Europe/Berlin", TWICE_S)
+@example("02:15-02:45 Europe/Berlin", TWICE_S)
+@example("22:00-02:00 Europe/Berlin", TWICE_S)
+@example("02:30-06:00 Europe/Berlin", NEVER_S)
+@example("22:00-02:30 Europe/Berlin", NEVER_S)
+@example("02:15-02:45 Europe/Berlin", NEVER_S)
+@given(WINDOW, st.sampled_from(CHANGES))
+def test_quiet_is_what_the_clock_there_says(connection: psycopg.Connection[Any], window: str, day_s: int) -> None:
+    """From the first time that it begins to the last time that it ends, also on the nights when clocks change."""
+    want, parsed = clock_says(window, day_s), (parse_quiet(window),)
+    minutes = list(range(day_s - 86_400, day_s + 86_400, 60))
+    assert {at_s for at_s in minutes if quiet_until(at_s, parsed) is not None} == want & set(minutes)
+    said = quiet_at(connection, window, minutes)
+    assert {at_s for at_s, is_quiet in zip(minutes, said, strict=True) if is_quiet} == want & set(minutes)
 
 
 @pytest.mark.parametrize("quiet", UNREADABLE, ids=lambda quiet: json.dumps(quiet)[:40])

@@ -2,6 +2,9 @@
 
 Written ``[DAYS ]HH:MM-HH:MM ZONE``: ``"22:00-06:00 Europe/Berlin"`` begins every evening and ends the next
 morning; ``"sat,sun 00:00-24:00 Europe/Berlin"`` is the weekend. The days are those on which it begins.
+
+Where clocks are put back, what begins in the hour that comes twice begins with the first one, and what ends in it ends
+with the second. What begins or ends in an hour that does not come does so when the clocks jump over it.
 """
 
 import re
@@ -115,15 +118,25 @@ def _end(at_s: float, window: QuietHours) -> float | None:
             continue
         begins_s = _instant(day, window.begins_min, zone)
         last = day if window.ends_min > window.begins_min else day + timedelta(days=1)
-        ends_s = _instant(last, window.ends_min, zone)
+        ends_s = _instant(last, window.ends_min, zone, last=True)
         if begins_s <= at_s < ends_s:
             return ends_s
     return None
 
 
-def _instant(day: date, minute: int, zone: ZoneInfo) -> float:
+def _instant(day: date, minute: int, zone: ZoneInfo, *, last: bool = False) -> float:
+    """Return when the clock there says so: of two times the first or the last; where it jumps over it, the jump."""
     day, minute = (day + timedelta(days=1), 0) if minute == 1440 else (day, minute)
-    return datetime.combine(day, time(minute // 60, minute % 60), zone).timestamp()
+    wall = datetime.combine(day, time(minute // 60, minute % 60))
+    one, other = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    if one <= other:  # they differ where it comes twice
+        return other if last else one
+    before, jump = int(other), int(one)
+    while jump - before > 1:
+        middle = (before + jump) // 2
+        is_before = datetime.fromtimestamp(middle, zone).replace(tzinfo=None) < wall
+        before, jump = (middle, jump) if is_before else (before, middle)
+    return float(jump)
 
 
 def open_seconds_max(windows: tuple[QuietHours, ...]) -> int:
