@@ -167,8 +167,10 @@ def test_an_answer_that_is_none_of_the_api_is_said(visit: Visitors, body: str, s
     screen = visit("operator", "/task-types")
     screen.may_complain = True
     page = screen.page
+    jobs = page.get_by_role("link", name="Jobs", exact=True)
+    jobs.wait_for()  # the first page knows who is signed in
     page.route(re.compile(r"/v1/(jobs\?|session)"), lambda route: route.fulfill(status=200, body=body))
-    page.get_by_role("link", name="Jobs", exact=True).click()
+    jobs.click()
     page.get_by_text(said).first.wait_for(timeout=20_000)
     page.get_by_text("Reload").first.wait_for()
 
