@@ -158,8 +158,8 @@ def _let_leave(world: World, execution_id: int) -> float:
     began_s = time.monotonic()
 
     def gone() -> bool:
-        taken = world.ground.row(SQL["take_messages"])[0]
-        return not taken and not world.ground.row(SQL["unreleased"], execution_id)[0]
+        released = not world.ground.row(SQL["unreleased"], execution_id)[0]  # first: a chunk may be released behind it
+        return not world.ground.row(SQL["take_messages"])[0] and released
 
     wait_until(gone, LEFT_WITHIN_S, "the actions to leave")
     return time.monotonic() - began_s
