@@ -3,21 +3,21 @@
 Every query has a DuckDB of its own, in memory and bounded, which sees one database or one folder and nothing else: no
 other file, no network, no extension, no setting, no variable of the program. A file of the folder is a view named as
 the file without its ending; only the files that the query reads from are opened, so no other file of the folder can
-stop it (:mod:`tickwright.sources.duckdb_tables`). What columns it has, :mod:`tickwright.sources.duckdb_columns` says.
+stop it. What columns it has, :mod:`tickwright.sources.duckdb_columns` says.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.duckdb_columns import FORMATS, create_view, literal
 from tickwright.sources.duckdb_messages import Query, Version, too_much_memory
-from tickwright.sources.duckdb_tables import tables_of
 from tickwright.sources.duckdb_text import NESTING_MAX, nesting
 from tickwright.sources.duckdb_types import select
 from tickwright.sources.pieces import gathered
@@ -30,6 +30,10 @@ FILES_MAX = 10_000
 ENDINGS = frozenset({".csv", ".tsv", ".parquet", *FORMATS})
 _ADVICE = re.compile(r"\n\n?Possible (?:fixes|[Ss]olutions?):.*", re.DOTALL)
 _FILE = re.compile(r"^  file ?= ?(.+)$", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d][\w$]*")
+_WORDS = re.compile(r"""[^\W\d][\w$]*|"((?:[^"]|"")*)"|'((?:[^']|'')*)'""")
+_BY_NAME = frozenset({"query", "query_table"})
+"""Functions that read from tables whose names are texts."""
 ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate|annot allocate memory|Allocation failure")
 PASSING = (duckdb.IOException, duckdb.InterruptException)
 
@@ -101,7 +105,7 @@ class DuckdbReader:
     def _show(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         """Let the connection see what ``sql`` may read, and nothing else from then on."""
         if self._query.is_folder:
-            for stem, path in self._files_of(tables_of(connection, sql)):
+            for stem, path in self._files_of(_tables_read(connection, sql)):
                 try:
                     version = self._versions[path] = _version(path)
                     create_view(connection, stem, path, version, self._query.known)
@@ -169,3 +173,56 @@ def _is_file_of(path: Path, folder: Path) -> bool:
 def _version(path: Path) -> Version:
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _tables_read(connection: duckdb.DuckDBPyConnection, sql: str) -> frozenset[str]:
+    """Return the names of the tables that a query reads, case folded, without those that it defines itself (``WITH``).
+
+    From its syntax tree: nothing is bound, opened or run. ``get_table_names`` of DuckDB does not serve: it binds the
+    query, so it takes no parameters and opens the files that functions of the query name.
+    Where the syntax tree does not tell (``PIVOT``, ``query_table``), they are all words and quoted names of the query.
+    """
+    try:
+        ((text,),) = connection.execute(_Q["tree"], [sql]).fetchall()
+        tree = msgspec.json.decode(text)
+        nodes = list(_nodes(tree, frozenset()))
+    except (duckdb.Error, msgspec.DecodeError, RecursionError):
+        return _words_of(sql)
+    if tree.get("error") or any(node.get("function_name") in _BY_NAME for node, _ in nodes):
+        return _words_of(sql)
+    return frozenset(name for node, defined in nodes for name in _tables_of(node, defined))
+
+
+def _tables_of(node: dict[str, Any], defined: frozenset[str]) -> Iterator[str]:
+    """Give the table of one node, if it is one that is read."""
+    name = str(node.get("table_name", "")).casefold()
+    if node.get("type") == "BASE_TABLE" and (node.get("schema_name") or name not in defined):
+        yield name
+    elif node.get("type") == "SHOW_REF":
+        yield name.removeprefix('"').removesuffix('"').replace('""', '"')
+
+
+def _nodes(value: Any, defined: frozenset[str]) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Give every node of a syntax tree, each with the names that ``WITH`` has defined where it stands."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _nodes(item, defined)
+    elif isinstance(value, dict):
+        if value.get("type") == "RECURSIVE_CTE_NODE":
+            defined |= {str(value.get("cte_name", "")).casefold()}
+        for entry in (value.get("cte_map") or {}).get("map", ()):
+            yield from _nodes(entry["value"], defined)
+            defined |= {entry["key"].casefold()}
+        yield value, defined
+        for key, item in value.items():
+            if key != "cte_map":
+                yield from _nodes(item, defined)
+
+
+def _words_of(sql: str) -> frozenset[str]:
+    """Return the words of a query and what stands in its quotes, as a whole and each word of it."""
+    found: set[str] = set()
+    for match in _WORDS.finditer(sql):
+        whole = (match[1] or "").replace('""', '"') or (match[2] or "").replace("''", "'") or match[0]
+        found |= {whole.casefold(), *(word.casefold() for word in _WORD.findall(whole))}
+    return frozenset(found)
