@@ -15,7 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.api.auth import Authenticator
 from tickwright.api.cookies import MAX_AGE_S, Site, csrf_token, over_tls, session_tokens, site_of
-from tickwright.api.session_routes import FAILURES_BURST
+from tickwright.api.session_routes import FAILURES_BURST, OPENED_BURST
 from tickwright.domain.errors import Rejected
 
 GOOD = "tw_" + "A" * 43
@@ -329,6 +329,26 @@ async def test_sign_ins_that_fail_are_limited_and_good_keys_are_not_locked_out(a
     for answer in limited:
         assert int(answer.says(429, "too_many_sign_ins").headers["retry-after"]) >= 1
     assert (await signed_in(api)).csrf
+
+
+async def test_sign_ins_of_one_key_write_few_rows_and_hold_up_no_other_key(api: RunningApi) -> None:
+    """Nothing deletes rows of the audit trail: a viewer's key must not write them as fast as it asks."""
+    asked = [api.stranger.post("/v1/session", {"key": api.viewer.key}) for _ in range(2 * OPENED_BURST)]
+    answers = await asyncio.gather(*asked)
+    limited = [answer for answer in answers if answer.status != 200]
+    assert len(limited) >= OPENED_BURST // 2
+    for answer in limited:
+        assert int(answer.says(429, "too_many_sign_ins").headers["retry-after"]) >= 1
+    assert (await signed_in(api)).csrf
+    assert (await api.viewer.get("/v1/session")).status == 200
+    rows = await api.pool.fetchval("SELECT count(*) FROM tickwright.audit WHERE action = 'session.open'")
+    assert rows == len(answers) - len(limited) + 1
+
+
+async def test_a_sign_out_without_a_session_leaves_no_row(api: RunningApi) -> None:
+    """A bearer key has none: it may ask as often as it likes."""
+    assert (await api.viewer.send("DELETE", "/v1/session")).status == 204
+    assert not await api.pool.fetchval("SELECT count(*) FROM tickwright.audit WHERE action = 'session.close'")
 
 
 async def test_a_flood_of_bad_sign_ins_leaves_good_requests_alone(api: RunningApi) -> None:

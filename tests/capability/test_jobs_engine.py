@@ -13,6 +13,7 @@ import pytest
 from kit.engine import SHORT, connect, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs import claimer
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import WorkerLimits
 
@@ -329,6 +330,32 @@ async def test_higher_priorities_run_first_among_due_work(database_url: str) -> 
         )
         await eventually_async(lambda: len(order) == 5)
     assert order == [4, 2, 0, 3, 1]
+
+
+@pytest.mark.parametrize("rate_per_s", [None, 100_000.0])
+async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, rate_per_s: float | None
+) -> None:
+    """A claim looks into each priority that a job ever had, until it has none; one that gets a job again is found."""
+    lanes: list[int] = []
+    claim = ClaimStore.claim
+
+    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+        lanes.append(len(request.lanes))
+        return await claim(store, request, connection)
+
+    monkeypatch.setattr(ClaimStore, "claim", spy)
+    kinds = {"p": TaskType("p", "python:p", rate_per_s=rate_per_s)}
+    async with running_engine(database_url, {"p": _nothing}, kinds=kinds) as engine:
+        await engine.pool.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
+            "SELECT now(), 'p', n FROM generate_series(-100, 100) AS n"
+        )
+        later = await engine.insert("p", at="now() + interval '1 hour'", priority=50)
+        await eventually_async(lambda: lanes and lanes[-1] == 2, 30)
+        assert max(lanes) == 201
+        assert (await engine.job(later))["status"] == "pending"
+        await engine.until(await engine.insert("p", priority=-7), "completed")
 
 
 async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -> None:

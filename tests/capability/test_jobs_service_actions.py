@@ -246,6 +246,8 @@ WORKER = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
     "VALUES (1, 'w', '{worker}', '0', now() + interval '1 minute'); "
 )
+TOLD = """UPDATE tickwright.workers SET facts = '{{"{}": ["{}"]}}'"""
+AT_HTTP = "UPDATE tickwright.task_types SET target = 'http://localhost/';"
 LIMITED = (
     "UPDATE tickwright.task_types SET rate_per_s = 0.01; "
     "INSERT INTO tickwright.type_rates VALUES ('noop', now() + interval '1 minute')"
@@ -263,6 +265,11 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", "UPDATE tickwright.task_types SET gone_at = now()", ["type_gone", "no_worker"]),
         ("now()", "DELETE FROM tickwright.task_types", ["type_unknown", "no_worker"]),
         ("now()", WORKER, ["due"]),
+        ("now()", WORKER + TOLD.format("handlers", "other"), ["no_handler"]),
+        ("now()", WORKER + TOLD.format("handlers", "noop"), ["due"]),
+        ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "kafka"), ["no_handler"]),
+        ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "http"), ["due"]),
+        ("now()", WORKER + "UPDATE tickwright.workers SET facts = '{\"handlers\": null}'", ["due"]),
         ("now()", LIMITED, ["no_worker", "rate_limited"]),
         ("now()", RAISED, ["no_worker"]),
         (

@@ -83,8 +83,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("two cookies are one", auth.caller_of, " or len(shown) > 1", "", checks.check_one_cookie),
     (
         "keys can be guessed",
-        session_routes.Failures.count,
-        "if wait_s > -FAILURE_GAP_S",
+        session_routes.Bound.count,
+        "if wait_s > -self._gap_s",
         "if False",
         checks.check_bad_keys_are_limited,
     ),

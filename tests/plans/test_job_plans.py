@@ -1,5 +1,6 @@
 """Which index each hot query of the worker uses, with 50,000 pending jobs and with a plan from an empty table."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,11 +27,12 @@ def open_session(planner: Planner) -> None:
     )
 
 
-def claim_of(rows_max: int, *lanes: Lane, bounded: bool = False) -> tuple[Any, ...]:
+def claim_of(rows_max: int, *lanes: Lane, bounded: bool = False, doubted: Sequence[Lane] = ()) -> tuple[Any, ...]:
     """Return the arguments of a claim of so many rows of each lane's type."""
     names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
     plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
-    return claims_store._claim_arguments(ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded))
+    request = ClaimRequest(TOKEN, plan, lanes, HORIZON, bounded=bounded, doubted=doubted)
+    return claims_store._claim_arguments(request)
 
 
 def result_sql(planner: Planner, name: str) -> str:
@@ -56,6 +58,18 @@ def test_a_claim_with_nothing_due_touches_a_handful_of_pages(crowded: Planner) -
     nobody = crowded.explain("claim_idle", *claim_of(1000, Lane("nobody", 0)))
     assert nobody.blocks < 40, nobody.text
     assert nobody.scans_of(TABLE) <= {DUE, "tid"}
+
+
+def test_a_claim_looks_once_for_each_lane_that_may_be_empty(crowded: Planner) -> None:
+    """A look is one step into the index, however many jobs a lane has."""
+    open_session(crowded)
+    crowded.prepare("claim_doubting", CLAIM)
+    few, many = [
+        crowded.explain("claim_doubting", *claim_of(1, Lane("nobody", 0), doubted=doubted))
+        for doubted in ([], [Lane("good", 0), *(Lane("good", priority) for priority in range(1, 101))])
+    ]
+    assert many.scans_of(TABLE) <= {DUE, "tid"}, many.text
+    assert many.blocks - few.blocks < 101 * 5, many.text
 
 
 def test_a_plan_made_while_the_table_was_empty_still_uses_the_index(planner: Planner) -> None:

@@ -7,7 +7,15 @@ import pytest
 
 from tickwright.capabilities.jobs import lanebook
 from tickwright.capabilities.jobs.claims_store import Claimed
-from tickwright.capabilities.jobs.lanebook import DRAG_CLAIM_S, DRAG_CLAIMS, LOOKBACK_S, SWEEP_SHARE, LaneBook
+from tickwright.capabilities.jobs.lanebook import (
+    DOUBT_GAP_S,
+    DOUBTED_MAX,
+    DRAG_CLAIM_S,
+    DRAG_CLAIMS,
+    LOOKBACK_S,
+    SWEEP_SHARE,
+    LaneBook,
+)
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 
 NOW_S = 1_795_268_220.0
@@ -19,9 +27,14 @@ BEHIND_NOW_S = LOOKED_S - LOOKBACK_S
 def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[Lane] = ()) -> LaneBook:
     """Return a book that knows the default lane of each type, and ``lanes``."""
     book = LaneBook(limited=lambda name: name in limited)
-    book.know(list(lanes))
+    learn(book, *lanes)
     book.lanes_of(names)
     return book
+
+
+def learn(book: LaneBook, *found: Lane, empty: Collection[Lane] = ()) -> None:
+    """Take over a claim that brought no rows."""
+    book.learn(Claimed([], NOW_S, None, LOOKED_S, list(found), empty_lanes=list(empty)))
 
 
 def row(task_type: str, due_s: float, priority: int = 0) -> tuple[Any, ...]:
@@ -50,7 +63,7 @@ def frontier(book: LaneBook, name: str) -> float:
 def drag(book: LaneBook) -> None:
     """Make unbounded claims look slow."""
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=1.0, rows=0)
+        book.watch(took_s=1.0, rows=0, lanes=1)
     assert book.dragging
 
 
@@ -151,7 +164,7 @@ def test_a_lane_that_is_found_again_keeps_its_bound() -> None:
     """A sweep and a claim may find the same priority; the second one to tell forgets nothing."""
     book = book_of("a", lanes=[Lane("a", 10)])
     note(book, {"a": 1}, row("a", 10.0, 10))
-    book.know([Lane("a", 10)])
+    learn(book, Lane("a", 10))
     assert frontiers(book, "a")["a", 10] == 10.0
 
 
@@ -178,10 +191,47 @@ def test_quick_claims_are_no_drag() -> None:
     """One slow claim happens, and a big one may take its time."""
     book = book_of("a")
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=1.0, rows=0)
-        book.watch(took_s=0.001, rows=0)
-        book.watch(took_s=0.1, rows=2000)
+        book.watch(took_s=1.0, rows=0, lanes=1)
+        book.watch(took_s=0.001, rows=0, lanes=1)
+        book.watch(took_s=0.1, rows=2000, lanes=1)
     assert not book.dragging
+
+
+def test_claims_of_many_lanes_may_take_longer() -> None:
+    """Two looks into the index for each are no sign of dead rows."""
+    book = book_of("a")
+    for _ in range(DRAG_CLAIMS):
+        book.watch(took_s=0.3, rows=0, lanes=10_000)
+    assert not book.dragging
+
+
+def test_an_empty_lane_is_forgotten_and_found_again() -> None:
+    """That of the default priority stays: most jobs have it."""
+    book = book_of("a", lanes=[Lane("a", 10), Lane("a", 20)])
+    assert {lane.priority for lane in book.doubt(book.lanes_of(["a"]))} == {10, 20}
+    learn(book, empty=[Lane("a", 20)])
+    assert frontiers(book, "a").keys() == {("a", 0), ("a", 10)}
+    learn(book, Lane("a", 20))
+    assert frontiers(book, "a").keys() == {("a", 0), ("a", 10), ("a", 20)}
+
+
+def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, each is asked for; a claim asks for few, and the next one at once for none."""
+    now = [1000.0]
+    monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
+    many = {(f"t{number}", priority) for number in range(10) for priority in (*range(-50, 0), *range(1, 51))}
+    book = book_of("rare", *{name for name, _ in many}, lanes=[Lane(*lane) for lane in many])
+    asked: set[tuple[str, int]] = set()
+    names = [f"t{number}" for number in range(10)]
+    for _ in range(-(-len(many) // DOUBTED_MAX)):
+        doubted = book.doubt(book.lanes_of(names))
+        assert len(doubted) <= DOUBTED_MAX
+        assert not book.doubt(book.lanes_of(["rare"]))
+        asked |= {(lane.task_type, lane.priority) for lane in doubted}
+        now[0] += DOUBT_GAP_S
+        assert not book.doubt(book.lanes_of(["rare"]))
+        now[0] += DOUBT_GAP_S
+    assert asked == many
 
 
 def test_a_sweep_takes_the_free_types_and_sends_the_limited_ones_to_the_head() -> None:
@@ -230,7 +280,7 @@ def test_a_drag_makes_looks_around_rare(monkeypatch: pytest.MonkeyPatch) -> None
     book.looked_around(0.2)
     assert book.looks_around()
     for _ in range(DRAG_CLAIMS):
-        book.watch(took_s=2 * DRAG_CLAIM_S, rows=0)
+        book.watch(took_s=2 * DRAG_CLAIM_S, rows=0, lanes=1)
     assert not book.looks_around()
     now[0] += SWEEP_SHARE * 0.2 - 0.1
     assert not book.looks_around()

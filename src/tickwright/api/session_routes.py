@@ -2,9 +2,11 @@
 
 A sign-in opens a session, whose token is kept in a cookie; see :mod:`tickwright.api.sessions`. Attempts that fail are
 limited, for all of them together: what is limited is noise in the log, for nobody guesses 256 bits. A good key is
-looked up first and always opens, so a flood of bad ones locks nobody out.
+looked up first, so a flood of bad ones locks nobody out. Those of one key that succeed are limited, too: each writes a
+row of the audit trail, which nothing deletes, and a viewer's key writes no other.
 """
 
+from collections import defaultdict
 from typing import Annotated, Any
 
 import msgspec
@@ -26,6 +28,8 @@ from tickwright.ports.views import Page
 SIGN_IN_BYTES_MAX = 1_024
 FAILURES_BURST = 20
 FAILURE_GAP_S = 1.0
+OPENED_BURST = 100
+OPENED_GAP_S = 10.0
 _log = structlog.get_logger("tickwright.api")
 
 
@@ -54,10 +58,11 @@ class SessionView(msgspec.Struct):
 STRUCTS = (Page[BrowserSessionView], SessionRequest, SessionView)
 
 
-class Failures:
-    """How many sign-ins of one process may fail: a burst, then one a second."""
+class Bound:
+    """How often something may happen in one process: a burst, then once in a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst: int, gap_s: float, advice: str) -> None:
+        self._burst, self._gap_s, self._advice = burst, gap_s, advice
         self._free_at_s = 0.0
 
     def count(self, now_s: float) -> None:
@@ -67,15 +72,19 @@ class Failures:
             Rejected: ``too_many_sign_ins`` (429) with ``Retry-After``. Retry.
         """
         due_s = max(self._free_at_s, now_s)
-        wait_s = due_s - now_s - FAILURES_BURST * FAILURE_GAP_S
-        if wait_s > -FAILURE_GAP_S:
-            raise Rejected(
-                "too_many_sign_ins",
-                "too many sign-ins fail here; wait, and copy the whole key",
-                status=429,
-                retry_after_s=wait_s + FAILURE_GAP_S,
-            )
-        self._free_at_s = due_s + FAILURE_GAP_S
+        wait_s = due_s - now_s - self._burst * self._gap_s
+        if wait_s > -self._gap_s:
+            raise Rejected("too_many_sign_ins", self._advice, status=429, retry_after_s=wait_s + self._gap_s)
+        self._free_at_s = due_s + self._gap_s
+
+
+def _failures() -> Bound:
+    return Bound(FAILURES_BURST, FAILURE_GAP_S, "too many sign-ins fail here; wait, and copy the whole key")
+
+
+def _opened() -> Bound:
+    why = "too many sign-ins with this key; wait, or send it as a bearer token, which needs none"
+    return Bound(OPENED_BURST, OPENED_GAP_S, why)
 
 
 def session_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
@@ -131,7 +140,8 @@ class _Door:
 
     def __init__(self, context: ApiContext, auth: Authenticator) -> None:
         self._sessions, self._auth = Sessions(context.pool), auth
-        self._failures = Failures()
+        self._failures = _failures()
+        self._opened: defaultdict[int, Bound] = defaultdict(_opened)  # one of each key that signed in: admins make few
 
     async def open(self, key: str, request: Request) -> tuple[Caller, str]:
         try:
@@ -146,6 +156,7 @@ class _Door:
         if caller.scopes:
             why = "a key with scopes is a program's; sign in with one that has a role"
             raise Rejected("key_has_scopes", why, status=403)
+        self._opened[caller.key_id or 0].count(monotonic())
         token = await self._sessions.open(caller, request.scope["headers"], str(_client(request) or ""))
         self._auth.forget()  # a session that it was shown, or that was one too many, has ended
         _log.info("session.open", outcome="opened", caller=caller.name, role=caller.role.name, client=_client(request))

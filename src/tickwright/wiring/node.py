@@ -259,8 +259,11 @@ def _build(
     worker = relay = api = overview = None
     if "worker" in roles:
         limits = WorkerLimits(settings.concurrency, settings.threads)
-        worker = JobWorker(pool, session, program.brought.handlers, brokers, direct_url=direct, limits=limits)
+        handlers = program.brought.handlers
+        worker = JobWorker(pool, session, handlers, brokers, direct_url=direct, limits=limits)
         runner = worker.runner
+        session.facts["handlers"] = handlers.told
+        session.facts["brokers"] = sorted(brokers)
         session.facts["threads_stuck"] = lambda: runner.threads_stuck
     else:  # whoever finds a worker lost gives its jobs back, whatever its own role is
         session.on_reclaim(ClaimStore(pool).give_back)

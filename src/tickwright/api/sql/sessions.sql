@@ -12,7 +12,7 @@ DELETE FROM tickwright.sessions
 
 -- name: close
 -- Forget the session of a token; its cookie opens nothing any more. Index: sessions_hash_key.
-DELETE FROM tickwright.sessions WHERE hash = ANY ($1::bytea[]);
+DELETE FROM tickwright.sessions WHERE hash = ANY ($1::bytea[]) RETURNING id;
 
 -- name: touch
 -- Used just now; a row is written once a minute at most. Index: sessions_pkey.

@@ -325,8 +325,11 @@ class Claimer:
 
     # ------------------------------------------------------------------ claiming
 
-    def _request(self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False, around: bool = True) -> ClaimRequest:
+    def _request(
+        self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False, around: bool = True, beside: bool = False
+    ) -> ClaimRequest:
         lanes, room = self._lanes.lanes_of(plan.types), self._byte_room()
+        doubted = () if bounded or beside or not around else self._lanes.doubt(lanes)
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
         return ClaimRequest(
             ticket.owner,
@@ -337,6 +340,7 @@ class Claimer:
             looks_around=around,
             number=ticket.number,
             long_max=long_max,
+            doubted=doubted,
         )
 
     async def _claim(self, plan: ClaimPlan, *, bounded: bool) -> Claimed:
@@ -345,11 +349,12 @@ class Claimer:
         around = self._lanes.looks_around()
         async with self._gate.claiming() as ticket:
             started = monotonic()
-            claimed = await self._store.claim(self._request(ticket, plan, bounded=bounded, around=around))
+            request = self._request(ticket, plan, bounded=bounded, around=around)
+            claimed = await self._store.claim(request)
         if around:
             self._lanes.looked_around(monotonic() - started)
         if not bounded:
-            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows))
+            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows), lanes=len(request.lanes))
         return claimed
 
     async def _sweep_once(self, plan: ClaimPlan) -> None:
@@ -357,7 +362,7 @@ class Claimer:
         started = monotonic()
         try:
             async with self._gate.claiming() as ticket:
-                self._accept(await self._store.claim(self._request(ticket, plan)))
+                self._accept(await self._store.claim(self._request(ticket, plan, beside=True)))
         except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
@@ -368,7 +373,7 @@ class Claimer:
         self.ticked_s = monotonic()
         if self._clock.sample(claimed.now_s, claimed.received_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
-        self._lanes.know(claimed.new_lanes)
+        self._lanes.learn(claimed)
         if claimed.rows:
             self._bytes += _bytes_of((row[1], row[2]) for row in claimed.rows)
             self.rest.found_work()

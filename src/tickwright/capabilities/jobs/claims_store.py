@@ -51,6 +51,7 @@ class Claimed:
         next_due_s: The first due instant behind the horizon, in the lanes that were looked at.
         looked_s: The database's clock when its snapshot was taken: what was inserted later, it did not see.
         new_lanes: Priorities in use that nobody knew of.
+        empty_lanes: Those of the doubted ones that have no job of any status.
         fire_s: The instants that rate-limited jobs were given, by id.
         was_cut: More was due than may come at once, by its bytes.
         received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
@@ -63,6 +64,7 @@ class Claimed:
     new_lanes: list[Lane]
     fire_s: dict[int, float] = field(default_factory=dict)
     was_cut: bool = False
+    empty_lanes: list[Lane] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)
 
 
@@ -79,6 +81,7 @@ class ClaimRequest:
         looks_around: Look for priorities that are in use and not among the lanes.
         number: Of the claim; the session may refuse it.
         long_max: How many payloads it may bring of those that may be long.
+        doubted: Lanes that may have no job any more.
     """
 
     token: int
@@ -89,6 +92,7 @@ class ClaimRequest:
     looks_around: bool = True
     number: int = 0
     long_max: int = LONG_MAX
+    doubted: Sequence[Lane] = ()
 
 
 class ClaimStore:
@@ -109,11 +113,12 @@ class ClaimStore:
         now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
         hear_database(now_s)
         was_cut = tail[5] > 0
-        found = []
+        found: list[Lane] = []
+        empty: list[Lane] = []
         while rows and rows[-1][0] is None:
-            gap = rows.pop()
-            found.append(Lane(gap[1], gap[3]))
-        return Claimed(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut)
+            row = rows.pop()
+            (empty if row[4] == 0 else found).append(Lane(row[1], row[3]))
+        return Claimed(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut, empty_lanes=empty)
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
@@ -230,6 +235,8 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
         [gap[2] for gap in gaps],
         request.number,
         request.long_max,
+        [lane.task_type for lane in request.doubted],
+        [lane.priority for lane in request.doubted],
     )
 
 

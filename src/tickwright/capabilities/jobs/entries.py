@@ -58,7 +58,7 @@ class Entry:
         ended: Attempts in threads that have ended, and how many a second.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         paced_until_s: A rate-limited type is not asked again before this time (monotonic).
-        paced_more: Jobs of this rate-limited type wait for an instant.
+        paced_more: More jobs of this rate-limited type may wait.
         free_from_s: A rate-limited type has given its starts away up to this time (monotonic).
         grace_s: A call that keeps its own deadline is stopped only this much after it.
     """

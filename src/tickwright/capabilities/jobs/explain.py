@@ -50,8 +50,19 @@ def _pending(facts: Mapping[str, Any]) -> Iterator[Reason]:
         yield Reason("expires", "it expires before it can start; it will end as cancelled")
     if not facts["workers"]:
         yield Reason("no_worker", "no live worker: nobody claims jobs")
+    elif facts["type_known"] and not facts["able_workers"]:
+        yield _no_handler(facts["target"])
     if due_at <= now:
         yield from _queue_reasons(facts)
+
+
+def _no_handler(target: str) -> Reason:
+    scheme, _, name = target.partition(":")
+    if scheme == "python":
+        text = f"no live worker has the handler {name}: start one with the application that registers it"
+    else:
+        text = f"no live worker delivers to {scheme}: set the broker in the workers' settings"
+    return Reason("no_handler", text)
 
 
 def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:

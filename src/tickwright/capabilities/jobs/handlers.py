@@ -118,6 +118,9 @@ def _calls(function: Function, names: list[str], decode: Callable[[str], Any]) -
 AsyncCall = Callable[[Job], Awaitable[Any]]
 
 
+TOLD_MAX = 1000
+
+
 class HandlerRegistry:
     """The handlers of one program, by task type."""
 
@@ -137,6 +140,10 @@ class HandlerRegistry:
     def get(self, name: str) -> Handler | None:
         """Return the handler called ``name``."""
         return self._handlers.get(name)
+
+    def told(self) -> list[str] | None:
+        """Return the names of the handlers for others to read; nothing where they are too many to be said each time."""
+        return sorted(self._handlers) if len(self._handlers) <= TOLD_MAX else None
 
     def all(self) -> list[Handler]:
         """Return every handler."""

@@ -9,11 +9,15 @@ Normally frontiers are only needed in a drain. An old snapshot in somebody's ope
 every dead row at the head of the index: unbounded claims then get slow (*drag*), and the frontier is
 used all the time, a little behind now, with sweeps that take at most a twentieth of the time. So do looks for new
 priorities then: between the known ones a claim passes over every row that is not visible, without a bound.
+
+Each lane costs each claim two looks into the index, so a priority that has no job any more is forgotten: claims from
+the head ask for a few of them in turns. One that gets a job again is found by the look for new priorities.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from operator import itemgetter
 
 import structlog
@@ -28,6 +32,10 @@ DRAG_CLAIM_S = 0.03
 DRAG_CLAIMS = 3
 DRAG_FOR_S = 10.0
 LOOKBACK_S = 2.0
+LANE_S = 0.0001
+"""A claim may take this much longer for each lane, before it is a slow one."""
+DOUBTED_MAX = 256
+DOUBT_GAP_S = 1.0
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -38,6 +46,7 @@ class LaneBook:
     def __init__(self, limited: Callable[[str], bool]) -> None:
         self._limited = limited
         self._lanes: dict[tuple[str, int], Lane] = {}
+        self._doubt_from_s = 0.0
         self.hot: frozenset[str] = frozenset()
         self._drag_until_s = 0.0
         self._slow_claims = 0
@@ -62,14 +71,30 @@ class LaneBook:
             self._lanes.setdefault((name, 0), Lane(name, 0))
         return [lane for lane in self._lanes.values() if lane.task_type in wanted]
 
-    def know(self, lanes: Sequence[Lane]) -> None:
-        """Remember lanes that a claim found."""
-        for lane in lanes:
+    def doubt(self, lanes: Sequence[Lane]) -> list[Lane]:
+        """Return the next few of ``lanes`` to ask for, or none so soon; those of the default priority stay.
+
+        No other claim may be under way that was told of them: what it brings has its place by lane.
+        """
+        now = monotonic()
+        if now < self._doubt_from_s:
+            return []
+        self._doubt_from_s = now + DOUBT_GAP_S
+        doubted = list(islice((lane for lane in lanes if lane.priority), DOUBTED_MAX))
+        for lane in doubted:  # behind all others
+            self._lanes[lane.task_type, lane.priority] = self._lanes.pop((lane.task_type, lane.priority))
+        return doubted
+
+    def learn(self, claimed: Claimed) -> None:
+        """Forget lanes that a claim said are empty, and remember those that it found."""
+        for lane in claimed.empty_lanes:
+            self._lanes.pop((lane.task_type, lane.priority), None)
+        for lane in claimed.new_lanes:
             self._lanes.setdefault((lane.task_type, lane.priority), lane)
 
     def note(self, plan: ClaimPlan, claimed: Claimed) -> bool:
         """Remember which types had more to give; True when the next claim should follow at once."""
-        self.know(claimed.new_lanes)
+        self.learn(claimed)
         counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = claimed.was_cut or len(claimed.rows) >= plan.total_max
@@ -135,9 +160,9 @@ class LaneBook:
         if took_s > DRAG_CLAIM_S and self.dragging:
             self._drag_until_s = self._swept_s + max(DRAG_FOR_S, 2 * SWEEP_SHARE * took_s)
 
-    def watch(self, *, took_s: float, rows: int) -> None:
-        """Judge an unbounded claim by its time: several slow ones in a row mean drag."""
-        slow = took_s > DRAG_CLAIM_S and took_s > rows * DRAG_CLAIM_S / 500
+    def watch(self, *, took_s: float, rows: int, lanes: int) -> None:
+        """Judge an unbounded claim by its time, its rows and its lanes: several slow ones in a row mean drag."""
+        slow = took_s > DRAG_CLAIM_S + lanes * LANE_S and took_s > rows * DRAG_CLAIM_S / 500
         self._slow_claims = self._slow_claims + 1 if slow else 0
         if self._slow_claims >= DRAG_CLAIMS:
             _log.warning("jobs.dead_rows_drag", claim_s=round(took_s, 3), advice="look for a long-open transaction")

@@ -141,8 +141,11 @@ class Pacer:
 
     @staticmethod
     def _look_again(entry: Entry, claimed: Claimed, plan: ClaimPlan) -> None:
-        """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim."""
-        entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0]
+        """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim.
+
+        A claim finds one priority between two that are known: where it did, there may be more.
+        """
+        entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_lanes)
         wait_s = 0.0
         if entry.paced_more:
             wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)

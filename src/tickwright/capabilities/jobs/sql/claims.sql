@@ -1,7 +1,7 @@
 -- name: claim
 -- Take due rows of the given lanes, count the attempt, and answer with the clock, the next due instant, the instant
--- at which the claim looked, and the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
--- costs one index probe).
+-- at which the claim looked, the priorities that are in use between the known ones ($9 to $11: gaps; an empty one
+-- costs one index probe), and those of the lanes $14 and $15 that hold no row: they have 0 in the column of the attempts.
 -- One statement: what the SELECT locks the UPDATE owns. Nothing is taken for a session that was declared lost, or that
 -- refuses claims of the number $12: its row is locked against whoever says so until this transaction ends. A last attempt
 -- has no start until begin_last has written it: one that its worker never began is not the last.
@@ -59,6 +59,10 @@ WITH session AS MATERIALIZED (
 SELECT * FROM claimed
 UNION ALL
 SELECT NULL, task_type, NULL, priority, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM found
+UNION ALL
+SELECT NULL, doubted.task_type, NULL, doubted.priority, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM unnest($14::text[], $15::smallint[]) AS doubted (task_type, priority)
+ WHERE NOT EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t WHERE t.task_type = doubted.task_type AND t.priority = doubted.priority)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, ((SELECT count(*) FROM due) - (SELECT count(*) FROM picked))::integer, NULL, NULL,
        date_part('epoch', clock_timestamp()),

@@ -106,6 +106,12 @@ SELECT job.*, clock_timestamp() AS now,
          WHERE a.status = 'pending' AND a.due_at <= now() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
+       (SELECT count(*) FROM tickwright.workers w
+         CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
+         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
+           AND CASE WHEN jsonb_typeof(told.has) = 'array'
+                    THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
+                    ELSE true END) AS able_workers,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
