@@ -70,6 +70,22 @@ def test_reports_that_were_counted_together_are_bounds_together(visit: Visitors)
     assert "10,000+ failed in the last hour" in row.inner_text()
 
 
+def test_figures_that_leave_out_task_types_are_bounds(visit: Visitors) -> None:
+    """Where jobs have more types than are counted, no figure of them is exact, and 0 is not known."""
+
+    def partial(said: dict[str, Any]) -> None:
+        said["jobs"].update(due=0, waiting=12, partial=True)
+
+    screen = visit("viewer", "/keys")
+    without_stream(screen)
+    changed(screen, r"/v1/overview", partial)
+    page = screen.open("/overview").page
+    page.get_by_role("region", name="Upcoming").get_by_text("12+").wait_for()
+    due = page.get_by_role("region", name="Due", exact=True).inner_text()
+    assert "unknown" in due
+    assert "not counted" in due
+
+
 def test_what_did_not_come_is_no_number(visit: Visitors) -> None:
     """Before any overview a tile says that it does not know."""
     screen = visit("viewer", "/keys")

@@ -1,6 +1,6 @@
 /** The figures of one-shot jobs. */
 import type { Overview } from "../../app/live";
-import { count, rate } from "../../parts/Figure";
+import { atLeast, count, rate } from "../../parts/Figure";
 import { spoken } from "../../parts/Duration";
 import { Tile, Tiles } from "../../parts/Panel";
 
@@ -13,6 +13,7 @@ const WHY: Record<string, string> = {
   measuring: "being measured",
 };
 const LATE_S = 2;
+const UNCOUNTED = "some task types are not counted";
 
 export function JobTiles({ jobs }: { jobs: Jobs }) {
   const ended = jobs.finished_per_s;
@@ -22,8 +23,8 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
       <Tile
         title="Due"
         to="/jobs?state=pending"
-        value={count(jobs.due, jobs.capped_at)}
-        below={jobs.due > 0 ? `the oldest for ${spoken(jobs.oldest_due_s)}` : "nothing waits for a worker"}
+        value={amount(jobs, jobs.due)}
+        below={jobs.due > 0 ? `the oldest for ${spoken(jobs.oldest_due_s)}` : jobs.partial ? UNCOUNTED : "nothing waits for a worker"}
         tone={jobs.oldest_due_s > 60 ? "bad" : undefined}
       />
       <Tile title="Caught up in" value={caughtUp(jobs)} below={change(jobs)} tone={jobs.not_caught_up === "not_catching_up" ? "warn" : undefined} />
@@ -47,11 +48,12 @@ export function JobTiles({ jobs }: { jobs: Jobs }) {
         below={ended === null ? "" : `${rate(ended.given_back ?? 0)} given back`}
         tone={(ended?.failed ?? 0) > 0 ? "bad" : undefined}
       />
-      <Tile title="Upcoming" to="/jobs?state=pending" value={count(jobs.waiting, jobs.capped_at)} below="not due yet" />
+      <Tile title="Upcoming" to="/jobs?state=pending" value={amount(jobs, jobs.waiting)} below={jobs.partial ? UNCOUNTED : "not due yet"} />
     </Tiles>
   );
 }
 
+const amount = (jobs: Jobs, value: number) => (jobs.partial ? atLeast(value, true) : count(value, jobs.capped_at));
 const perSecond = (value: number | null) => (value === null ? "–" : rate(value));
 const bucket = (seconds: number | null) => (seconds === null ? "over 1 h" : `≤ ${spoken(seconds)}`);
 
