@@ -131,7 +131,7 @@ async def test_two_operators_start_one_execution(campaigns: CampaignApi) -> None
     """They meet at the campaign's row: one starts, all the others are refused."""
     await campaigns.create("loans")
     answers = await asyncio.gather(*(campaigns.post("/campaigns/loans/start") for _ in range(12)))
-    assert sorted(answer.status for answer in answers) == [200] + [409] * 11
+    assert sorted(answer.status for answer in answers) == [200] + [409] * 11, [answer.body for answer in answers]
     assert len((await campaigns.get("/executions"))["items"]) == 1
 
 
