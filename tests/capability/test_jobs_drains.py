@@ -58,6 +58,15 @@ class Ledger:
         self.running[job.type] -= 1
 
 
+@pytest.fixture(params=[None, 1], ids=["all lanes", "in rounds"])
+def _lanes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims look into all lanes, or into those of one type at a time."""
+    if request.param is not None:
+        monkeypatch.setattr(lanebook, "LANES_MAX", request.param)
+        monkeypatch.setattr(lanebook, "FRUITFUL_MAX", 0)
+
+
+@pytest.mark.usefixtures("_lanes_at_once")
 async def test_a_drain_of_many_batches_runs_every_job_once_and_keeps_the_limits(database_url: str) -> None:
     """Two types, three priorities, six thousand jobs: all of them once, the limited type never above its limit."""
     ids, ledger = await fill_before_start(database_url, free=5300, few=700), Ledger()
@@ -124,6 +133,7 @@ async def test_claims_that_follow_each_other_start_each_lane_in_due_order(
         assert due_s == sorted(due_s)
 
 
+@pytest.mark.usefixtures("_lanes_at_once")
 @pytest.mark.parametrize("concurrency", [None, 8], ids=["free", "limited"])
 @pytest.mark.parametrize(("task_type", "priority"), [("work", 0), ("work", 7), ("beside", 0)])
 async def test_what_comes_in_behind_a_drain_runs_while_it_goes_on(

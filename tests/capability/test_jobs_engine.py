@@ -12,7 +12,7 @@ import pytest
 
 from kit.engine import SHORT, connect, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claimer
+from tickwright.capabilities.jobs import claimer, lanebook
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import WorkerLimits
@@ -356,6 +356,33 @@ async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
         assert max(lanes) == 201
         assert (await engine.job(later))["status"] == "pending"
         await engine.until(await engine.insert("p", priority=-7), "completed")
+
+
+async def test_very_many_priorities_in_use_cost_other_types_little(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim looks into the priorities of a few types in turns; jobs of all of them run, far ones at their time."""
+    monkeypatch.setattr(lanebook, "LANES_MAX", 64)
+    lanes: list[int] = []
+    claim = ClaimStore.claim
+
+    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+        lanes.append(len(request.lanes))
+        return await claim(store, request, connection)
+
+    handlers = {f"t{number}": _nothing for number in range(10)}
+    async with running_engine(database_url, handlers) as engine:
+        await engine.pool.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
+            "SELECT now() + interval '1 hour', 't' || t, n FROM generate_series(0, 9) AS t, generate_series(1, 40) AS n"
+        )
+        await eventually_async(lambda: len(engine.worker.claimer._lanes.look_everywhere(handlers).lanes) == 410, 30)
+        monkeypatch.setattr(ClaimStore, "claim", spy)
+        for name in handlers:
+            soon = [await engine.insert(name, at=f"now() + interval '{s} s'", priority=7) for s in (0, 0.4)]
+            for job_id in soon:
+                await engine.until(job_id, "completed")
+        assert max(lanes) <= 64 + 10 + len(handlers)
 
 
 async def test_a_types_concurrency_is_shared_by_all_workers(database_url: str) -> None:

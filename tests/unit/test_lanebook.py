@@ -12,6 +12,8 @@ from tickwright.capabilities.jobs.lanebook import (
     DOUBTED_MAX,
     DRAG_CLAIM_S,
     DRAG_CLAIMS,
+    FRUITFUL_MAX,
+    LANES_MAX,
     LOOKBACK_S,
     SWEEP_SHARE,
     LaneBook,
@@ -27,14 +29,9 @@ BEHIND_NOW_S = LOOKED_S - LOOKBACK_S
 def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[Lane] = ()) -> LaneBook:
     """Return a book that knows the default lane of each type, and ``lanes``."""
     book = LaneBook(limited=lambda name: name in limited)
-    learn(book, *lanes)
-    book.lanes_of(names)
+    book.learn(lanes)
+    book.look_everywhere(names)
     return book
-
-
-def learn(book: LaneBook, *found: Lane, empty: Collection[Lane] = ()) -> None:
-    """Take over a claim that brought no rows."""
-    book.learn(Claimed([], NOW_S, None, LOOKED_S, list(found), empty_lanes=list(empty)))
 
 
 def row(task_type: str, due_s: float, priority: int = 0) -> tuple[Any, ...]:
@@ -47,12 +44,12 @@ def note(
 ) -> bool:
     """Note a claim that asked for so many rows of each type and brought ``rows``."""
     plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)
-    return book.note(plan, Claimed(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
+    return book.note(plan, book.look(asked), Claimed(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
 
 
 def frontiers(book: LaneBook, *names: str) -> dict[tuple[str, int], float]:
     """Return the bound of every known lane of some types."""
-    return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.lanes_of(names)}
+    return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.look_everywhere(names).lanes}
 
 
 def frontier(book: LaneBook, name: str) -> float:
@@ -164,7 +161,7 @@ def test_a_lane_that_is_found_again_keeps_its_bound() -> None:
     """A sweep and a claim may find the same priority; the second one to tell forgets nothing."""
     book = book_of("a", lanes=[Lane("a", 10)])
     note(book, {"a": 1}, row("a", 10.0, 10))
-    learn(book, Lane("a", 10))
+    book.learn([Lane("a", 10)])
     assert frontiers(book, "a")["a", 10] == 10.0
 
 
@@ -208,10 +205,10 @@ def test_claims_of_many_lanes_may_take_longer() -> None:
 def test_an_empty_lane_is_forgotten_and_found_again() -> None:
     """That of the default priority stays: most jobs have it."""
     book = book_of("a", lanes=[Lane("a", 10), Lane("a", 20)])
-    assert {lane.priority for lane in book.doubt(book.lanes_of(["a"]))} == {10, 20}
-    learn(book, empty=[Lane("a", 20)])
+    assert {lane.priority for lane in book.doubt(book.look_everywhere(["a"]).lanes)} == {10, 20}
+    book.forget([Lane("a", 20)])
     assert frontiers(book, "a").keys() == {("a", 0), ("a", 10)}
-    learn(book, Lane("a", 20))
+    book.learn([Lane("a", 20)])
     assert frontiers(book, "a").keys() == {("a", 0), ("a", 10), ("a", 20)}
 
 
@@ -224,14 +221,98 @@ def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[tuple[str, int]] = set()
     names = [f"t{number}" for number in range(10)]
     for _ in range(-(-len(many) // DOUBTED_MAX)):
-        doubted = book.doubt(book.lanes_of(names))
+        doubted = book.doubt(book.look_everywhere(names).lanes)
         assert len(doubted) <= DOUBTED_MAX
-        assert not book.doubt(book.lanes_of(["rare"]))
+        assert not book.doubt(book.look_everywhere(["rare"]).lanes)
         asked |= {(lane.task_type, lane.priority) for lane in doubted}
         now[0] += DOUBT_GAP_S
-        assert not book.doubt(book.lanes_of(["rare"]))
+        assert not book.doubt(book.look_everywhere(["rare"]).lanes)
         now[0] += DOUBT_GAP_S
     assert asked == many
+
+
+def crowded() -> tuple[LaneBook, list[str]]:
+    """Return a book of ten types with more lanes than one claim looks at, and their names."""
+    names = [f"t{number}" for number in range(10)]
+    lanes = [Lane(name, priority) for name in names for priority in range(1, LANES_MAX // 4)]
+    return book_of(*names, lanes=lanes), names
+
+
+def test_a_round_looks_into_every_lane() -> None:
+    """A claim looks into few, and the next one follows at once until each had its turn; so does the next round."""
+    book, names = crowded()
+    known = {(lane.task_type, lane.priority) for lane in book.look_everywhere(names).lanes}
+    plan = plan_of(*names)
+    for _ in range(2):
+        seen: set[tuple[str, int]] = set()
+        follows = True
+        while follows:
+            look = book.look(names)
+            assert len(look.lanes) < LANES_MAX + len(names)
+            here = {(lane.task_type, lane.priority) for lane in look.lanes}
+            assert {key for key in known if key[0] in look.whole or not key[1]} == here
+            seen |= here
+            follows = book.note(plan, look, Claimed([], NOW_S, None, LOOKED_S, []))
+        assert seen == known
+
+
+def test_a_round_passes_over_types_that_have_no_room() -> None:
+    """Which types a claim asks for changes from one to the next."""
+    book, names = crowded()
+    seen: set[str] = set(book.look(names).whole)
+    while len(seen) < 9:
+        found = book.look(names[:9]).whole
+        assert found
+        seen |= found & set(names[:9])
+    assert book.look([names[0]]).whole == {names[0]}
+
+
+def test_lanes_that_brought_jobs_last_are_looked_into_by_every_claim() -> None:
+    """However many others there are: what is used is not slower for them."""
+    book, names = crowded()
+    for number in range(FRUITFUL_MAX + 1):
+        rows = [row("t0" if number < 100 else "t1" if number < 200 else "t2", NOW_S, 1 + number % 100)]
+        book.note(plan_of(*names), book.look(names), Claimed(rows, NOW_S, None, LOOKED_S, []))
+    for _ in range(10):
+        here = {(lane.task_type, lane.priority) for lane in book.look(names).lanes}
+        assert {("t0", 2), ("t0", 100), ("t1", 1), ("t1", 100), ("t2", 57)} <= here
+        assert {(name, 0) for name in names} <= here
+    book.forget([Lane("t0", 2)])
+    assert all(lane != Lane("t0", 2) for _ in range(10) for lane in book.look(names).lanes)
+
+
+def test_the_next_due_instant_is_that_of_the_whole_round() -> None:
+    """What one claim of it saw is not lost by the next one, which looked elsewhere."""
+    book, names = crowded()
+    dues = iter([None, NOW_S + 5.0, NOW_S + 9.0])
+    follows = True
+    while follows:
+        look = book.look(names)
+        follows = book.note(plan_of(*names), look, Claimed([], NOW_S, next(dues, None), LOOKED_S, []))
+    assert book.next_due_s == NOW_S + 5.0
+    book.look(names)
+    assert book.next_due_s is None
+
+
+def test_a_lane_that_was_not_looked_into_keeps_its_bound() -> None:
+    """Nobody saw what came in there meanwhile."""
+    book, names = crowded()
+    drag(book)
+    look = book.look(names)
+    book.note(plan_of(*names), look, Claimed([], NOW_S, None, LOOKED_S, []))
+    looked = {(lane.task_type, lane.priority) for lane in look.lanes}
+    assert {due_s for key, due_s in frontiers(book, *names).items() if key in looked} == {BEHIND_NOW_S}
+    assert {due_s for key, due_s in frontiers(book, *names).items() if key not in looked} == {HEAD}
+
+
+def test_a_lane_that_another_claim_forgot_brings_jobs() -> None:
+    """A type gets a rate while a claim for it is under way: its next claim is of the other kind."""
+    book = book_of("a", lanes=[Lane("a", 10)])
+    look = book.look(["a"])
+    book.forget([Lane("a", 10)])
+    rows = [row("a", NOW_S, 10)]
+    assert book.note(ClaimPlan(("a",), (1,), 1), look, Claimed(rows, NOW_S, None, LOOKED_S, []))
+    assert frontiers(book, "a")["a", 10] == NOW_S
 
 
 def test_a_sweep_takes_the_free_types_and_sends_the_limited_ones_to_the_head() -> None:

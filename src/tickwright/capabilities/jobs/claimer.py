@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -19,8 +19,8 @@ import structlog
 
 from tickwright.capabilities.jobs.claims_store import LONG_BYTES, LONG_MAX, Claimed, ClaimRequest, ClaimStore, Row
 from tickwright.capabilities.jobs.entries import Entry
-from tickwright.capabilities.jobs.lanebook import LaneBook
-from tickwright.capabilities.jobs.model import ClaimPlan, allot, plan_claim
+from tickwright.capabilities.jobs.lanebook import LaneBook, Look
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane, allot, plan_claim
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.rest import Rest
 from tickwright.capabilities.jobs.runner import Runner
@@ -76,11 +76,13 @@ class Flight:
 
     Attributes:
         plan: What it asks for.
+        look: Where.
         follows: It goes on where others ended, so it does not look from the head.
         answer: What it brings.
     """
 
     plan: ClaimPlan
+    look: Look
     follows: bool
     answer: "asyncio.Task[Claimed]"
 
@@ -216,20 +218,20 @@ class Claimer:
             claimed = await flight.answer
         finally:
             self._flight = None
-        full = self._lanes.note(flight.plan, claimed)
+        full = self._lanes.note(flight.plan, flight.look, claimed)
         if full:  # the database works on the next batch while this one is taken over
             self._flight = self._start_claim(arriving=claimed.rows)
         self._accept(claimed)
         await self._claim_paced(self._budget())
         if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
             return
-        await self._rest_or_wait(claimed)
+        await self._rest_or_wait(claimed.now_s, self._lanes.next_due_s)
 
-    async def _rest_or_wait(self, claimed: Claimed) -> None:
+    async def _rest_or_wait(self, now_s: float, next_due_s: float | None) -> None:
         if self._crowded:  # some type had no room and was not looked at
             await self._wait_for_room(GAP_S)
         else:
-            await self._rest(claimed)
+            await self._rest(now_s, next_due_s)
 
     def _start_claim(self, arriving: Sequence[Row] = ()) -> Flight | None:
         """Send a claim for what there is room for beside ``arriving``."""
@@ -240,8 +242,9 @@ class Claimer:
         plan = plan_claim(self._allowance(budget, arriving), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
         if plan is None:
             return None
-        follows = self._lanes.follows(plan)
-        return Flight(plan, follows, asyncio.ensure_future(self._claim(plan, bounded=follows or self._lanes.dragging)))
+        follows, look = self._lanes.follows(plan), self._lanes.look(plan.types)
+        claim = self._claim(plan, look, bounded=follows or self._lanes.dragging)
+        return Flight(plan, look, follows, asyncio.ensure_future(claim))
 
     async def _nothing_to_claim(self) -> None:
         self.ticked_s = monotonic()
@@ -249,7 +252,7 @@ class Claimer:
             await self._wait_for_room(ROOM_S)
             return
         await self._claim_paced(self._budget())
-        await self._rest_or_wait(Claimed([], 0.0, None, 0.0, []))
+        await self._rest_or_wait(0.0, None)
 
     # ------------------------------------------------------------------ how much
 
@@ -326,35 +329,36 @@ class Claimer:
     # ------------------------------------------------------------------ claiming
 
     def _request(
-        self, ticket: Ticket, plan: ClaimPlan, *, bounded: bool = False, around: bool = True, beside: bool = False
+        self, ticket: Ticket, plan: ClaimPlan, look: Look, *, bounded: bool = False, doubted: Sequence[Lane] = ()
     ) -> ClaimRequest:
-        lanes, room = self._lanes.lanes_of(plan.types), self._byte_room()
-        doubted = () if bounded or beside or not around else self._lanes.doubt(lanes)
+        room = self._byte_room()
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
         return ClaimRequest(
             ticket.owner,
             plan,
-            lanes,
+            look.lanes,
             HORIZON,
             bounded=bounded,
-            looks_around=around,
+            whole=look.whole,
             number=ticket.number,
             long_max=long_max,
             doubted=doubted,
         )
 
-    async def _claim(self, plan: ClaimPlan, *, bounded: bool) -> Claimed:
+    async def _claim(self, plan: ClaimPlan, look: Look, *, bounded: bool) -> Claimed:
         if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
             self._sweep = asyncio.create_task(self._sweep_once(beside))
         around = self._lanes.looks_around()
+        if not around:
+            look = replace(look, whole=frozenset())
+        doubted = self._lanes.doubt(look.lanes) if around and not bounded else ()
         async with self._gate.claiming() as ticket:
             started = monotonic()
-            request = self._request(ticket, plan, bounded=bounded, around=around)
-            claimed = await self._store.claim(request)
+            claimed = await self._store.claim(self._request(ticket, plan, look, bounded=bounded, doubted=doubted))
         if around:
             self._lanes.looked_around(monotonic() - started)
         if not bounded:
-            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows), lanes=len(request.lanes))
+            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows), lanes=len(look.lanes))
         return claimed
 
     async def _sweep_once(self, plan: ClaimPlan) -> None:
@@ -362,7 +366,8 @@ class Claimer:
         started = monotonic()
         try:
             async with self._gate.claiming() as ticket:
-                self._accept(await self._store.claim(self._request(ticket, plan, beside=True)))
+                look = self._lanes.look_everywhere(plan.types)
+                self._accept(await self._store.claim(self._request(ticket, plan, look)))
         except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
@@ -373,7 +378,7 @@ class Claimer:
         self.ticked_s = monotonic()
         if self._clock.sample(claimed.now_s, claimed.received_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
-        self._lanes.learn(claimed)
+        self._lanes.learn(claimed.new_lanes)
         if claimed.rows:
             self._bytes += _bytes_of((row[1], row[2]) for row in claimed.rows)
             self.rest.found_work()
@@ -398,19 +403,23 @@ class Claimer:
             if plan.rows_max[0] <= 0:
                 continue
             self._paced = plan
+            look = self._lanes.look_everywhere(plan.types)
+            doubted = self._lanes.doubt(look.lanes)
             try:
                 async with self._gate.claiming() as ticket:
-                    if (claimed := await self._pacer.claim(entry, self._request(ticket, plan))) is not None:
+                    request = self._request(ticket, plan, look, doubted=doubted)
+                    if (claimed := await self._pacer.claim(entry, request)) is not None:
+                        self._lanes.forget(claimed.empty_lanes)
                         self._accept(claimed)
             finally:
                 self._paced = None
 
     # ------------------------------------------------------------------ resting
 
-    async def _rest(self, claimed: Claimed) -> None:
+    async def _rest(self, now_s: float, next_due_s: float | None) -> None:
         wait_s = POLL_S
-        if claimed.next_due_s is not None:
-            wait_s = min(wait_s, claimed.next_due_s - claimed.now_s - HORIZON.total_seconds() + GAP_S / 2)
+        if next_due_s is not None:
+            wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
         paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
         await self.rest.sleep(max(GAP_S, min([wait_s, self._pacer.again_s - now, *paced])))

@@ -78,7 +78,7 @@ class ClaimRequest:
         lanes: Where to look, for the types of the plan.
         horizon: How far ahead a row may be due.
         bounded: Use the lanes' keyset bounds.
-        looks_around: Look for priorities that are in use and not among the lanes.
+        whole: Types whose lanes are all there: look for priorities that are in use between them; all types by default.
         number: Of the claim; the session may refuse it.
         long_max: How many payloads it may bring of those that may be long.
         doubted: Lanes that may have no job any more.
@@ -89,7 +89,7 @@ class ClaimRequest:
     lanes: Sequence[Lane]
     horizon: timedelta
     bounded: bool = False
-    looks_around: bool = True
+    whole: AbstractSet[str] | None = None
     number: int = 0
     long_max: int = LONG_MAX
     doubted: Sequence[Lane] = ()
@@ -220,7 +220,7 @@ _PRIORITY_MIN, _PRIORITY_MAX = -101, 101
 
 def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
     lanes = sorted(request.lanes, key=lambda lane: -lane.priority)
-    gaps = _gaps(lanes) if request.looks_around else []
+    gaps = _gaps([lane for lane in lanes if request.whole is None or lane.task_type in request.whole])
     return (
         request.token,
         request.plan.types,

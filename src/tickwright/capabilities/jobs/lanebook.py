@@ -10,13 +10,16 @@ every dead row at the head of the index: unbounded claims then get slow (*drag*)
 used all the time, a little behind now, with sweeps that take at most a twentieth of the time. So do looks for new
 priorities then: between the known ones a claim passes over every row that is not visible, without a bound.
 
-Each lane costs each claim two looks into the index, so a priority that has no job any more is forgotten: claims from
-the head ask for a few of them in turns. One that gets a job again is found by the look for new priorities.
+Each lane costs each claim two looks into the index. So a priority that has no job any more is forgotten: claims from
+the head ask for a few of them in turns, and one that gets a job again is found by the look for new priorities. Where
+very many have jobs, claims that follow each other look at all lanes of a few task types in turns, a *round*; of the
+other types at the default priority and at the lanes that brought jobs last.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
@@ -36,18 +39,41 @@ LANE_S = 0.0001
 """A claim may take this much longer for each lane, before it is a slow one."""
 DOUBTED_MAX = 256
 DOUBT_GAP_S = 1.0
+LANES_MAX = 512
+FRUITFUL_MAX = 256
 
 _log = structlog.get_logger("tickwright.jobs")
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where one claim looks.
+
+    Attributes:
+        lanes: Ranges of the index.
+        whole: Task types of which all known lanes are among them: new priorities are looked for between these.
+    """
+
+    lanes: Sequence[Lane]
+    whole: AbstractSet[str]
+
+
 class LaneBook:
-    """The lanes of one worker."""
+    """The lanes of one worker.
+
+    Attributes:
+        hot: Task types that had more to give than the last claim took.
+        next_due_s: The first due instant behind the horizon that claims of this round have seen.
+    """
 
     def __init__(self, limited: Callable[[str], bool]) -> None:
         self._limited = limited
         self._lanes: dict[tuple[str, int], Lane] = {}
+        self._fruitful: dict[tuple[str, int], Lane] = {}
+        self._round: list[str] = []
         self._doubt_from_s = 0.0
         self.hot: frozenset[str] = frozenset()
+        self.next_due_s: float | None = None
         self._drag_until_s = 0.0
         self._slow_claims = 0
         self._swept_s = 0.0
@@ -64,12 +90,34 @@ class LaneBook:
         """Whether a claim goes on where others ended: some of its types had more to give."""
         return not self.hot.isdisjoint(plan.types)
 
-    def lanes_of(self, names: Iterable[str]) -> list[Lane]:
-        """Return the known lanes of some task types; the default priority is always known."""
-        wanted = set(names)
+    def look(self, names: Iterable[str]) -> Look:
+        """Return where the next claim for some task types looks: everywhere, or where its turn in the round is."""
+        look = self.look_everywhere(names)
+        if not self._round:
+            self.next_due_s = None
+        if len(look.lanes) <= LANES_MAX:
+            self._round = []
+            return look
+        counts = Counter(lane.task_type for lane in look.lanes)
+        self._round = [name for name in self._round if name in counts] or list(counts)
+        whole: set[str] = set()
+        room = LANES_MAX
+        while self._round and (room >= counts[self._round[-1]] or not whole):
+            whole.add(name := self._round.pop())
+            room -= counts[name]
+        lanes = [
+            lane
+            for lane in look.lanes
+            if lane.task_type in whole or not lane.priority or (lane.task_type, lane.priority) in self._fruitful
+        ]
+        return Look(lanes, whole)
+
+    def look_everywhere(self, names: Iterable[str]) -> Look:
+        """Return all known lanes of some task types; the default priority is always known."""
+        wanted = frozenset(names)
         for name in wanted:
             self._lanes.setdefault((name, 0), Lane(name, 0))
-        return [lane for lane in self._lanes.values() if lane.task_type in wanted]
+        return Look([lane for lane in self._lanes.values() if lane.task_type in wanted], wanted)
 
     def doubt(self, lanes: Sequence[Lane]) -> list[Lane]:
         """Return the next few of ``lanes`` to ask for, or none so soon; those of the default priority stay.
@@ -85,45 +133,63 @@ class LaneBook:
             self._lanes[lane.task_type, lane.priority] = self._lanes.pop((lane.task_type, lane.priority))
         return doubted
 
-    def learn(self, claimed: Claimed) -> None:
-        """Forget lanes that a claim said are empty, and remember those that it found."""
-        for lane in claimed.empty_lanes:
-            self._lanes.pop((lane.task_type, lane.priority), None)
-        for lane in claimed.new_lanes:
+    def learn(self, found: Iterable[Lane]) -> None:
+        """Remember lanes that a claim found."""
+        for lane in found:
             self._lanes.setdefault((lane.task_type, lane.priority), lane)
 
-    def note(self, plan: ClaimPlan, claimed: Claimed) -> bool:
+    def forget(self, empty: Iterable[Lane]) -> None:
+        """Forget lanes that have no jobs, as the claim said that was asked for them and has come back last."""
+        for lane in empty:
+            self._lanes.pop((lane.task_type, lane.priority), None)
+            self._fruitful.pop((lane.task_type, lane.priority), None)
+
+    def note(self, plan: ClaimPlan, look: Look, claimed: Claimed) -> bool:
         """Remember which types had more to give; True when the next claim should follow at once."""
-        self.learn(claimed)
+        self.forget(claimed.empty_lanes)
+        self.learn(claimed.new_lanes)
+        if claimed.next_due_s is not None:
+            self.next_due_s = min(claimed.next_due_s, self.next_due_s or claimed.next_due_s)
         counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = claimed.was_cut or len(claimed.rows) >= plan.total_max
         more = {name for name, count in counts.items() if count >= asked[name] or all_full}
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
+        latest = _latest(claimed.rows)
+        self.learn(Lane(*key) for key in latest)  # of a type that has a rate since, another claim may have forgotten it
+        self._keep_fruitful(latest)
         if more:
-            self._advance(claimed.rows, heated)
-        self._settle(plan, claimed.looked_s)
-        return bool(more or claimed.new_lanes)
+            self._advance(latest, heated)
+        self._settle(look, claimed.looked_s)
+        return bool(more or claimed.new_lanes or self._round)
 
-    def _advance(self, rows: Sequence[Row], heated: AbstractSet[str]) -> None:
+    def _keep_fruitful(self, keys: Iterable[tuple[str, int]]) -> None:
+        for key in keys:
+            if key[1]:
+                self._fruitful.pop(key, None)
+                self._fruitful[key] = self._lanes[key]
+        for key in list(islice(self._fruitful, max(0, len(self._fruitful) - FRUITFUL_MAX))):
+            del self._fruitful[key]
+
+    def _advance(self, latest: Mapping[tuple[str, int], float], heated: AbstractSet[str]) -> None:
         """Set the frontiers; where a type that just turned hot was not reached, nothing is known and there is none."""
         if not self.dragging:
             for lane in self._lanes.values():
                 if lane.task_type in heated:
                     lane.frontier_s = 0.0
-        for key, due_s in _latest(rows).items():
+        for key, due_s in latest.items():
             if self.dragging or not self._limited(key[0]):
                 self._lanes[key].frontier_s = due_s
 
-    def _settle(self, plan: ClaimPlan, looked_s: float) -> None:
+    def _settle(self, look: Look, looked_s: float) -> None:
         """Types that are exhausted start from the head again; while sweeps run, from a little behind the last look.
 
         Beside a drain of another type they would walk their dead rows with each of its claims.
         """
         frontier_s = looked_s - LOOKBACK_S if self.hot or self.dragging else 0.0
-        for lane in self._lanes.values():
-            if lane.task_type in plan.types and lane.task_type not in self.hot:
+        for lane in look.lanes:
+            if lane.task_type not in self.hot:
                 lane.frontier_s = frontier_s
 
     # ------------------------------------------------------------------ sweeps and drag
