@@ -272,7 +272,7 @@ def test_lanes_that_brought_jobs_last_are_looked_into_by_every_claim() -> None:
     book, names = crowded()
     for number in range(FRUITFUL_MAX + 1):
         rows = [row("t0" if number < 100 else "t1" if number < 200 else "t2", NOW_S, 1 + number % 100)]
-        book.note(plan_of(*names), book.look(names), Claimed(rows, NOW_S, None, LOOKED_S, []))
+        book.note(plan_of(*names), book.look(names), Claimed([*rows], NOW_S, None, LOOKED_S, []))
     for _ in range(10):
         here = {(lane.task_type, lane.priority) for lane in book.look(names).lanes}
         assert {("t0", 2), ("t0", 100), ("t1", 1), ("t1", 100), ("t2", 57)} <= here
@@ -311,7 +311,7 @@ def test_a_lane_that_another_claim_forgot_brings_jobs() -> None:
     look = book.look(["a"])
     book.forget([Lane("a", 10)])
     rows = [row("a", NOW_S, 10)]
-    assert book.note(ClaimPlan(("a",), (1,), 1), look, Claimed(rows, NOW_S, None, LOOKED_S, []))
+    assert book.note(ClaimPlan(("a",), (1,), 1), look, Claimed([*rows], NOW_S, None, LOOKED_S, []))
     assert frontiers(book, "a")["a", 10] == NOW_S
 
 
