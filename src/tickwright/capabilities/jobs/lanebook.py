@@ -130,7 +130,8 @@ class LaneBook:
         self._doubt_from_s = now + DOUBT_GAP_S
         doubted = list(islice((lane for lane in lanes if lane.priority), DOUBTED_MAX))
         for lane in doubted:  # behind all others
-            self._lanes[lane.task_type, lane.priority] = self._lanes.pop((lane.task_type, lane.priority))
+            key = lane.task_type, lane.priority
+            self._lanes[key] = self._lanes.pop(key, lane)
         return doubted
 
     def learn(self, found: Iterable[Lane]) -> None:
