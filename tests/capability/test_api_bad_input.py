@@ -34,6 +34,7 @@ BODIES: list[tuple[str, bytes, int, str]] = [
     ("Infinity", JOB % b',"payload":[-Infinity]', 400, "non_finite_number"),
     ("1e400", JOB % b',"payload":1e400', 400, "non_finite_number"),
     ("1e-20000", JOB % b',"payload":1e-20000', 400, "number_out_of_range"),
+    ("a zero of 16000 places", JOB % b',"payload":[0e-16000]', 400, "number_out_of_range"),
     ("20000 fraction digits", JOB % (b',"payload":1.' + b"1" * 20000), 400, "number_out_of_range"),
     ("5000 digits", JOB % (b',"payload":' + b"9" * 5000), 400, "number_out_of_range"),
     ("2**63", JOB % b',"payload":9223372036854775808', 400, "number_out_of_range"),

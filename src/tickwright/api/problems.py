@@ -91,7 +91,10 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
         Unavailable("database_read_only", "the database takes no writes now; try again"),
     ),
     (_AWAY, _NO_ANSWER),
-    ((asyncpg.DataError,), Rejected("invalid_value", "a value is outside of what can be kept")),
+    (
+        (asyncpg.DataError, asyncpg.CheckViolationError),
+        Rejected("invalid_value", "a value is outside of what can be kept"),
+    ),
 )
 
 

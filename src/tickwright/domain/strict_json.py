@@ -23,6 +23,7 @@ DEPTH_MAX = 32
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _INT64_DIGITS = 19
 NUMBER_CHARS_MAX = 400
+EXPONENT_MAX = 400
 SHOWN_CHARS_MAX = 60
 T = TypeVar("T")
 
@@ -56,7 +57,12 @@ def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise _bad("non_finite_number", f"{shown(text)} is too large for any number that can be kept")
-    if len(text) > NUMBER_CHARS_MAX or (number == 0.0 and text.lower().partition("e")[0].strip("-0.")):
+    digits, _, exponent = text.lower().partition("e")
+    if (
+        len(text) > NUMBER_CHARS_MAX
+        or (number == 0.0 and digits.strip("-0."))
+        or abs(int(exponent or 0)) > EXPONENT_MAX
+    ):
         raise _bad("number_out_of_range", f"{shown(text)} is finer than any number that can be kept")
     return number
 

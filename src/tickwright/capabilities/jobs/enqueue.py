@@ -2,13 +2,17 @@
 
 Single calls are collected without a timer: while one statement runs, what comes in waits and goes
 together in the next one. Sixteen callers then share a commit instead of queueing for sixteen.
-A call returns when its job is committed.
+A call returns when its job is committed. What goes together is one statement, so it is done or not for all of it: jobs
+with keys are apart from those without, and jobs whose key a transaction of somebody else holds apart from both, which
+wait for it there.
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -32,6 +36,8 @@ _log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
 """For one write of what was collected; who called hears then that nobody knows its outcome."""
+HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "100ms", "2ms", "4s"
+"""So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
 COPY_ROWS = 5000
 PAYLOAD_BYTES_MAX = 65_536
 WRITTEN_BYTES_MAX = 1_048_576
@@ -187,7 +193,55 @@ def _read_or_not(reading: "asyncio.Task[None]") -> None:
         _log.warning("enqueue.types_not_read", error=repr(error)[:200])
 
 
-_Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]
+_Pair = tuple[NewJob, int]
+_Waiting = tuple[NewJob, int, "asyncio.Future[Any]"]
+_HELD = object()
+_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
+
+class _Collector:
+    """Writes together what is asked for while a write is under way; ``write`` gives each its answer, or an error."""
+
+    def __init__(self, pool: Pool, write: Callable[[Connection, list[_Pair]], Awaitable[list[Any]]]) -> None:
+        self._pool, self._write = pool, write
+        self._waiting: list[_Waiting] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def add(self, job: NewJob, attempts: int) -> Any:
+        """Write one job with the others; return its answer."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, attempts, future))
+        self._start_flush()
+        return await future
+
+    def _start_flush(self) -> None:
+        if self._waiting and self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        taken: list[_Waiting] = []
+        try:
+            with for_everybody(), within(COLLECTED_S) as bound:
+                async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                    while not connection.is_closed() and (taken := await self._gather()):
+                        bound.again()
+                        _tell(taken, await self._write(connection, [(job, attempts) for job, attempts, _ in taken]))
+                        taken = []
+        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+            taken = taken or self._take()
+            _tell(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
+        finally:
+            self._flushing = None
+            self._start_flush()
+
+    async def _gather(self) -> "list[_Waiting]":
+        """Let those who were just answered call again, then take what is there."""
+        await asyncio.sleep(0)
+        return self._take()
+
+    def _take(self) -> "list[_Waiting]":
+        taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
+        return taken
 
 
 class Enqueuer:
@@ -196,8 +250,10 @@ class Enqueuer:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.types = TypeCatalog(pool)
-        self._waiting: list[_Waiting] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._plain = _Collector(pool, self._try)
+        self._keyed = _Collector(pool, self._try_keyed)
+        self._held = _Collector(pool, partial(self._try, patience=HELD_FOR))
+        self._held_keys: Counter[str] = Counter()
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
         """Schedule one job; inside the caller's asyncpg transaction when ``connection`` is given.
@@ -219,48 +275,49 @@ class Enqueuer:
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
-        future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, attempts, future))
-        self._start_flush()
-        return await future
+        made: Scheduled
+        if job.key is None:
+            made = await self._plain.add(job, attempts)
+            return made
+        if job.key in self._held_keys or (made := await self._keyed.add(job, attempts)) is _HELD:
+            made = await self._schedule_held(job.key, job, attempts)
+        return made
 
-    def _start_flush(self) -> None:
-        if self._waiting and self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
-
-    async def _flush(self) -> None:
-        taken: list[_Waiting] = []
+    async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
+        self._held_keys[key] += 1
         try:
-            with for_everybody(), within(COLLECTED_S) as bound:
-                async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
-                    while not connection.is_closed() and (taken := await self._gather()):
-                        bound.again()
-                        _tell(taken, await self._try(connection, [(job, attempts) for job, attempts, _ in taken]))
-                        taken = []
-        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
-            taken = taken or self._take()
-            _tell(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
+            made: Scheduled = await self._held.add(job, attempts)
+            return made
         finally:
-            self._flushing = None
-            self._start_flush()
+            self._held_keys[key] -= 1
+            if not self._held_keys[key]:
+                del self._held_keys[key]
 
-    async def _gather(self) -> "list[_Waiting]":
-        """Let those who were just answered call again, then take what is there."""
-        await asyncio.sleep(0)
-        return self._take()
+    async def _try(self, connection: Connection, pairs: list[_Pair], *, patience: str | None = None) -> list[Any]:
+        """Insert what came together; when PostgreSQL refuses one of them, the others do not suffer for it.
 
-    def _take(self) -> "list[_Waiting]":
-        taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
-        return taken
-
-    async def _try(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Any]:
-        """Insert what came together; when PostgreSQL refuses one of them, the others do not suffer for it."""
+        All have a key or none has, so that one statement writes them: of a refused one nothing was done.
+        """
         try:
-            return await self._insert(connection, pairs, strict=False)
+            return await self._insert(connection, pairs, strict=False, patience=patience)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             if len(pairs) == 1:
                 return [error]
-            return [(await self._try(connection, [pair]))[0] for pair in pairs]
+            return [(await self._try(connection, [pair], patience=patience))[0] for pair in pairs]
+
+    async def _try_keyed(self, connection: Connection, pairs: list[_Pair]) -> list[Any]:
+        """Do the same with keys; ``_HELD`` is the answer to each that is to wait apart."""
+        try:
+            return await self._try(connection, pairs, patience=HELD_AFTER)
+        except _LOCKED:
+            return [await self._try_held(connection, pair) for pair in pairs]
+
+    async def _try_held(self, connection: Connection, pair: _Pair) -> Any:
+        try:
+            [answer] = await self._try(connection, [pair], patience=HELD_ALONE_AFTER)
+        except _LOCKED:
+            return _HELD
+        return answer
 
     async def _attempts(self, job: NewJob) -> int:
         """Check a job and its type; return how many attempts it has."""
@@ -283,7 +340,7 @@ class Enqueuer:
         pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
         return await self._insert(connection, pairs, strict=False)
 
-    async def _insert_parts(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[Scheduled]:
+    async def _insert_parts(self, connection: Connection, pairs: list[_Pair]) -> list[Scheduled]:
         answers: list[Scheduled] = []
         for start in range(0, len(pairs), COLLECT_MAX):
             answers += await self._insert(connection, pairs[start : start + COLLECT_MAX])
@@ -318,11 +375,11 @@ class Enqueuer:
         return len(records)
 
     async def _insert(
-        self, connection: Connection, pairs: list[tuple[NewJob, int]], *, strict: bool = True
+        self, connection: Connection, pairs: list[_Pair], *, strict: bool = True, patience: str | None = None
     ) -> list[Any]:
         plain = [pair for pair in pairs if pair[0].key is None]
         ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
-        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None])
+        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], patience)
         answers: list[Any] = [
             keyed[job.key] if job.key is not None else Scheduled(next(ids), created=True) for job, _ in pairs
         ]
@@ -333,11 +390,13 @@ class Enqueuer:
                     raise answer
         return answers
 
-    async def _insert_plain(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> list[int]:
+    async def _insert_plain(self, connection: Connection, pairs: list[_Pair]) -> list[int]:
         columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
         return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
 
-    async def _insert_keyed(self, connection: Connection, pairs: list[tuple[NewJob, int]]) -> Mapping[str | None, Any]:
+    async def _insert_keyed(
+        self, connection: Connection, pairs: list[_Pair], patience: str | None
+    ) -> Mapping[str | None, Any]:
         if not pairs:
             return {}
         by_key = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
@@ -345,7 +404,7 @@ class Enqueuer:
         columns = zip(
             *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
         )
-        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns))
+        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), patience)
         answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
         taken = [key for key in first if key not in answers]
         if taken:
@@ -372,7 +431,7 @@ def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
     return Scheduled(job_id, created=False)
 
 
-def _judge_keys(pairs: list[tuple[NewJob, int]], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
+def _judge_keys(pairs: list[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
     """Let only the first of several equal keys of one batch have created the job."""
     seen: dict[str, NewJob] = {}
     for number, (job, _) in enumerate(pairs):

@@ -11,7 +11,8 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
 RETURNING id;
 
 -- name: insert_keyed
--- Schedule jobs with idempotency keys; only those come back whose key was free. JSON goes in as text, as above. Indexes: scheduled_tasks_key, job_keys_pkey.
+-- Schedule jobs with idempotency keys; only those come back whose key was free. JSON goes in as text, as above. A key that another transaction holds is
+-- waited for as long as $12 says, where it says something: a transaction of the caller's keeps its own bound. Indexes: scheduled_tasks_key, job_keys_pkey.
 INSERT INTO tickwright.scheduled_tasks
        (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, traceparent, idempotency_key,
         request_digest)
@@ -22,6 +23,8 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
               $8::interval[], $9::text[], $10::text[], $11::bytea[])
     AS u (execute_at, task_type, payload, max_attempts, priority, timeout_ms, expires_at, delay, traceparent,
           idempotency_key, request_digest)
+ CROSS JOIN (SELECT CASE WHEN $12::text IS NOT NULL THEN set_config('lock_timeout', $12, true) ELSE '' END AS patience) AS bound
+ WHERE bound.patience IS NOT NULL
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING idempotency_key, id;
 
