@@ -29,18 +29,47 @@ async def test_the_claim_reads_by_the_lane_index_alone(database_url: str) -> Non
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(HEAP)
     text = await connection.fetchval(
-        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {SQL['claim_rows']}", LANE_MIN, [], 100, 200, 2**24, [], 0
+        f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {SQL['claim_rows']}", LANE_MIN, [], 100, 200, 2**24, [], 0, 5000
     )
     await connection.close()
     found = nodes(json.loads(text)[0]["Plan"])
     kinds = {node["Node Type"] for node in found}
     assert not kinds & {"Seq Scan", "Sort", "Bitmap Heap Scan"}, kinds
     scans = [node for node in found if node["Node Type"] in {"Index Scan", "Index Only Scan"}]
-    assert {node["Index Name"] for node in scans if node["Actual Loops"]} == {"outbox_lane"}
+    assert {node["Index Name"] for node in scans if node["Actual Loops"]} == {"outbox_lane", "outbox_tried_keys"}
     due = [node for node in scans if "next_at" in node.get("Index Cond", "")]
     assert len(due) == 3, "all ranges, tried, new and again tried rows, are bounded by the index"
     removed = sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in due)
     assert removed == 0, "no row that is not due is looked at"
+
+
+BEHIND = """
+INSERT INTO tickwright.outbox (destination, key, payload, attempts)
+SELECT 'http://refuses/', md5(n::text) || repeat('k', 900), '{}', a
+  FROM generate_series(1, 20000) n, generate_series(0, 1) a;
+INSERT INTO tickwright.outbox (destination, payload) VALUES ('http://other/', '{}');
+"""
+
+
+@pytest.mark.parametrize("is_analyzed", [False, True])
+async def test_messages_behind_refused_ones_cost_a_bounded_look(database_url: str, is_analyzed: bool) -> None:
+    """20,000 long keys that were refused, and a message behind each: whatever the statistics say, a look is a probe."""
+    connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
+    await connection.execute(BEHIND)
+    if is_analyzed:
+        await connection.execute("ANALYZE tickwright.outbox")
+    text = await connection.fetchval(
+        f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {SQL['claim_rows']}",
+        *(LANE_MIN, [], 100, 200, 2**24, [], 0, 1000),
+    )
+    claimed = await outbox.claim_rows(
+        connection, after_lane=LANE_MIN, without=[], careful=[], bounds=outbox.ClaimBounds()
+    )
+    await connection.close()
+    plan = json.loads(text)[0]["Plan"]
+    assert not {node["Node Type"] for node in nodes(plan)} & {"Seq Scan", "Sort", "Bitmap Heap Scan", "Materialize"}
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 10_000
+    assert "http://other/" in {row.destination for row in claimed.rows}
 
 
 @pytest.mark.parametrize(("newest", "is_found"), [(outbox.NEWEST_ROWS, True), (0, False)])

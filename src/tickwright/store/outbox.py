@@ -32,6 +32,7 @@ class OutboxRow:
 
 
 NEWEST_ROWS = 20
+LOOKED_ROWS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ async def claim_rows(
         bounds.payload_bytes,
         list(careful),
         0 if after_lane == LANE_MIN else NEWEST_ROWS,  # one round covers few lanes: then none waits for its turn
+        LOOKED_ROWS,
     )
     tail = found.pop()
     return ClaimedRows([OutboxRow(*row) for row in found], tail[0] if tail[6] >= bounds.lanes else LANE_MIN)

@@ -6,10 +6,11 @@ INSERT INTO tickwright.outbox (destination, key, payload, headers) VALUES ($1, $
 -- Read what may be sent now: at most $4 lanes from $1 on, without the lanes in $2, at most $3 rows a lane ($6 names lanes
 -- that get one row) and $5 bytes in all; then one row that says how many lanes were walked and which was the last.
 -- Tried rows come first and have at most half of the places; where there is one, a new row has it if there is any: rows
--- that are refused again and again hold up no new one. A new one waits while an older try of its key does. Nothing is
+-- that are refused again and again hold up no new one. A new one waits while an older try of its key does: of a lane's new
+-- rows the first $8 are asked for that, one by one, so that no claim gets slow by such rows or by a plan. Nothing is
 -- written: the relay's lease, locked in this transaction, is what keeps others away. No bound on id, so a row that commits
 -- late is found. The lanes of the $7 newest rows are looked at as well: beside very many they would wait for their turn.
--- Index: outbox_lane, a probe a lane and a range; for the newest, outbox_pkey.
+-- Indexes: outbox_lane, a probe a lane and a range; outbox_tried_keys, a probe a new row with a key; for the newest, outbox_pkey.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
     WHERE hashtextextended(o.destination, 0) > $1 ORDER BY 1 LIMIT 1)
@@ -37,13 +38,12 @@ WITH RECURSIVE walk AS (
         ORDER BY o.next_at LIMIT lane.tried_max)
       UNION ALL
       (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
-         FROM tickwright.outbox o
-        WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
-          AND o.next_at <= now()
-          AND (o.key IS NULL OR o.key NOT IN (
-                SELECT tried.key FROM tickwright.outbox tried
-                 WHERE hashtextextended(tried.destination, 0) = lane.h AND least(tried.attempts, 1) = 1
-                   AND tried.key IS NOT NULL))
+         FROM (SELECT * FROM tickwright.outbox o
+                WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0 AND o.next_at <= now()
+                ORDER BY o.next_at, o.id LIMIT $8) AS o
+        WHERE (SELECT true FROM tickwright.outbox tried
+                WHERE hashtextextended(tried.destination, 0) = lane.h AND least(tried.attempts, 1) = 1
+                  AND hashtextextended(tried.key, 0) = hashtextextended(o.key, 0) AND tried.key = o.key LIMIT 1) IS NULL
         ORDER BY o.next_at, o.id LIMIT lane.rows_max)
       UNION ALL
       (SELECT o.id, o.destination, o.key, o.payload, o.headers, o.attempts
