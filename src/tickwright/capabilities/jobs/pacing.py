@@ -60,7 +60,7 @@ class Pacer:
 
         Args:
             connection: Inside a transaction.
-            token: This worker's session.
+            token: This worker's session; one that is lost is granted nothing.
             entries: Its task types.
             asked: What claims under way may still bring.
             shares: Whether it claims; otherwise it leaves its share to the others.
@@ -78,12 +78,14 @@ class Pacer:
         for entry in limited:
             entry.granted = entry.held + coming.get(entry.kind.name, 0)
         rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited], shares)
-        if shares == self.withheld:
-            await connection.execute(_TYPES["tell_shares"])
-        self._note(shares=shares, short=any(row["short"] for row in rows))
         granted = {row["name"]: row["granted"] for row in rows}
         for entry in limited:
             entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
+        if not rows:  # the session is lost
+            return _nothing
+        if shares == self.withheld:
+            await connection.execute(_TYPES["tell_shares"])
+        self._note(shares=shares, short=any(row["short"] for row in rows))
         self._settling = settling = self._settling + 1
 
         def committed() -> None:
@@ -153,4 +155,4 @@ class Pacer:
 
 
 def _nothing() -> None:
-    """No type is limited."""
+    """Nothing was settled."""
