@@ -17,6 +17,8 @@ from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.types_store import register_handler
+from tickwright.domain.leases import LeaseTerms
+from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
 
 LOCK = "SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = ANY ($1::bigint[]) FOR UPDATE"
@@ -29,19 +31,20 @@ MARKS = {
         False,
     ),
 }
+LONG = LeaseTerms(timedelta(hours=1), timedelta(minutes=1))
 WAIT_MAX_S = 5.0
 
 
 class Desk:
     """A database with a registered session, and claims of type ``t`` under it."""
 
-    def __init__(self, pool: Pool, token: int) -> None:
-        self.pool, self.token = pool, token
+    def __init__(self, pool: Pool, session: WorkerSession) -> None:
+        self.pool, self.session = pool, session
 
     async def claim(self, *, bounded: bool) -> list[int]:
         """Return the ids that one claim takes; fail when it waits."""
         plan, lanes = ClaimPlan(("t",), (1000,), 1000), [Lane("t", 0, frontier_s=1.0)]
-        request = ClaimRequest(self.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
+        request = ClaimRequest(self.session.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
         claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
         return sorted(row[0] for row in claimed.rows)
 
@@ -50,12 +53,10 @@ class Desk:
 async def open_desk(url: str) -> AsyncIterator[Desk]:
     """Register a session that lives long enough."""
     pool = await open_pool(url, min_size=1, max_size=2)
-    token = await pool.fetchval(
-        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
-        "VALUES (nextval('tickwright.fence_seq'), 'desk', '{}', '0', now() + interval '1 hour') RETURNING id"
-    )
+    session = WorkerSession(pool, name="desk", roles=[], version="0", terms=LONG)
+    await session.open()
     try:
-        yield Desk(pool, token)
+        yield Desk(pool, session)
     finally:
         await pool.close()
 
@@ -171,11 +172,11 @@ async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_on
     entry, coming = Entry(kind, lambda *_: None, is_async=False), {"few": 3}
     async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
         await register_handler(desk.pool, kind)
-        pacer, holder = Pacer(desk.pool, ClaimStore(desk.pool)), await connect(database_url)
+        pacer, holder = Pacer(desk.pool, ClaimStore(desk.pool), desk.session), await connect(database_url)
         transaction = holder.transaction()
         await transaction.start()
         await holder.execute("SELECT FROM tickwright.task_types WHERE name = 'few' FOR UPDATE")
-        settling = asyncio.create_task(pacer.share_out(connection, desk.token, {"few": entry}, lambda: coming))
+        settling = asyncio.create_task(pacer.share_out(connection, {"few": entry}, lambda: coming))
         blocked = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
         await eventually_async(lambda: holder.fetchval(blocked))
         entry.held, coming = 3, {}
@@ -191,14 +192,14 @@ async def test_a_grant_counts_when_it_is_committed(database_url: str) -> None:
     entry = Entry(kind, lambda *_: None, is_async=False)
     async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
         await register_handler(desk.pool, kind)
-        pacer, nothing = Pacer(desk.pool, ClaimStore(desk.pool)), dict[str, int]
+        pacer, nothing = Pacer(desk.pool, ClaimStore(desk.pool), desk.session), dict[str, int]
         transaction = connection.transaction()
         await transaction.start()
-        overtaken = await pacer.share_out(connection, desk.token, {"few": entry}, nothing)
+        overtaken = await pacer.share_out(connection, {"few": entry}, nothing)
         assert entry.granted == 0
         await transaction.rollback()
         async with connection.transaction():
-            committed = await pacer.share_out(connection, desk.token, {"few": entry}, nothing)
+            committed = await pacer.share_out(connection, {"few": entry}, nothing)
             assert entry.granted == 0
         overtaken()
         assert entry.granted == 0

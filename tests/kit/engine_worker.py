@@ -1,5 +1,6 @@
 """A worker process for kill tests: one handler, ``work``, that says when it starts and ends.
 
+``ENGINE_FEW`` is the concurrency of a second type, ``few``, with the same handler.
 Every line is one ``write`` to a file opened for appending, so it survives ``kill -9``.
 """
 
@@ -45,8 +46,11 @@ async def main() -> None:
     url = os.environ["ENGINE_URL"]
     pool = await open_pool(url, max_size=8)
     registry = HandlerRegistry()
-    for name, handler in (("work", work), ("poison", poison)):
-        kind = TaskType(name, f"python:{name}")
+    kinds = {name: TaskType(name, f"python:{name}") for name in ("work", "poison")}
+    if "ENGINE_FEW" in os.environ:
+        kinds["few"] = TaskType("few", "python:few", concurrency=int(os.environ["ENGINE_FEW"]))
+    for name, kind in kinds.items():
+        handler = poison if name == "poison" else work
         registry.add(make_handler(kind, handler))
         async with pool.acquire() as connection:
             await register_handler(connection, kind)

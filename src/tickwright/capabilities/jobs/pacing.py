@@ -10,7 +10,7 @@ as it claims jobs, and each job starts at its own, in whichever worker.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, Cla
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
 from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
@@ -35,9 +36,8 @@ class Pacer:
         again_s: When to settle again, because the others held a part of its share (monotonic).
     """
 
-    def __init__(self, pool: Pool, store: ClaimStore) -> None:
-        self._pool = pool
-        self._store = store
+    def __init__(self, pool: Pool, store: ClaimStore, session: Session) -> None:
+        self._pool, self._store, self._session = pool, store, session
         self._settling = 0
         self._tries = 0
         self.withheld = False
@@ -46,7 +46,6 @@ class Pacer:
     async def share_out(
         self,
         connection: Connection,
-        token: int,
         entries: Mapping[str, Entry],
         asked: Callable[[], Mapping[str, int]],
         *,
@@ -56,11 +55,11 @@ class Pacer:
 
         What runs and what claims under way may still bring (``asked``) is in use; until the database has
         committed not one place more. Both are counted at one instant, behind the wait for the lock: a claim that
-        answered during it would count as held and as asked.
+        answered during it would count as held and as asked. From there on no earlier settling raises a grant, and
+        the session is the one of that instant. One that is lost is granted nothing.
 
         Args:
             connection: Inside a transaction.
-            token: This worker's session.
             entries: Its task types.
             asked: What claims under way may still bring.
             shares: Whether it claims; otherwise it leaves its share to the others.
@@ -74,17 +73,20 @@ class Pacer:
             return _nothing
         names = [entry.kind.name for entry in limited]
         await connection.fetch(_TYPES["lock_limited"], names)
-        coming = asked()
+        coming, token = asked(), self._session.token
+        self._settling = settling = self._settling + 1
         for entry in limited:
             entry.granted = entry.held + coming.get(entry.kind.name, 0)
         rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited], shares)
-        if shares == self.withheld:
-            await connection.execute(_TYPES["tell_shares"])
-        self._note(shares=shares, short=any(row["short"] for row in rows))
         granted = {row["name"]: row["granted"] for row in rows}
         for entry in limited:
             entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
-        self._settling = settling = self._settling + 1
+        if not rows or settling != self._settling:  # the session is lost, in the database or here
+            return _nothing
+        is_news = shares == self.withheld
+        self._note(shares=shares, short=any(row["short"] for row in rows))
+        if is_news:
+            await connection.execute(_TYPES["tell_shares"])
 
         def committed() -> None:
             if settling == self._settling:  # a later one has counted what is in use since, and says more soon
@@ -92,6 +94,14 @@ class Pacer:
                     entry.granted = granted.get(entry.kind.name, 0)
 
         return committed
+
+    def session_lost(self, entries: Iterable[Entry]) -> None:
+        """Use no grant of the session any more; the next one settles before it claims."""
+        self._settling += 1
+        self.withheld = True
+        for entry in entries:
+            if entry.granted is not None:
+                entry.granted = 0
 
     def _note(self, *, shares: bool, short: bool) -> None:
         """Note whether this worker shares, and when it asks again for what the others are to release."""
@@ -153,4 +163,4 @@ class Pacer:
 
 
 def _nothing() -> None:
-    """No type is limited."""
+    """Nothing was settled."""

@@ -86,7 +86,7 @@ class JobWorker:
         self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again, begins=begins)
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
-        self._pacer = Pacer(pool, self._store)
+        self._pacer = Pacer(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
         self.claimer = Claimer(
             self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
@@ -158,8 +158,8 @@ class JobWorker:
         self.claimer.wake()
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
-        token, shares = self._session.token, not self.claimer.claims_nothing()
-        return await self._pacer.share_out(connection, token, self._entries, self.claimer.asked, shares=shares)
+        shares = not self.claimer.claims_nothing()
+        return await self._pacer.share_out(connection, self._entries, self.claimer.asked, shares=shares)
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others were to release some."""
@@ -366,6 +366,7 @@ class JobWorker:
         for job in self.runner.running():
             self.runner.stop_job(job, "lost")
         self.settler.drop_all()
+        self._pacer.session_lost(self._entries.values())
 
 
 _due = itemgetter(9)

@@ -16,19 +16,22 @@ SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY na
 -- Settle how much of each type's concurrency this worker may use: its even share, never more than the others leave.
 -- What it runs beyond that stays granted until it ends and is not filled again, so a lowered limit and a new worker
 -- get their due. A worker that claims nothing ($4 is false) has what it runs and no share; the others divide the rest.
--- short: its share is more than the others leave it. The sum of all grants stays within the limit. Index: type_grants_pkey.
-WITH wish AS (
+-- short: its share is more than the others leave it. The sum of all grants stays within the limit. A session that is lost settles nothing and finds no
+-- row; this one is not declared lost before the commit. Grants of lost sessions, which workers of an earlier release write, do not count. Index: type_grants_pkey.
+WITH session AS MATERIALIZED (
+  SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL FOR KEY SHARE
+), wish AS (
   SELECT t.name, t.concurrency, u.in_use
-    FROM unnest($2::text[], $3::integer[]) AS u (name, in_use) JOIN tickwright.task_types t USING (name)
+    FROM session CROSS JOIN unnest($2::text[], $3::integer[]) AS u (name, in_use) JOIN tickwright.task_types t USING (name)
    WHERE t.concurrency IS NOT NULL
 ), shared AS (
   SELECT w.name, w.in_use, w.concurrency,
-         coalesce(sum(g.granted) FILTER (WHERE g.worker <> $1), 0) AS others,
-         1 + count(g.worker) FILTER (WHERE g.worker <> $1 AND g.shares AND live.lost_at IS NULL) AS sharers,
-         count(g.worker) FILTER (WHERE g.worker < $1 AND g.shares AND live.lost_at IS NULL) AS rank
+         coalesce(sum(g.granted), 0) AS others,
+         1 + count(*) FILTER (WHERE g.shares) AS sharers,
+         count(*) FILTER (WHERE g.shares AND g.worker < $1) AS rank
     FROM wish w
-    LEFT JOIN tickwright.type_grants g ON g.task_type = w.name
-    LEFT JOIN tickwright.workers live ON live.id = g.worker
+    LEFT JOIN (tickwright.type_grants g JOIN tickwright.workers live ON live.id = g.worker AND live.lost_at IS NULL)
+           ON g.task_type = w.name AND g.worker <> $1
    GROUP BY w.name, w.in_use, w.concurrency
 ), due AS (
   SELECT name, in_use, concurrency - others AS room,
