@@ -148,6 +148,21 @@ def test_parquet_keeps_types_and_values(tmp_path: Path, shop: list[PartFile]) ->
     assert {row[4:] for row in rows} == {("DECIMAL(38,0)", "DECIMAL(12,2)", "TIMESTAMP WITH TIME ZONE")}
 
 
+@pytest.mark.parametrize("value", ["{n}::HUGEINT", "[{n}::HUGEINT]", "{{'a': {n}::UHUGEINT}}"])
+def test_a_whole_number_that_parquet_does_not_have_is_refused_with_what_to_write(
+    tmp_path: Path, shop: list[PartFile], value: str
+) -> None:
+    """38 digits are kept, 39 are no double; as a text they are all there."""
+    most, more = "9" * 38, str(2**127 - 1)
+    merged(tmp_path, shop, f"SELECT {value.format(n=most)} AS v", form="parquet")
+    assert most in str(duckdb.read_parquet(f"{tmp_path}/out.parquet").fetchall())
+    (tmp_path / "out.parquet").unlink()
+    error = refused(tmp_path, shop, f"SELECT {value.format(n=more)} AS v", form="parquet")
+    assert (error.code, "CAST(n AS VARCHAR)" in error.message) == ("merge_refused", True)
+    merged(tmp_path, shop, f"SELECT CAST({value.format(n=more)} AS VARCHAR) AS v", form="parquet")
+    assert more in str(duckdb.read_parquet(f"{tmp_path}/out.parquet").fetchall())
+
+
 @pytest.mark.parametrize(
     ("sql", "says"),
     [

@@ -1,7 +1,7 @@
 """Rows become one file: the same from mappings and from a source, whole or not there."""
 
 from collections.abc import AsyncIterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -79,6 +79,117 @@ async def test_a_row_that_cannot_be_is_refused_by_its_place(tmp_path: Path, rows
     assert refused.value.code == code
     assert says in refused.value.message
     assert files_in(tmp_path) == []
+
+
+class Missing(datetime):
+    """A value as ``pandas.NaT``: a datetime of the year 1 that differs from itself."""
+
+    def __ne__(self, other: object) -> bool:
+        """Differ from everything."""
+        return True
+
+    def isoformat(self, *_: Any, **__: Any) -> str:
+        """Give no instant."""
+        return "NaT"
+
+    __hash__ = datetime.__hash__
+
+
+class Absent:
+    """A value as ``pandas.NA``, which makes itself of every comparison."""
+
+    def __ne__(self, other: object) -> "Absent":  # type: ignore[override]
+        """Leave it open."""
+        return self
+
+    def __bool__(self) -> bool:
+        """Refuse to be a condition."""
+        raise TypeError
+
+    def __str__(self) -> str:
+        """Return what pandas shows."""
+        return "<NA>"
+
+    __hash__ = object.__hash__
+
+
+class Incomparable:
+    """A value that cannot be compared at all."""
+
+    def __ne__(self, other: object) -> bool:
+        """Refuse."""
+        raise RuntimeError
+
+    __hash__ = object.__hash__
+
+
+class Fine(datetime):
+    """An instant as ``pandas.Timestamp``: it may have nanoseconds or a year that ``datetime`` does not have."""
+
+    nanosecond = 0
+
+    def __ne__(self, other: object) -> bool:
+        """Compare nanoseconds, too."""
+        return self.nanosecond != getattr(other, "nanosecond", 0) or datetime.__ne__(self, other)
+
+    __hash__ = datetime.__hash__
+
+
+class Finer(Fine):
+    """With nanoseconds."""
+
+    nanosecond = 789
+
+
+class Far(datetime):
+    """In a year that its base does not have."""
+
+    @property
+    def year(self) -> int:
+        """Return the year."""
+        return 20_000
+
+
+class FinerWait(timedelta):
+    """A duration as ``pandas.Timedelta`` with nanoseconds."""
+
+    def __ne__(self, other: object) -> bool:
+        """Differ from one without."""
+        return not isinstance(other, FinerWait)
+
+    __hash__ = timedelta.__hash__
+
+
+async def test_a_missing_value_of_another_library_is_null(tmp_path: Path) -> None:
+    """Also in a list, beside instants, and as the only value; a float that is no number stays one."""
+    none, instant = Missing(1, 1, 1), Fine(2026, 1, 31, 10, tzinfo=UTC)
+    rows = these(
+        {"at": instant, "n": 1, "only": none, "in": [none, Absent()], "f": 0.5},
+        {"at": none, "n": Absent(), "only": none, "in": [instant], "f": float("nan")},
+    )
+    facts = await write_part(rows, tmp_path / "p", declared={})
+    assert (tmp_path / "p").read_text().splitlines() == [
+        '{"at":"2026-01-31T10:00:00+00:00","n":1,"only":null,"in":[null,null],"f":0.5}',
+        '{"at":null,"n":null,"only":null,"in":["2026-01-31T10:00:00+00:00"],"f":"NaN"}',
+    ]
+    assert [kind for _, kind in facts.columns] == ["TIMESTAMPTZ", "BIGINT", "VARCHAR", "JSON", "DOUBLE"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (Finer(2026, 1, 31), "a Finer with nanoseconds (round it to microseconds)"),
+        (FinerWait(1), "a FinerWait with nanoseconds"),
+        (Far(1972, 1, 1), "a Far beyond the years 1 to 9999"),
+        (Incomparable(), "a Incomparable"),
+    ],
+)
+async def test_a_value_that_would_change_is_refused(tmp_path: Path, value: Any, says: str) -> None:
+    """An instant of pandas whose nanoseconds or year do not fit is not another instant."""
+    with pytest.raises(Rejected) as refused:
+        await write_part(these({"a": value}), tmp_path / "p", declared={})
+    assert refused.value.code == "row_value"
+    assert says in refused.value.message
 
 
 async def test_a_part_has_a_bound(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, payload)
 VALUES (now() + interval '1 day', 't', $1::text::jsonb) RETURNING id
 """
 CHANGE = "UPDATE tickwright.scheduled_tasks SET payload = '[1e131070]' WHERE id = $1"
+ONES = "to_jsonb(array_fill(1, ARRAY[9000]))"
+LONGER_ONES = "to_jsonb(array_fill(round(1::numeric, 16383), ARRAY[9000]))"
+"""Equal numbers for jsonb, and 147 MB as text."""
 DEAD = """
 INSERT INTO tickwright.scheduled_tasks_dead (id, execute_at, task_type, payload, status, attempts, completed_at)
 OVERRIDING SYSTEM VALUE
@@ -61,6 +64,21 @@ async def test_a_payload_that_is_changed_is_checked(pool: Pool) -> None:
         with pytest.raises(asyncpg.CheckViolationError, match="payload") as refused:
             await pool.execute(CHANGE, job_id)
         assert refused.value.constraint_name == "scheduled_tasks_payload"
+
+
+async def test_an_equal_payload_that_is_longer_as_text_is_checked(pool: Pool) -> None:
+    """Only the same bytes are a payload that stays: a large one that is written again is none that changes."""
+    job_id = await insert(pool, "t", at="now() + interval '1 day'")
+    await pool.execute(f"UPDATE tickwright.scheduled_tasks SET payload = {ONES} WHERE id = $1", job_id)
+    change = "UPDATE tickwright.scheduled_tasks SET payload = {} WHERE id = $1"
+    with pytest.raises(asyncpg.CheckViolationError, match="payload"):
+        await pool.execute(change.format(LONGER_ONES), job_id)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL session_replication_role = replica")
+        await connection.execute(change.format(LONGER_ONES), job_id)
+    for same in ("payload", LONGER_ONES):
+        await pool.execute(change.format(same), job_id)
+    await pool.execute("UPDATE tickwright.scheduled_tasks SET priority = 1 WHERE id = $1", job_id)
 
 
 async def test_a_dead_letter_with_an_old_payload_stays_and_the_others_go_back(database_url: str) -> None:

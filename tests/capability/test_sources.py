@@ -129,6 +129,35 @@ async def test_a_number_in_a_document_keeps_its_digits_in_a_report(source: Sourc
     assert row == [kept, kept, f"[{kept},1{'0' * 400},null]"]
 
 
+MANY_INTERVALS = """
+WITH n (months, days, us) AS (
+  SELECT m.n, d.n, u.n * s.n
+    FROM unnest('{0,1,-1,11,-12,13,-2147483647,2147483647}'::int[]) AS m (n)
+   CROSS JOIN unnest('{0,1,-1,-29,365,-2147483647,2147483647}'::int[]) AS d (n)
+   CROSS JOIN unnest('{0,1,500000,59999999,72000000000,86400000001,9223372036854775807}'::bigint[]) AS u (n)
+   CROSS JOIN unnest('{1,-1}'::int[]) AS s (n)
+   UNION ALL
+  SELECT ((random() * 2 - 1) * 10 ^ (random() * 9))::int, ((random() * 2 - 1) * 10 ^ (random() * 9))::int,
+         ((random() * 2 - 1) * 10 ^ (random() * 18))::bigint
+    FROM generate_series(1, 5000)
+)
+SELECT *, make_interval(months => months, days => days) + (us || ' microseconds')::interval AS value FROM n
+"""
+
+
+async def test_an_interval_of_any_signs_is_the_same_in_a_report(source: Source, tmp_path: Path) -> None:
+    """Months, days and microseconds have signs of their own; texts are compared, which keep the three apart."""
+    async with source.query(MANY_INTERVALS, {}, timeout=MINUTE) as rows:
+        facts = await write_part(rows, tmp_path / "shop.ndjson", declared={})
+    assert dict(facts.columns)["value"] == "INTERVAL"
+    part = PartFile("shop", tmp_path / "shop.ndjson", facts.columns)
+    made = "to_months(months::INT) + to_days(days::INT) + to_microseconds(us::BIGINT)"
+    sql = f"SELECT *, {made} AS made FROM shop WHERE CAST(value AS VARCHAR) <> CAST(made AS VARCHAR)"
+    found = merge([part], sql, tmp_path / "out.csv", form="csv", bom=False, folder=tmp_path)
+    assert found.rows == 0, (tmp_path / "out.csv").read_text()[:1000]
+    assert facts.rows == 8 * 7 * 7 * 2 + 5000
+
+
 async def test_columns_are_known_before_the_first_row_and_without_one(source: Source) -> None:
     """PostgreSQL's types in DuckDB's words."""
     assert await types_of(

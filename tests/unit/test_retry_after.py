@@ -1,4 +1,4 @@
-"""``Retry-After`` as a date: it is read by the clock of whoever wrote it."""
+"""``Retry-After``: a date is read by the clock of the side that wrote it, and seconds are a number."""
 
 from datetime import timedelta
 
@@ -23,3 +23,20 @@ def test_without_a_date_our_clock_has_to_do(date: str | None) -> None:
     assert answered_at(date, now_unix_s=NOON) == NOON
     assert parse_retry_after("Sat, 21 Nov 2026 12:05:00 GMT", now_unix_s=NOON, most=DAY) == timedelta(minutes=5)
     assert parse_retry_after("Sat, 21 Nov 2026 11:00:00 GMT", now_unix_s=NOON, most=DAY) == timedelta()
+
+
+@pytest.mark.parametrize(
+    ("header", "wait"),
+    [
+        ("0", timedelta()),
+        ("0000060", timedelta(minutes=1)),
+        (" 86399 ", DAY - timedelta(seconds=1)),
+        ("86400", DAY),
+        ("9" * 64, DAY),
+        ("0" * 64, timedelta()),
+        ("0" * 65, None),
+    ],
+)
+def test_seconds_are_the_number_that_is_written(header: str, wait: timedelta | None) -> None:
+    """Zeros before it make it no longer; a day at most here, and a header out of all measure is none."""
+    assert parse_retry_after(header, now_unix_s=NOON, most=DAY) == wait

@@ -18,7 +18,7 @@ def parse_retry_after(value: str | None, *, now_unix_s: int, most: timedelta) ->
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return most if len(text) > 6 else min(timedelta(seconds=int(text)), most)
+        return most if int(text) >= most.total_seconds() else timedelta(seconds=int(text))
     at = _date(text)
     return None if at is None else min(max(timedelta(0), timedelta(seconds=at.timestamp() - now_unix_s)), most)
 

@@ -56,6 +56,14 @@ class JsonLoader(Loader):
         return msgspec.Raw(bytes(data).replace(b"\n", b" ").replace(b"\r", b" "))
 
 
+class IntervalLoader(Loader):
+    """Keeps an interval as its text: behind a minus PostgreSQL writes ``+``, which DuckDB does not read."""
+
+    def load(self, data: Any) -> str:
+        """Return the text without it."""
+        return bytes(data).replace(b"+", b"").decode()
+
+
 class Spelling(NamedTuple):
     """What the driver needs to know to make values; ``connection`` is always ``None``."""
 
@@ -71,6 +79,7 @@ def _spelling() -> Spelling:
             adapters.register_loader(name, loader)
     adapters.register_loader("bool", BoolLoader)
     adapters.register_loader("bytea", ByteaLoader)
+    adapters.register_loader("interval", IntervalLoader)
     for oid in (*_INSTANT_OIDS, *map(_oid, _TEXTS), _oid("numeric")):
         adapters.register_loader(oid, TextLoader)
     made = Spelling(adapters)

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["MergeBounds", "MergedFile", "PartFile", "check_select", "feed", "merge"]
 
 READ_BYTES = 1024 * 1024
+_PARQUET_WHOLE = "DECIMAL(38,0)"
+_TOO_LONG_FOR_PARQUET = (
+    "a whole number of the result has more than 38 digits, and Parquet has no type for it: cast its column in the SQL, "
+    "such as CAST(n AS VARCHAR), which keeps each digit; CSV has them as they are"
+)
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -126,12 +131,19 @@ def _columns(connection: "DuckDBPyConnection", select: str) -> list[Column]:
 
 
 def _write(connection: "DuckDBPyConnection", select: str, *, out: Path, form: Format, bom: bool) -> MergedFile:
+    import duckdb
+
     columns = _columns(connection, select)
     places = [f"c{number}" for number in range(len(columns))]
     values = csv_values(columns, places, bom=bom) if form == "csv" else _parquet_values(columns, places)
     result = STATEMENTS["result"].format(values=values, select=select, places=", ".join(places))
     copy = STATEMENTS[f"copy_{form}"].format(result=result, out=quoted(str(out)))
-    rows = connection.execute(copy).fetchall()[0][0]
+    try:
+        rows = connection.execute(copy).fetchall()[0][0]
+    except duckdb.ConversionException as error:
+        if form == "parquet" and f"to {_PARQUET_WHOLE}" in str(error):
+            raise Rejected("merge_refused", _TOO_LONG_FOR_PARQUET) from error
+        raise
     return _finished(out, rows)
 
 
@@ -161,7 +173,7 @@ def _parquet_values(columns: Sequence[Column], places: Sequence[str]) -> str:
 def _kept(value: str, type_name: str) -> str:
     kept = type_name.replace('"NULL"', "VARCHAR", 1) if type_name.startswith('"NULL"') else type_name
     if '"' not in kept:  # which would begin a name
-        kept = kept.replace("UHUGEINT", "HUGEINT").replace("HUGEINT", "DECIMAL(38,0)")
+        kept = kept.replace("UHUGEINT", "HUGEINT").replace("HUGEINT", _PARQUET_WHOLE)
     return value if kept == type_name else f"CAST({value} AS {kept})"
 
 

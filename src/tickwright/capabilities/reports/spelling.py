@@ -2,7 +2,8 @@
 
 Numbers of 64 bits, finite floats, texts, booleans and nested values are JSON's own; everything else is a text:
 decimals, larger integers, infinities, dates, instants in UTC, intervals, UUIDs, bytes in hexadecimal. A value that is
-none of these is refused by its place. The common column, all of one type, costs a few passes in C.
+none of these is refused by its place; a missing one of another library, such as ``pandas.NaT``, is null. The common
+column, all of one type, costs a few passes in C.
 
 DuckDB's reader makes doubles of the numbers in a document. A document of a source with a number that a double may
 change is a text, as ``{"json text": "…"}``; :mod:`part_views` makes the document of it.
@@ -176,10 +177,36 @@ def _is_marked(value: Any) -> bool:
 
 def _derived(value: Any) -> tuple[Any, Seen]:
     """Spell a value of a type that is made from one of ours, such as an ``Enum`` of texts."""
+    if not isinstance(value, float | Decimal) and _is_missing(value):
+        return None, Seen()
     for kind, spelled in _SPELL.items():
         if isinstance(value, kind):
-            return spelled(value)
+            return spelled(_plain(value))
     raise Unspellable(f"a {type(value).__name__}")
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether a value stands for none: ``pandas.NaT`` differs from itself, ``pandas.NA`` makes ``<NA>`` of it."""
+    try:
+        return str(value != value) in {"True", "<NA>"}  # noqa: PLR0124
+    except Exception:  # noqa: BLE001  # of a class of the program's; its type is refused by name
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return an instant or a duration as Python's own: pandas keeps nanoseconds and years that those do not have."""
+    plain = value
+    try:
+        if isinstance(value, datetime):
+            day, clock = date(value.year, value.month, value.day), datetime.timetz(value)
+            plain = datetime.combine(day, clock)
+        elif isinstance(value, timedelta):
+            plain = timedelta(value.days, value.seconds, value.microseconds)
+    except (ValueError, OverflowError):
+        raise Unspellable(f"a {type(value).__name__} beyond the years 1 to 9999") from None
+    if plain is not value and plain != value:
+        raise Unspellable(f"a {type(value).__name__} with nanoseconds (round it to microseconds)")
+    return plain
 
 
 def _text(value: str) -> tuple[Any, Seen]:
