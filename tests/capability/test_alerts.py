@@ -655,6 +655,53 @@ async def test_a_rule_that_fails_stops_no_other(
     await check_failing_rule(pool, lease, monkeypatch)
 
 
+async def test_a_rule_that_is_too_slow_stops_no_other(
+    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled after a time of its own and is an alert itself; its own alerts stay until it is fast again."""
+    loop = alerting(pool)
+    await pool.execute(TYPE)
+    await pool.execute(DUE.replace("known", "unknown"))
+    await loop.round(lease)
+    await pool.execute("TRUNCATE tickwright.scheduled_tasks; UPDATE tickwright.task_types SET gone_at = now()")
+    monkeypatch.setattr(module, "RULE_S", 1.0)
+    with monkeypatch.context() as slow:
+        sleeps_s = "CASE current_setting('statement_timeout') WHEN '1s' THEN 3600 ELSE 0 END"
+        late = f"SELECT pg_sleep({sleeps_s})::text AS subject, '{{}}' AS facts, $1::interval"
+        queries(slow, unknown_task_type=late)
+        await loop.round(lease)
+        assert await states(pool, "task_type_gone") == [("known", "firing")]
+        assert ("unknown_task_type", "firing") in await states(pool, RULE_FAILED.name)
+        assert await states(pool, "unknown_task_type") == [("unknown", "firing")], "it stays as it is"
+
+    async def all_are_evaluated() -> bool:
+        await loop.round(lease)
+        return {state for _, state in await states(pool, RULE_FAILED.name)} == {"resolved"}
+
+    await eventually_async(all_are_evaluated)
+    assert await states(pool, "unknown_task_type") == [("unknown", "resolved")]
+
+
+async def test_rules_that_a_long_round_leaves_out_come_first_in_the_next_one(
+    pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a round has time for one rule only, each has its turn; one that fails is named and takes no other's."""
+    monkeypatch.setattr(module, "ROUND_S", 0.0)
+    queries(monkeypatch, unknown_task_type="SELECT 1 / 0, $1::interval")
+    await pool.execute(f"{TYPE}; UPDATE tickwright.task_types SET gone_at = now(); {WORKER}")
+    await pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
+    names = ("unknown_task_type", "task_type_gone", "session_lost")
+    rules = [next(one for one in QUICK if one.name == name) for name in names]
+    loop = Alerting(Leases(pool, owner="test"), rules=rules)
+    await loop.round(lease)
+    assert await states(pool, "task_type_gone") == [("known", "firing")]
+    assert await states(pool, "session_lost") == [], "left out"
+    for _ in names:
+        await loop.round(lease)
+    assert await states(pool, "session_lost") == [("w #7", "firing")]
+    assert await states(pool, RULE_FAILED.name) == [("unknown_task_type", "firing")]
+
+
 async def test_a_missing_savepoint_is_found(pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a savepoint of its own, a rule that fails takes the whole round along."""
     mutate(monkeypatch, Alerting._evaluate, "connection.transaction() if isolated else nullcontext()", "nullcontext()")

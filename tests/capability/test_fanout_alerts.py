@@ -153,6 +153,30 @@ async def test_a_module_that_nobody_knows_is_named_until_somebody_sets_it_up(wor
     assert set(await watch.firing("fanout_unknown_module")) == {"X" * 60}
 
 
+async def test_made_up_lists_hide_no_module(world: FanoutWorld, watch: Watch) -> None:
+    """Thousands of lists that come before it, and after it, are read in part, which is said."""
+    await world.put_entities(["A"], "LOCATIONS,TOKEN")
+    await world.put_entities(["B"], "tariffs")
+    await world.pool.execute(
+        "INSERT INTO tickwright.entities (code, polling_enabled_modules) "
+        "SELECT 'M' || n, CASE n % 2 WHEN 0 THEN '!' ELSE 'Z' END || n FROM generate_series(1, 4000) AS n"
+    )
+    async with session(world, "fanout-consumer", {"modules": []}):
+        assert set(await watch.firing("fanout_no_handler")) == {MODULE, "TARIFFS"}
+    await world.pool.execute("INSERT INTO tickwright.fanout_cursors (entity_code, task_type) VALUES ('A', $1)", MODULE)
+    assert set(await watch.firing("fanout_no_consumer")) == {"consumers"}
+    await world.put_entities(["C", "D"], "LOCATIONS,TOKEN")
+    unknown = await watch.firing("fanout_unknown_module")
+    assert unknown["TOKEN"].startswith("3 entities name the module TOKEN")
+    assert len(unknown) == 100
+    assert await watch.firing("fanout_many_lists") == {
+        "lists": "Entities have more than 1000 different lists of modules; alerts on what they name read 1000 of them."
+    }
+    await world.pool.execute("DELETE FROM tickwright.entities WHERE code LIKE 'M%'")
+    assert set(await watch.firing("fanout_unknown_module")) == {"TOKEN"}
+    assert await watch.firing("fanout_many_lists") == {}
+
+
 async def test_entities_that_fail_again_and_again_are_told_of_with_the_error(world: FanoutWorld, watch: Watch) -> None:
     """Three failures in a row, not two; a success ends it, and so does an operator who polls it no more."""
     await world.put_module(interval_s=86_400)

@@ -72,3 +72,22 @@ def test_stale_entities_are_found_in_one_pass(crowded: Planner) -> None:
     assert plan.rows_of("entities") <= 3 * ENTITIES, plan.text
     assert plan.rows_of("partners") <= 400, plan.text
     assert next(one for one in RULES if one.name == "fanout_stale").every.total_seconds() >= 60
+
+
+@pytest.mark.parametrize("rule", ["fanout_no_handler", "fanout_unknown_module", "fanout_many_lists"])
+def test_made_up_lists_cost_no_more_than_a_thousand(planner: Planner, rule: str) -> None:
+    """Of 10,000 lists with 50 names of their own each, a tenth is read, and of the entities no more."""
+    planner.prepare_rules("fanout_")
+    planner.run(
+        "INSERT INTO tickwright.entities (code, polling_enabled_modules) "
+        "SELECT 'e' || n, (SELECT string_agg('M' || n || 'X' || k, ',') FROM generate_series(1, 50) AS k) "
+        "  FROM generate_series(1, 10000) AS n"
+    )
+    planner.run(
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts) "
+        """VALUES (1, 'c', '{fanout-consumer}', '0', now() + interval '1 hour', '{"modules": []}')"""
+    )
+    plan = planner.explain_rule(rule)
+    assert plan.rows_of("entities") <= 3 * 1001, plan.text
+    split = [node["Actual Rows"] * node["Actual Loops"] for node in plan.nodes if node["Node Type"] == "Function Scan"]
+    assert sum(split) <= 50 * 1001, plan.text

@@ -228,6 +228,12 @@ RULES: tuple[AlertRule, ...] = (
         "{count} entities name the module {subject}, which nobody knows. Set it up (modules put) or correct the list.",
     ),
     AlertRule(
+        "fanout_many_lists",
+        "info",
+        "Entities have more than {count} different lists of modules; alerts on what they name read {count} of them.",
+        every=timedelta(minutes=1),
+    ),
+    AlertRule(
         "fanout_stale",
         "warning",
         "{count} entities had no success for {subject} within three intervals, {entity} since {since}.",

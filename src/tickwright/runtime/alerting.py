@@ -3,9 +3,12 @@
 A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
 the rest is still seen, resolve what is over. When a rule fails, the round is done again with a savepoint
 around each rule, and so are the next ones until none fails: the others are evaluated, and the one that failed is an
-alert itself. A round also renews the lease, so an idle process pays four transactions a minute. What fired
-or was resolved is told in the same transaction: one outbox row per alert and receiver that wants to hear of it,
-which the relay delivers (:mod:`tickwright.runtime.alert_receivers`).
+alert itself. So is one with a statement that takes longer than ``RULE_S``: what rules read may grow with rows that any
+program inserts. A round ends after ``ROUND_S``, and the next one begins with the rules that it left out.
+
+A round also renews the lease, so an idle process pays four transactions a minute. What fired or was resolved is told
+in the same transaction: one outbox row per alert and receiver that wants to hear of it, which the relay delivers
+(:mod:`tickwright.runtime.alert_receivers`).
 """
 
 import json
@@ -26,11 +29,13 @@ from tickwright.store.outbox import lane_heads
 from tickwright.store.pool import AWAY, Connection
 from tickwright.store.queries import load, with_lanes, with_shared
 
-SQL = with_shared(with_lanes(load("tickwright.store.sql", "alerts.sql")), "table_lock")
+SQL = with_shared(with_lanes(load("tickwright.store.sql", "alerts.sql")), "table_lock", "listed", "lists")
 RECEIVERS = load("tickwright.store.sql", "alert_receivers.sql")
 LEASE = "alerting"
 EVERY = timedelta(seconds=15)
 TERMS = LeaseTerms(ttl=timedelta(seconds=45), margin=timedelta(seconds=5))
+RULE_S = 5.0
+ROUND_S = 20.0
 JUMP_S = 1.0
 JUMP_SHOWN_S = 300.0
 SUBJECT_CHARS_MAX = 200
@@ -74,9 +79,13 @@ class Patience:
         self._asked_s: dict[str, float] = {}
         self._since_s: dict[str, dict[str, float]] = {}
 
+    def asked_s(self, rule: AlertRule) -> float:
+        """Return when it was asked last."""
+        return self._asked_s.get(rule.name, float("-inf"))
+
     def is_due(self, rule: AlertRule, now_s: float) -> bool:
         """Whether to ask it now."""
-        asked_s = self._asked_s.get(rule.name, float("-inf"))
+        asked_s = self.asked_s(rule)
         if (
             asked_s < now_s < asked_s + rule.every.total_seconds()
         ):  # asked at this very instant: the round is done again
@@ -142,18 +151,25 @@ class Alerting(LeasedService):
             if connection is None:
                 return
             asked_s = monotonic()
-            self.clock.sample(await connection.fetchval(SQL["clock"]), asked_s, monotonic())
+            db_s = await connection.fetchval(SQL["clock"], f"{round(1000 * RULE_S)}ms")
+            self.clock.sample(db_s, asked_s, monotonic())
             firing: defaultdict[str, set[str]] = defaultdict(set)
             for row in await connection.fetch(SQL["firing"]):
                 firing[row["rule"]].add(row["subject"])
-            for rule in self._rules:
+            for rule in sorted(self._rules, key=self._turn):
                 if self.stopping.is_set():  # a far database makes rounds long; what was found is written
                     return
                 if self.patience.is_due(rule, now_s):
                     await self._evaluate(connection, rule, firing[rule.name], isolated=isolated)
+                if monotonic() - asked_s > ROUND_S:
+                    break
             await _settle(connection, CLOCK_JUMP, self.clock.findings(monotonic()), firing[CLOCK_JUMP.name])
             failed = [Finding(name, {"error": error}) for name, error in self._failed.items()]
             await _settle(connection, RULE_FAILED, failed, firing[RULE_FAILED.name])
+
+    def _turn(self, rule: AlertRule) -> tuple[bool, float]:
+        """Return what orders a round: those that failed come last, of the others those first that were left out."""
+        return rule.name in self._failed, self.patience.asked_s(rule)
 
     async def _evaluate(
         self, connection: Connection, rule: AlertRule, firing: Collection[str], *, isolated: bool
@@ -164,9 +180,9 @@ class Alerting(LeasedService):
         except Exception as error:
             if connection.is_closed() or isinstance(error, TimeoutError):  # the database, not the rule
                 raise
+            self._failed[rule.name] = repr(error)[:ERROR_CHARS_MAX]
             if not isolated:
                 raise _RuleFailedError from error
-            self._failed[rule.name] = repr(error)[:ERROR_CHARS_MAX]
             _log.error("alerts.rule_failed", rule=rule.name, error=repr(error))
         else:
             self._failed.pop(rule.name, None)

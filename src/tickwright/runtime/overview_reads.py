@@ -24,9 +24,9 @@ from tickwright.runtime.overview_views import (
 )
 from tickwright.store.outbox import lane_heads
 from tickwright.store.pool import Connection
-from tickwright.store.queries import load, with_lanes
+from tickwright.store.queries import load, with_lanes, with_shared
 
-SQL = with_lanes(load("tickwright.store.sql", "overview.sql"))
+SQL = with_shared(with_lanes(load("tickwright.store.sql", "overview.sql")), "lists")
 COUNT_MAX = 10_000
 SESSIONS_MAX = 1_000
 LATEST_JOBS = 10

@@ -135,8 +135,8 @@ SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'repo
    AND (facts ->> 'report_calls_stuck')::numeric > 0 LIMIT 1000;
 
 -- name: clock
--- The database's clock, to be compared with a monotonic one.
-SELECT date_part('epoch', clock_timestamp());
+-- The database's clock, to be compared with a monotonic one. From here on each statement of the transaction has the time $1.
+SELECT date_part('epoch', clock_timestamp()), set_config('statement_timeout', $1, true);
 
 -- name: fire
 -- Open an alert, or say that it is still seen: one row per rule and subject, however often. Index: alerts_firing.
@@ -327,9 +327,10 @@ HAVING max((facts ->> 'fanout_dead_letters')::numeric) > 0;
 -- Whether enabled entities name a module that is published while no consumer lives. Silent where none ever lived or ran anything
 -- as far as is known: there entities are entered before anybody sets up consumers, perhaps before there is a queue.
 -- Small: rows per session and module. Index: entities_polled, of which the rows are not read.
+WITH RECURSIVE {listed}
 SELECT 'consumers' AS subject,
        jsonb_build_object('modules', string_agg(DISTINCT l.name, ', '), 'count', sum(l.entities))::text AS facts
-  FROM tickwright.listed_modules l JOIN tickwright.open_modules o ON o.name = l.name AND o.is_open
+  FROM listed l JOIN tickwright.open_modules o ON o.name = l.name AND o.is_open
  WHERE NOT EXISTS (SELECT FROM tickwright.workers w
                     WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'fanout-consumer' = ANY (w.roles))
    AND (EXISTS (SELECT FROM tickwright.workers w WHERE 'fanout-consumer' = ANY (w.roles))
@@ -339,21 +340,28 @@ HAVING count(*) > 0;
 -- name: fanout_no_handler
 -- Modules that are published, that enabled entities name, and for which no consumer that lives has a function although some live.
 -- Small: rows per session and module. Index: entities_polled, of which the rows are not read.
-WITH live AS MATERIALIZED (
+WITH RECURSIVE {listed}, live AS MATERIALIZED (
   SELECT w.facts -> 'modules' AS modules FROM tickwright.workers w
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'fanout-consumer' = ANY (w.roles)
 )
 SELECT l.name AS subject, jsonb_build_object('count', sum(l.entities))::text AS facts
-  FROM tickwright.listed_modules l JOIN tickwright.open_modules o ON o.name = l.name AND o.is_open
+  FROM listed l JOIN tickwright.open_modules o ON o.name = l.name AND o.is_open
  WHERE EXISTS (SELECT FROM live) AND NOT EXISTS (SELECT FROM live WHERE modules ? l.name)
  GROUP BY l.name LIMIT 1000;
 
 -- name: fanout_unknown_module
 -- Modules that enabled entities name and that nobody has set up: nobody is polled for them. A list is written by hand, so a name
 -- is cut. Index: entities_polled, of which the rows are not read; modules_pkey.
+WITH RECURSIVE {listed}
 SELECT left(l.name, 60) AS subject, jsonb_build_object('count', sum(l.entities))::text AS facts
-  FROM tickwright.listed_modules l WHERE NOT EXISTS (SELECT FROM tickwright.modules m WHERE m.name = l.name)
- GROUP BY left(l.name, 60) ORDER BY sum(l.entities) DESC LIMIT 100;
+  FROM listed l WHERE NOT EXISTS (SELECT FROM tickwright.modules m WHERE m.name = l.name)
+ GROUP BY left(l.name, 60) ORDER BY sum(l.entities) DESC, left(l.name, 60) LIMIT 100;
+
+-- name: fanout_many_lists
+-- Whether entities have more different lists of modules than the rules above read. Index: entities_polled, a probe a list; modules_pkey.
+WITH RECURSIVE {lists}
+SELECT 'lists' AS subject, jsonb_build_object('count', 1000)::text AS facts FROM (SELECT FROM lists LIMIT 1001) AS some_of_them
+HAVING count(*) > 1000;
 
 -- name: fanout_stale
 -- Modules of which entities had no success for three intervals, a timeout and $1, though both were there and their partners could

@@ -59,6 +59,39 @@ known AS (
   SELECT count(*) > 1000 AS cut FROM walked
 );
 
+-- name: lists
+-- A thousand different lists of modules that enabled entities have, a look each: from the first one on, and from the name of each module on. Every role that may insert entities
+-- makes up lists, and those must not hide a module. It stands behind WITH RECURSIVE. Index: entities_polled, of which the rows are not read; modules_pkey.
+lists AS (
+  SELECT top.list
+    FROM (SELECT '' AS name UNION ALL SELECT m.name FROM tickwright.modules m UNION ALL SELECT lower(m.name) FROM tickwright.modules m) AS start
+   CROSS JOIN LATERAL (
+     SELECT e.polling_enabled_modules AS list FROM tickwright.entities e
+      WHERE e.is_polling_enabled AND e.polling_enabled_modules >= start.name ORDER BY e.polling_enabled_modules LIMIT 1) AS top
+  UNION
+  SELECT n.list
+    FROM lists l CROSS JOIN LATERAL (
+      SELECT e.polling_enabled_modules AS list FROM tickwright.entities e
+       WHERE e.is_polling_enabled AND e.polling_enabled_modules > l.list ORDER BY e.polling_enabled_modules LIMIT 1) AS n
+), looked AS MATERIALIZED (
+  SELECT list FROM lists LIMIT 1000
+);
+
+-- name: listed
+-- The view listed_modules at a bounded price: of those lists, the first 200 names of each, and a million entities in all.
+{lists}, numbered AS MATERIALIZED (
+  SELECT list, (SELECT count(*) FROM (SELECT FROM tickwright.entities e
+                                       WHERE e.is_polling_enabled AND e.polling_enabled_modules = looked.list
+                                       LIMIT (SELECT 1000000 / greatest(count(*), 1) FROM looked)) AS some_of_them) AS entities
+    FROM looked
+), listed AS MATERIALIZED (
+  SELECT l.list, p.name, l.entities
+    FROM numbered l
+   CROSS JOIN LATERAL (SELECT DISTINCT btrim(few.part, E' \t\r\n\f\v') AS name
+                         FROM (SELECT part FROM string_to_table(upper(l.list), ',') AS part LIMIT 200) AS few) AS p
+   WHERE p.name <> ''
+);
+
 -- name: table_lock
 -- Sessions that wait, and ask for or have a lock that keeps writers out of a relation of ours, although no statement of their role could use it: the role
 -- is no member of the owner of the table, the schema or the database, and has none of the rights that such locks belong to. PostgreSQL takes

@@ -181,21 +181,11 @@ SELECT p.name, coalesce(sum(l.selected), 0)::bigint AS selected, coalesce(sum(l.
  GROUP BY p.name, p.settings, p.paused_at, s.breaker, s.blocked_until ORDER BY p.name LIMIT 20;
 
 -- name: fanout
--- How many entities are polled, up to $1, and for how many modules that somebody has set up: the lists are walked from one to the next
--- that differs, a thousand of them. Then what the consumers that live say of themselves: how many there are, what waits in the
+-- How many entities are polled, up to $1, and for how many modules that somebody has set up: by a thousand different lists. Then what the consumers that live say of themselves: how many there are, what waits in the
 -- queue, what became of tasks in their last minute. Index: entities_polled, modules_pkey; a row per session.
-WITH RECURSIVE lists AS (
-  (SELECT polling_enabled_modules AS list, 1 AS n FROM tickwright.entities WHERE is_polling_enabled
-    ORDER BY polling_enabled_modules LIMIT 1)
-  UNION ALL
-  SELECT next.list, l.n + 1
-    FROM lists l CROSS JOIN LATERAL (
-      SELECT e.polling_enabled_modules AS list FROM tickwright.entities e
-       WHERE e.is_polling_enabled AND e.polling_enabled_modules > l.list ORDER BY e.polling_enabled_modules LIMIT 1) AS next
-   WHERE l.n < 1000
-)
+WITH RECURSIVE {lists}
 SELECT (SELECT count(*) FROM (SELECT FROM tickwright.entities WHERE is_polling_enabled LIMIT $1) AS bounded) AS entities,
-       (SELECT count(DISTINCT m.name) FROM lists l CROSS JOIN LATERAL string_to_table(l.list, ',') AS part
+       (SELECT count(DISTINCT m.name) FROM looked l CROSS JOIN LATERAL string_to_table(l.list, ',') AS part
           JOIN tickwright.modules m ON m.name = upper(btrim(part, E' \t\r\n\f\v'))) AS modules,
        said.*
   FROM (SELECT count(*) AS consumers,
