@@ -239,6 +239,7 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "{count} entities fail for {subject} again and again, the last one {entity}: {error}",
         (3,),
+        every=timedelta(minutes=1),
     ),
     AlertRule(
         "report_failed",
@@ -263,6 +264,7 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "{count} executions of {subject} failed within a day and were not retried, the last one {execution}: {error}",
         (timedelta(days=1),),
+        every=timedelta(minutes=1),
     ),
     AlertRule(
         "execution_backlog",
