@@ -95,8 +95,8 @@ UPDATE tickwright.executions
 UPDATE tickwright.executions SET paused_at = clock_timestamp() WHERE id = $1;
 
 -- name: resume
--- It goes on. Behind lock_execution. Index: executions_pkey.
-UPDATE tickwright.executions SET paused_at = NULL WHERE id = $1;
+-- It goes on, and is due from now on: the time of its pause is no delay. Behind lock_execution. Index: executions_pkey.
+UPDATE tickwright.executions SET paused_at = NULL, due_at = greatest(due_at, clock_timestamp()) WHERE id = $1;
 
 -- name: retry
 -- It goes on at the chunks that are not done, under the version with which it began. Behind lock_execution. Index: executions_pkey.

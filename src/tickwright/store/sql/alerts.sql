@@ -467,13 +467,13 @@ SELECT b.name AS subject,
 
 -- name: execution_stalled
 -- Executions at work of which no chunk has been done for $1, though nobody has paused them and their rate would let one begin; looked at are the hundred
--- chunks about the number of those that are done. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
+-- chunks about the number of those that are done. A resume and a retry count as a beginning: due_at, unless an attempt to cut it moved that on. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('execution', e.id, 'done', e.chunks_done, 'chunks', e.chunks,
                           'idle_s', round(date_part('epoch', clock_timestamp() - m.moved_at)::numeric))::text AS facts
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
  CROSS JOIN LATERAL (
-   SELECT greatest(e.started_at, e.planned_at, max(c.done_at)) AS moved_at FROM tickwright.execution_chunks c
+   SELECT greatest(e.started_at, e.planned_at, CASE WHEN e.tries = 0 THEN e.due_at END, max(c.done_at)) AS moved_at FROM tickwright.execution_chunks c
     WHERE c.execution_id = e.id AND c.number BETWEEN e.chunks_done - 50 AND e.chunks_done + 49) AS m
  WHERE e.status = 'IN_PROGRESS' AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
    AND m.moved_at < clock_timestamp() - $1::interval
