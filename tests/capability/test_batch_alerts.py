@@ -1,6 +1,7 @@
 """The alerts of batches fire in their faults, name what is wrong, and clear after it."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -21,6 +22,11 @@ UPDATE tickwright.executions SET status = 'IN_PROGRESS', started_at = now() - in
        planned_at = now() - interval '1 hour', next_chunk_at = now() - interval '1 hour', chunks = 10, chunks_done = 1,
        due_at = now() - interval '1 hour'
  WHERE id = $1
+"""
+FINISHED_LONG_AGO = """
+UPDATE tickwright.executions
+   SET finished_at = finished_at - ago.span, next_release_at = next_release_at - ago.span
+  FROM (SELECT interval '3 hours' AS span) AS ago
 """
 AGED = """
 WITH chunks AS (UPDATE tickwright.execution_chunks SET done_at = done_at - interval '20 hours' WHERE execution_id = $1)
@@ -121,6 +127,30 @@ async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches
     await executions.retry(execution_id, caller=ADMIN)
     await batches.pool.execute("UPDATE tickwright.executions SET status = 'IN_PROGRESS'")  # as a claim does
     assert await named() == []
+
+
+async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watch: Watch) -> None:
+    """What is due does not begin, and no action leaves; a pause, and a producer that has just begun, are no fault."""
+    await batches.process(Numbers())
+    first = await batches.start(await batches.put("numbers"))
+    await batches.over(first)
+    assert await watch.firing("scheduler_stopped") == {}
+    await batches.pool.execute(FINISHED_LONG_AGO)
+    said = await watch.firing("scheduler_stopped")
+    assert said["campaign-checker"].startswith("Actions of executions do not leave: nobody is the campaign-checker")
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    assert "no_checker" in {reason.code for reason in (await executions.explain(first)).reasons}
+    await executions.pause(first, caller=ADMIN)
+    assert await watch.firing("scheduler_stopped") == {}
+    due = "UPDATE tickwright.batches SET status = 'SCHEDULED', next_slot_at = now() - $1::interval"
+    await batches.pool.execute(due, timedelta(minutes=1))
+    assert list(await watch.firing("scheduler_stopped")) == ["campaign-producer"]
+    lease = await Leases(batches.pool, owner="test", terms=LONG).take("campaign-producer")
+    assert lease is not None
+    assert await watch.firing("scheduler_stopped") == {}
+    await batches.pool.execute(due, timedelta(minutes=11))
+    assert list(await watch.firing("scheduler_stopped")) == ["campaign-producer"]
+    await lease.release()
 
 
 async def test_an_execution_that_cannot_be_cut_is_named(batches: BatchWorld, watch: Watch) -> None:

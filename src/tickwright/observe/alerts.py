@@ -143,8 +143,8 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "scheduler_stopped",
         "critical",
-        "Trackers are not polled: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
-        (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30)),
+        "{what}: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
+        (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30), timedelta(minutes=10)),
     ),
     AlertRule(
         "config_time_miss",

@@ -169,19 +169,42 @@ RETURNING id, subject;
 -- name: scheduler_stopped
 -- Whether turns are not selected although their time for it has come ($1 before they are due), or nobody holds the
 -- selector's lease for longer than $2 (dead-man). And whether a tracker waits for longer than $3 for its place while nobody
--- holds the registrar's. Small: a row per slot. Indexes: job_config_pkey, tracker_intake_pkey.
+-- holds the registrar's; whether an occurrence of a batch is late by $3 while nobody holds the producer's, or by $4; and whether actions
+-- wait for longer than $3 while nobody holds the checker's. Small: a row per slot, and while nobody is the checker, per execution with actions
+-- that wait. Indexes: job_config_pkey, tracker_intake_pkey, batches_due, executions_to_release, execution_chunks_done.
 SELECT 'selector' AS subject,
-       jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
+       jsonb_build_object('what', 'Trackers are not polled', 'late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
   FROM tickwright.poll_slots s
 HAVING min(s.next_due_at) < clock_timestamp() + interval '1 minute' - $1::interval
     OR (count(*) > 0 AND NOT EXISTS (SELECT FROM tickwright.job_config c
                                       WHERE c.job_name = 'selector' AND c.running AND c.lease_until > clock_timestamp() - $2::interval))
 UNION ALL
-SELECT 'registrar', jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - first.registered_at)::numeric))::text
+SELECT 'registrar', jsonb_build_object('what', 'Trackers get no schedule', 'late_s', round(date_part('epoch', clock_timestamp() - first.registered_at)::numeric))::text
   FROM (SELECT i.registered_at FROM tickwright.tracker_intake i ORDER BY i.id LIMIT 1) AS first
  WHERE first.registered_at < clock_timestamp() - $3::interval
    AND NOT EXISTS (SELECT FROM tickwright.job_config c
-                    WHERE c.job_name = 'registrar' AND c.running AND c.lease_until > clock_timestamp() - $2::interval);
+                    WHERE c.job_name = 'registrar' AND c.running AND c.lease_until > clock_timestamp() - $2::interval)
+UNION ALL
+SELECT 'campaign-producer',
+       jsonb_build_object('what', 'Batches do not begin', 'late_s', round(date_part('epoch', clock_timestamp() - first.next_slot_at)::numeric))::text
+  FROM (SELECT b.next_slot_at FROM tickwright.batches b WHERE b.next_slot_at IS NOT NULL ORDER BY b.next_slot_at LIMIT 1) AS first
+ WHERE first.next_slot_at < clock_timestamp() - $4::interval
+    OR (first.next_slot_at < clock_timestamp() - $3::interval
+        AND NOT EXISTS (SELECT FROM tickwright.job_config c
+                         WHERE c.job_name = 'campaign-producer' AND c.running AND c.lease_until > clock_timestamp() - $2::interval))
+UNION ALL
+SELECT 'campaign-checker',
+       jsonb_build_object('what', 'Actions of executions do not leave', 'late_s',
+                          round(date_part('epoch', clock_timestamp() - min(greatest(e.next_release_at, coalesce(e.finished_at, d.done_at))))::numeric))::text
+  FROM tickwright.executions e
+ CROSS JOIN LATERAL (SELECT c.done_at FROM tickwright.execution_chunks c
+                      WHERE c.execution_id = e.id AND c.state = 'done' ORDER BY c.number LIMIT 1) AS d
+ WHERE NOT EXISTS (SELECT FROM tickwright.job_config c
+                    WHERE c.job_name = 'campaign-checker' AND c.running AND c.lease_until > clock_timestamp() - $2::interval)
+   AND e.status IN ('IN_PROGRESS', 'FINISHED') AND e.chunks_released < e.chunks AND e.paused_at IS NULL
+   AND (e.status = 'FINISHED' OR e.snapshot #>> '{action,release}' = 'chunk')
+   AND greatest(e.next_release_at, coalesce(e.finished_at, d.done_at)) < clock_timestamp() - $3::interval
+HAVING count(*) > 0;
 
 -- name: config_time_miss
 -- Trackers that were registered longer than $1 ago and have no schedule. Index: tracker_intake_pkey (the oldest first).
