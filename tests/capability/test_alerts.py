@@ -72,6 +72,13 @@ SELECTING = (
     "INSERT INTO tickwright.job_config (job_name, running, owner, version, lease_until) "
     "VALUES ('selector', true, 'w', 1, now() + interval '1 minute')"
 )
+FINISHED = (
+    "INSERT INTO tickwright.batches (name, kind, type) VALUES ('b', 'program', 'MANUAL'); "
+    "INSERT INTO tickwright.executions (batch_id, slot_at, status, finished_at, chunks, chunks_done) "
+    "SELECT id, now(), 'FINISHED', now(), 1, 1 FROM tickwright.batches; "
+    "INSERT INTO tickwright.execution_chunks (execution_id, number, value, state, done_at) "
+    "SELECT id, 0, '{}', 'done', now() FROM tickwright.executions"
+)
 POLLER = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
     "VALUES (8, 'c', '{poll-consumer}', '0', now() + interval '1 hour')"
@@ -158,6 +165,19 @@ FAULTS = [
         "registrar",
         "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner) VALUES ('a', 'dhl')",
         SELECTING.replace("selector", "registrar"),
+    ),
+    Fault(
+        "scheduler_stopped",
+        "campaign-producer",
+        "INSERT INTO tickwright.batches (name, kind, type, status, next_slot_at) "
+        "VALUES ('b', 'program', 'AUTOMATIC', 'SCHEDULED', now())",
+        "UPDATE tickwright.batches SET next_slot_at = now() + interval '1 hour'",
+    ),
+    Fault(
+        "scheduler_stopped",
+        "campaign-checker",
+        FINISHED,
+        SELECTING.replace("selector", "campaign-checker"),
     ),
     Fault(
         "partner_not_callable",

@@ -1,21 +1,37 @@
 """The alerts of batches fire in their faults, name what is wrong, and clear after it."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
 from kit.batches import BatchWorld, Numbers
 from kit.leases import LONG
+from tickwright.batch.executions import Executions
 from tickwright.observe.alerts import RULES
+from tickwright.ports.caller import Caller, Role
 from tickwright.runtime.alerting import Alerting
 from tickwright.runtime.leases import Lease, Leases
 from tickwright.runtime.readings import DatabaseReadings
+from tickwright.store.paging import Cursors
 
+ADMIN = Caller("ann", Role.ADMIN)
 LATE = "UPDATE tickwright.executions SET due_at = now() - interval '11 minutes' WHERE id = $1"
 AT_WORK = """
 UPDATE tickwright.executions SET status = 'IN_PROGRESS', started_at = now() - interval '1 hour',
-       planned_at = now() - interval '1 hour', next_chunk_at = now() - interval '1 hour', chunks = 10, chunks_done = 1
+       planned_at = now() - interval '1 hour', next_chunk_at = now() - interval '1 hour', chunks = 10, chunks_done = 1,
+       due_at = now() - interval '1 hour'
  WHERE id = $1
+"""
+FINISHED_LONG_AGO = """
+UPDATE tickwright.executions
+   SET finished_at = finished_at - ago.span, next_release_at = next_release_at - ago.span
+  FROM (SELECT interval '3 hours' AS span) AS ago
+"""
+AGED = """
+WITH chunks AS (UPDATE tickwright.execution_chunks SET done_at = done_at - interval '20 hours' WHERE execution_id = $1)
+UPDATE tickwright.executions SET started_at = now() - interval '20 hours', planned_at = now() - interval '20 hours',
+       due_at = now() - interval '20 hours', next_chunk_at = now() - interval '20 hours' WHERE id = $1
 """
 CHUNK = """
 INSERT INTO tickwright.execution_chunks (execution_id, number, value, state, done_at)
@@ -88,6 +104,62 @@ async def test_an_execution_that_stands_is_named(batches: BatchWorld, watch: Wat
     assert await watch.firing("execution_stalled")
     await batches.pool.execute(CHUNK, execution_id, 1, 1)
     assert await watch.firing("execution_stalled") == {}
+
+
+async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches: BatchWorld, watch: Watch) -> None:
+    """What an operator has kept back is named neither as stalled nor as not begun, until it waits again."""
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    execution_id = await batches.start(await batches.put())
+
+    async def named() -> list[str]:
+        return [rule for rule in ("execution_backlog", "execution_stalled") if await watch.firing(rule)]
+
+    for at_work in (False, True):
+        if at_work:
+            await batches.pool.execute(AT_WORK, execution_id)
+        await executions.pause(execution_id, caller=ADMIN)
+        await batches.pool.execute(AGED, execution_id)
+        await executions.resume(execution_id, caller=ADMIN)
+        assert await named() == []
+        await batches.pool.execute(AGED, execution_id)
+        assert await named() == ["execution_stalled" if at_work else "execution_backlog"]
+    await batches.end(execution_id, "EXCEPTION_OCCURRED")
+    await executions.retry(execution_id, caller=ADMIN)
+    await batches.pool.execute("UPDATE tickwright.executions SET status = 'IN_PROGRESS'")  # as a claim does
+    assert await named() == []
+
+
+async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watch: Watch) -> None:
+    """What is due does not begin, and no action leaves; a pause, and a producer that has just begun, are no fault."""
+    await batches.process(Numbers())
+    first = await batches.start(await batches.put("numbers"))
+    await batches.over(first)
+    assert await watch.firing("scheduler_stopped") == {}
+    await batches.pool.execute(FINISHED_LONG_AGO)
+    said = await watch.firing("scheduler_stopped")
+    assert said["campaign-checker"].startswith("Actions of executions do not leave: nobody is the campaign-checker")
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    assert "no_checker" in {reason.code for reason in (await executions.explain(first)).reasons}
+    await executions.pause(first, caller=ADMIN)
+    assert await watch.firing("scheduler_stopped") == {}
+    due = "UPDATE tickwright.batches SET status = 'SCHEDULED', next_slot_at = now() - $1::interval"
+    await batches.pool.execute(due, timedelta(minutes=1))
+    assert list(await watch.firing("scheduler_stopped")) == ["campaign-producer"]
+    lease = await Leases(batches.pool, owner="test", terms=LONG).take("campaign-producer")
+    assert lease is not None
+    assert await watch.firing("scheduler_stopped") == {}
+    await batches.pool.execute(due, timedelta(minutes=11))
+    assert list(await watch.firing("scheduler_stopped")) == ["campaign-producer"]
+    await lease.release()
+
+
+async def test_an_execution_that_cannot_be_cut_is_named(batches: BatchWorld, watch: Watch) -> None:
+    """Each attempt moves the time at which it is due, and is no progress."""
+    execution_id = await batches.start(await batches.put())
+    await batches.pool.execute(AT_WORK, execution_id)
+    later = "UPDATE tickwright.executions SET planned_at = NULL, tries = 3, due_at = now() + interval '8 seconds'"
+    await batches.pool.execute(later)
+    assert list(await watch.firing("execution_stalled")) == ["numbers"]
 
 
 async def test_the_backlog_of_executions_is_on_the_page_of_metrics(batches: BatchWorld) -> None:

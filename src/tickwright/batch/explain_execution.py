@@ -21,6 +21,7 @@ def explain_execution(facts: ExecutionFacts) -> Explanation:
         reasons = [*_paused(row), *_before(facts), *_later(row), *_work(facts), *nobody_executes_it(facts)]
     else:
         reasons = [*_ended(row), *_paused(row), *_release(row)]
+    reasons += _held(facts)
     return Explanation(row["id"], row["status"], reasons[0].text, reasons)
 
 
@@ -118,6 +119,12 @@ def _release(row: Row) -> Iterator[Reason]:
         yield Reason("not_released", f"{left} of its {row['actions']} actions were never released{refused}")
     elif row["actions"]:
         yield Reason("released", f"all of its {row['actions']} actions have left")
+
+
+def _held(facts: ExecutionFacts) -> Iterator[Reason]:
+    """Say what holds back actions that may leave."""
+    if facts.row["is_releasing"] and not facts.lives.producers:
+        yield Reason("no_checker", "no live process has the role scheduler: its actions do not leave")
 
 
 def _refused(row: Row) -> Iterator[Reason]:

@@ -143,8 +143,8 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "scheduler_stopped",
         "critical",
-        "Trackers are not polled: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
-        (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30)),
+        "{what}: nobody is the {subject} (dead-man). Start a process with the role scheduler.",
+        (timedelta(seconds=10), timedelta(seconds=10), timedelta(seconds=30), timedelta(minutes=10)),
     ),
     AlertRule(
         "config_time_miss",
@@ -245,6 +245,7 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "{count} entities fail for {subject} again and again, the last one {entity}: {error}",
         (3,),
+        every=timedelta(minutes=1),
     ),
     AlertRule(
         "report_failed",
@@ -269,6 +270,7 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "{count} executions of {subject} failed within a day and were not retried, the last one {execution}: {error}",
         (timedelta(days=1),),
+        every=timedelta(minutes=1),
     ),
     AlertRule(
         "execution_backlog",

@@ -1,10 +1,19 @@
 -- name: unknown_task_type
--- Types that nobody knows, with a job that is due for longer than $1. Index: scheduled_tasks_due, two probes a lane.
-WITH RECURSIVE {lane}
+-- Types that are not registered, with a job that is due for longer than $1; of their lanes a thousand. Of a registered type, which may have many
+-- lanes, only the first one is read. Index: scheduled_tasks_due, two probes a lane.
+WITH RECURSIVE walk AS (
+  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known
+     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  UNION ALL
+  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type)
+    FROM walk w CROSS JOIN LATERAL (
+      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known THEN 32767 ELSE w.priority END::smallint)
+       ORDER BY t.task_type, t.priority LIMIT 1) AS n
+)
 SELECT DISTINCT lane.task_type AS subject, '{}'::jsonb::text AS facts
-  FROM (SELECT * FROM lane LIMIT 1000) AS lane
- WHERE NOT EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = lane.task_type)
-   AND EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
+  FROM (SELECT * FROM walk WHERE NOT is_known LIMIT 1000) AS lane
+ WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
                 WHERE t.task_type = lane.task_type AND t.priority = lane.priority
                   AND coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval);
 
@@ -160,19 +169,42 @@ RETURNING id, subject;
 -- name: scheduler_stopped
 -- Whether turns are not selected although their time for it has come ($1 before they are due), or nobody holds the
 -- selector's lease for longer than $2 (dead-man). And whether a tracker waits for longer than $3 for its place while nobody
--- holds the registrar's. Small: a row per slot. Indexes: job_config_pkey, tracker_intake_pkey.
+-- holds the registrar's; whether an occurrence of a batch is late by $3 while nobody holds the producer's, or by $4; and whether actions
+-- wait for longer than $3 while nobody holds the checker's. Small: a row per slot, and while nobody is the checker, per execution with actions
+-- that wait. Indexes: job_config_pkey, tracker_intake_pkey, batches_due, executions_to_release, execution_chunks_done.
 SELECT 'selector' AS subject,
-       jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
+       jsonb_build_object('what', 'Trackers are not polled', 'late_s', round(date_part('epoch', clock_timestamp() - min(s.next_due_at))::numeric + 60))::text AS facts
   FROM tickwright.poll_slots s
 HAVING min(s.next_due_at) < clock_timestamp() + interval '1 minute' - $1::interval
     OR (count(*) > 0 AND NOT EXISTS (SELECT FROM tickwright.job_config c
                                       WHERE c.job_name = 'selector' AND c.running AND c.lease_until > clock_timestamp() - $2::interval))
 UNION ALL
-SELECT 'registrar', jsonb_build_object('late_s', round(date_part('epoch', clock_timestamp() - first.registered_at)::numeric))::text
+SELECT 'registrar', jsonb_build_object('what', 'Trackers get no schedule', 'late_s', round(date_part('epoch', clock_timestamp() - first.registered_at)::numeric))::text
   FROM (SELECT i.registered_at FROM tickwright.tracker_intake i ORDER BY i.id LIMIT 1) AS first
  WHERE first.registered_at < clock_timestamp() - $3::interval
    AND NOT EXISTS (SELECT FROM tickwright.job_config c
-                    WHERE c.job_name = 'registrar' AND c.running AND c.lease_until > clock_timestamp() - $2::interval);
+                    WHERE c.job_name = 'registrar' AND c.running AND c.lease_until > clock_timestamp() - $2::interval)
+UNION ALL
+SELECT 'campaign-producer',
+       jsonb_build_object('what', 'Batches do not begin', 'late_s', round(date_part('epoch', clock_timestamp() - first.next_slot_at)::numeric))::text
+  FROM (SELECT b.next_slot_at FROM tickwright.batches b WHERE b.next_slot_at IS NOT NULL ORDER BY b.next_slot_at LIMIT 1) AS first
+ WHERE first.next_slot_at < clock_timestamp() - $4::interval
+    OR (first.next_slot_at < clock_timestamp() - $3::interval
+        AND NOT EXISTS (SELECT FROM tickwright.job_config c
+                         WHERE c.job_name = 'campaign-producer' AND c.running AND c.lease_until > clock_timestamp() - $2::interval))
+UNION ALL
+SELECT 'campaign-checker',
+       jsonb_build_object('what', 'Actions of executions do not leave', 'late_s',
+                          round(date_part('epoch', clock_timestamp() - min(greatest(e.next_release_at, coalesce(e.finished_at, d.done_at))))::numeric))::text
+  FROM tickwright.executions e
+ CROSS JOIN LATERAL (SELECT c.done_at FROM tickwright.execution_chunks c
+                      WHERE c.execution_id = e.id AND c.state = 'done' ORDER BY c.number LIMIT 1) AS d
+ WHERE NOT EXISTS (SELECT FROM tickwright.job_config c
+                    WHERE c.job_name = 'campaign-checker' AND c.running AND c.lease_until > clock_timestamp() - $2::interval)
+   AND e.status IN ('IN_PROGRESS', 'FINISHED') AND e.chunks_released < e.chunks AND e.paused_at IS NULL
+   AND (e.status = 'FINISHED' OR e.snapshot #>> '{action,release}' = 'chunk')
+   AND greatest(e.next_release_at, coalesce(e.finished_at, d.done_at)) < clock_timestamp() - $3::interval
+HAVING count(*) > 0;
 
 -- name: config_time_miss
 -- Trackers that were registered longer than $1 ago and have no schedule. Index: tracker_intake_pkey (the oldest first).
@@ -375,25 +407,30 @@ SELECT module AS subject,
  GROUP BY module LIMIT 1000;
 
 -- name: fanout_failing
--- Modules of which entities that are polled failed $1 times or more without a success between: how many, counted up to
--- 10,000, and the last error. Index: fanout_cursors_failing, entities_pkey.
-SELECT f.task_type AS subject,
-       jsonb_build_object('count', count(*), 'entity', (array_agg(f.entity_code ORDER BY f.last_error_at DESC NULLS LAST))[1],
-         'error', left((array_agg(f.last_error ORDER BY f.last_error_at DESC NULLS LAST))[1], 200))::text AS facts
-  FROM (SELECT * FROM tickwright.fanout_cursors WHERE failures > 1 AND failures >= $1::integer ORDER BY failures DESC LIMIT 10000) AS f
-  JOIN tickwright.open_modules o ON o.name = f.task_type
-  JOIN tickwright.entities e ON e.code = f.entity_code AND e.is_polling_enabled
- WHERE EXISTS (SELECT FROM tickwright.listed_modules l WHERE l.list = e.polling_enabled_modules AND l.name = f.task_type)
- GROUP BY f.task_type LIMIT 1000;
+-- Modules of which entities that are polled failed $1 times or more without a success between: how many, and the last error. Reads all that
+-- fail of open modules: those that are polled no more may be any number of them; OFFSET 0 keeps each entity a probe.
+-- Index: fanout_cursors_failing, entities_pkey.
+WITH polled AS MATERIALIZED (
+  SELECT l.list, l.name FROM tickwright.listed_modules l JOIN tickwright.open_modules o ON o.name = l.name
+), failing AS MATERIALIZED (
+  SELECT f.task_type, f.entity_code, f.last_error_at, left(f.last_error, 200) AS error, e.list
+    FROM tickwright.fanout_cursors f
+   CROSS JOIN LATERAL (SELECT polling_enabled_modules AS list FROM tickwright.entities
+                        WHERE code = f.entity_code AND is_polling_enabled OFFSET 0) AS e
+   WHERE f.failures > 1 AND f.failures >= $1::integer AND f.task_type = ANY (ARRAY (SELECT name FROM polled))
+)
+SELECT task_type AS subject, jsonb_build_object('count', entities, 'entity', entity_code, 'error', error)::text AS facts
+  FROM (SELECT DISTINCT ON (f.task_type) f.task_type, f.entity_code, f.error, count(*) OVER (PARTITION BY f.task_type) AS entities
+          FROM failing f JOIN polled p ON p.list = f.list AND p.name = f.task_type
+         ORDER BY f.task_type, f.last_error_at DESC NULLS LAST LIMIT 1000) AS last;
 
 -- name: report_failed
--- Types of which reports failed within $1: how many of the last 10,000 that ended, and why the last one did. Index: reports_finished.
+-- Types of which reports failed within $1: how many of the last 10,000 that failed, and why the last one did. Index: reports_finished.
 SELECT f.type AS subject,
        jsonb_build_object('count', count(*), 'report', (array_agg(f.id ORDER BY f.finished_at DESC))[1],
                           'error', left((array_agg(f.error ORDER BY f.finished_at DESC))[1], 300))::text AS facts
-  FROM (SELECT id, type, status, finished_at, error FROM tickwright.reports
-         WHERE finished_at > clock_timestamp() - $1::interval ORDER BY finished_at DESC LIMIT 10000) AS f
- WHERE f.status = 'failed'
+  FROM (SELECT id, type, finished_at, error FROM tickwright.reports
+         WHERE finished_at > clock_timestamp() - $1::interval AND status = 'failed' ORDER BY finished_at DESC LIMIT 10000) AS f
  GROUP BY f.type ORDER BY count(*) DESC LIMIT 1000;
 
 -- name: report_overdue
@@ -437,15 +474,14 @@ SELECT 'report-listener', jsonb_build_object('what', 'steps', 'report', min(s.id
 HAVING count(*) > 0;
 
 -- name: execution_failed
--- Batches of which executions failed within $1 and were not retried: how many of the last 10,000 that ended, and why the last one did.
+-- Batches of which executions failed within $1 and were not retried: how many of the last 10,000 that failed, and why the last one did.
 -- Index: executions_ended, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('count', count(*), 'execution', (array_agg(f.id ORDER BY f.finished_at DESC))[1],
                           'error', left((array_agg(f.error_message ORDER BY f.finished_at DESC))[1], 300))::text AS facts
-  FROM (SELECT id, batch_id, status, finished_at, error_message FROM tickwright.executions
-         WHERE finished_at > clock_timestamp() - $1::interval ORDER BY finished_at DESC LIMIT 10000) AS f
+  FROM (SELECT id, batch_id, finished_at, error_message FROM tickwright.executions
+         WHERE finished_at > clock_timestamp() - $1::interval AND status = 'EXCEPTION_OCCURRED' ORDER BY finished_at DESC LIMIT 10000) AS f
   JOIN tickwright.batches b ON b.id = f.batch_id
- WHERE f.status = 'EXCEPTION_OCCURRED'
  GROUP BY b.name ORDER BY count(*) DESC LIMIT 1000;
 
 -- name: execution_backlog
@@ -462,13 +498,14 @@ SELECT b.name AS subject,
 
 -- name: execution_stalled
 -- Executions at work of which no chunk has been done for $1, though nobody has paused them and their rate would let one begin; looked at are the hundred
--- chunks about the number of those that are done. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
+-- chunks about the number of those that are done. A resume and a retry count as a beginning: due_at, unless an attempt to cut it moved that on. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('execution', e.id, 'done', e.chunks_done, 'chunks', e.chunks,
                           'idle_s', round(date_part('epoch', clock_timestamp() - m.moved_at)::numeric))::text AS facts
-  FROM (SELECT * FROM tickwright.executions WHERE status = 'IN_PROGRESS' ORDER BY id LIMIT 1000) AS e
-  JOIN tickwright.batches b ON b.id = e.batch_id
+  FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
  CROSS JOIN LATERAL (
-   SELECT greatest(e.started_at, e.planned_at, max(c.done_at)) AS moved_at FROM tickwright.execution_chunks c
+   SELECT greatest(e.started_at, e.planned_at, CASE WHEN e.tries = 0 THEN e.due_at END, max(c.done_at)) AS moved_at FROM tickwright.execution_chunks c
     WHERE c.execution_id = e.id AND c.number BETWEEN e.chunks_done - 50 AND e.chunks_done + 49) AS m
- WHERE e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp() AND m.moved_at < clock_timestamp() - $1::interval;
+ WHERE e.status = 'IN_PROGRESS' AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
+   AND m.moved_at < clock_timestamp() - $1::interval
+ LIMIT 1000;

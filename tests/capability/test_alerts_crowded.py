@@ -1,0 +1,67 @@
+"""What a rule leaves out, however much of it there is, hides nothing of what the rule is about."""
+
+import asyncpg
+import pytest
+
+from tickwright.observe.alerts import RULES
+from tickwright.runtime.alerting import SQL
+
+MODULES = """
+INSERT INTO tickwright.modules (name, interval_seconds, timeout_ms) VALUES ('LIVE', 900, 30000), ('PAUSED', 900, 30000);
+UPDATE tickwright.modules SET paused_at = now() WHERE name = 'PAUSED';
+INSERT INTO tickwright.entities (code, polling_enabled_modules)
+SELECT 'E' || n, 'PAUSED,LIVE' FROM generate_series(1, 10000) AS n;
+INSERT INTO tickwright.fanout_cursors (entity_code, task_type, failures, last_error, last_error_at)
+SELECT 'E' || n, 'PAUSED', 50, 'it is down', now() - interval '1 day' FROM generate_series(1, 10000) AS n;
+INSERT INTO tickwright.fanout_cursors (entity_code, task_type, failures, last_error, last_error_at)
+SELECT 'E' || n, 'LIVE', 20, 'HTTP 50' || n, now() + n * interval '1 second' FROM generate_series(1, 3) AS n;
+"""
+LANES = """
+INSERT INTO tickwright.task_types (name, target) SELECT 'a' || n, 'python:a' FROM generate_series(1, 5) AS n;
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'a' || n, now() - interval '1 hour', p FROM generate_series(1, 5) AS n, generate_series(-100, 100) AS p;
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'zzz', now() + interval '1 hour' * p, p FROM generate_series(-1, 1) AS p;
+"""
+REPORTS = """
+INSERT INTO tickwright.reports (type, query_key, requester, plan, deadline_at, status, checksum, finished_at, error)
+SELECT 'sales', repeat('0', 64), 'ann', '{}', now(), CASE n WHEN 0 THEN 'failed' ELSE 'finished' END,
+       CASE WHEN n > 0 THEN 'x' END, now() - interval '5 minutes' + n * interval '1 millisecond', 'it is broken'
+  FROM generate_series(0, 10000) AS n;
+"""
+BATCHES = """
+INSERT INTO tickwright.batches (name, kind, type)
+SELECT 'b' || n, 'program', 'MANUAL' FROM generate_series(1, 1001) AS n;
+"""
+EXECUTIONS = f"""{BATCHES}
+INSERT INTO tickwright.executions (batch_id, slot_at, status, finished_at, error_message)
+SELECT id, now() + n * interval '1 second', CASE WHEN id = 1 AND n = 0 THEN 'EXCEPTION_OCCURRED' ELSE 'FINISHED' END,
+       now() - interval '3 hours' + n * interval '1 second', 'it is broken'
+  FROM tickwright.batches, generate_series(0, 10) AS n;
+"""
+STALLED = f"""{BATCHES}
+INSERT INTO tickwright.executions (batch_id, slot_at, status, started_at, planned_at, due_at, chunks, paused_at)
+SELECT id, now(), 'IN_PROGRESS', ago.at, ago.at, ago.at, 2, CASE WHEN id <= 1000 THEN now() END
+  FROM tickwright.batches, (SELECT now() - interval '1 hour' AS at) AS ago ORDER BY id;
+INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id, 0, '{{}}' FROM tickwright.executions;
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "crowd", "subject", "fact"),
+    [
+        ("fanout_failing", MODULES, "LIVE", '"entity": "E3", "count": 3, "error": "HTTP 503"'),
+        ("unknown_task_type", LANES, "zzz", "{}"),
+        ("report_failed", REPORTS, "sales", '"count": 1'),
+        ("execution_failed", EXECUTIONS, "b1", '"count": 1'),
+        ("execution_stalled", STALLED, "b1001", '"done": 0'),
+    ],
+)
+async def test_what_a_rule_leaves_out_hides_nothing(
+    pool: asyncpg.Pool, rule: str, crowd: str, subject: str, fact: str
+) -> None:
+    """Paused modules and executions, registered types and what succeeded are left out before anything is bounded."""
+    await pool.execute(crowd)
+    rows = await pool.fetch(SQL[rule], *next(one.bounds for one in RULES if one.name == rule))
+    assert [row["subject"] for row in rows] == [subject]
+    assert all(part in rows[0]["facts"] for part in fact.split(", "))
