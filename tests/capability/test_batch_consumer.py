@@ -277,6 +277,31 @@ async def test_two_consumers_share_the_chunks(batches: BatchWorld) -> None:
     assert sorted(works[0].log + works[1].log) == [(execution_id, number) for number in range(10)]
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_a_batch_whose_chunks_do_not_end_leaves_a_place_to_others(batches: BatchWorld, at_once: int) -> None:
+    """BCO-4: alone it has every place of a process; others have one beside these, one chunk at a time."""
+    never = asyncio.Event()
+    at_work: Counter[str] = Counter()
+    most: list[Counter[str]] = []
+
+    async def hold_the_slow(chunk: OpenChunk) -> None:
+        at_work[chunk.run.name] += 1
+        most.append(at_work.copy())
+        if chunk.run.name == "slow":
+            await never.wait()
+        at_work[chunk.run.name] -= 1
+
+    names = ["slow", "quick", "later"]
+    process = await batches.process(Numbers(members=200, before=hold_the_slow), names=names, at_once=at_once)
+    slow = await batches.start(await batches.put("slow"))
+    await eventually_async(lambda: at_work["slow"] == at_once)
+    others = [await batches.start(await batches.put(name)) for name in names[1:]]
+    assert [(await batches.over(one))["status"] for one in others] == ["FINISHED"] * 2
+    assert process.consumer.running == at_work["slow"] == at_once
+    assert max(one.total() for one in most) == at_once + 1
+    assert (await batches.execution(slow))["chunks_done"] == 0
+
+
 async def test_a_deploy_costs_no_attempt(batches: BatchWorld) -> None:
     """What was cancelled by a stop is given back as if it had not been begun."""
     working = asyncio.Event()

@@ -114,6 +114,14 @@ async def check_a_rate_holds(world: BatchWorld) -> None:
     assert await world.store.claim_chunk(2, SERVED) is None, "a second chunk within the rate's time"
 
 
+async def check_a_batch_with_all_places_is_passed_over(world: BatchWorld) -> None:
+    """BCO-4: a place beside all others is for batches that have none."""
+    await planned(world)
+    held = (await claimed(world)).run.batch_id
+    assert await world.store.next_in_s(SERVED, but=[held]) is None, "what may not be taken is said to be due"
+    assert await world.store.claim_chunk(1, SERVED, but=[held]) is None, "BCO-4 broken: it took one place more"
+
+
 async def check_others_sources_are_left_alone(world: BatchWorld) -> None:
     """A process takes what it can do."""
     await world.start(await world.put())
@@ -191,6 +199,10 @@ MUTANTS: list[tuple[str, ModuleType, str, str, str, Check]] = [
     ("a pause is not looked at", chunks_store, "claim_chunk", "AND e.paused_at IS NULL", "",
      check_a_paused_execution_rests),
     ("no rate", chunks_store, "claim_chunk", "AND e.next_chunk_at <= clock_timestamp()", "", check_a_rate_holds),
+    ("a full batch takes more", chunks_store, "claim_chunk", "e.batch_id <> ALL ($4::bigint[])",
+     "$4::bigint[] IS NOT NULL", check_a_batch_with_all_places_is_passed_over),
+    ("a full batch is due", chunks_store, "next_in", "e.batch_id <> ALL ($2::bigint[])", "$2::bigint[] IS NOT NULL",
+     check_a_batch_with_all_places_is_passed_over),
     ("anybody's source", chunks_store, "claim_execution", "= ANY ($2::text[])", "<> ALL ($2::text[])",
      check_others_sources_are_left_alone),
     ("a plan without its fence", chunks_store, "lock_plan", "AND fence = $3", "AND $3::bigint > 0",

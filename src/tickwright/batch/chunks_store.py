@@ -92,9 +92,11 @@ class ChunksStore:
             return None
         return PlanClaim(_run(row, row["id"]), row["fence"], row["tries"], row["lost"], row["is_to_be_planned"])
 
-    async def claim_chunk(self, owner: int, served: Sequence[str], *, number: int = 0) -> ChunkClaim | None:
-        """Take one chunk; ``None`` where none may be taken at this moment."""
-        row = await self._pool.fetchrow(SQL["claim_chunk"], owner, [*served], number)
+    async def claim_chunk(
+        self, owner: int, served: Sequence[str], *, number: int = 0, but: Sequence[int] = ()
+    ) -> ChunkClaim | None:
+        """Take one chunk of any batch but these; ``None`` where none may be taken at this moment."""
+        row = await self._pool.fetchrow(SQL["claim_chunk"], owner, [*served], number, [*but])
         if row is None:
             return None
         key = ChunkKey(row["execution_id"], row["number"])
@@ -102,9 +104,13 @@ class ChunksStore:
             _run(row, key.execution_id), key, json.loads(row["value"]), row["fence"], row["tries"], row["lost"]
         )
 
-    async def next_in_s(self, served: Sequence[str]) -> float | None:
-        """Return in how many seconds something may be taken, 0 or less for now; ``None`` when there is nothing."""
-        found: float | None = await self._pool.fetchval(SQL["next_in"], [*served])
+    async def next_in_s(self, served: Sequence[str], *, but: Sequence[int] = ()) -> float | None:
+        """Return in how many seconds something may be taken, no chunks of the batches ``but``.
+
+        Returns:
+            0 or less for now; ``None`` when there is nothing.
+        """
+        found: float | None = await self._pool.fetchval(SQL["next_in"], [*served], [*but])
         return found
 
     # ------------------------------------------------------------------ plans

@@ -26,6 +26,8 @@ from tickwright.store.pool import AWAY, Connection
 
 CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
+FULL_LOOK_S = 1.0
+"""How long nothing ends before a full process looks for another batch's chunks; a wake-up makes it look at once."""
 
 _log = structlog.get_logger("tickwright.batches")
 
@@ -35,12 +37,14 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
 
     Args:
         works: What this process can do.
-        at_once: Chunks and plans at a time in this process, 1 to 64.
+        at_once: Chunks and plans at a time in this process, 1 to 64; where these take long, one more of a batch that
+            has none here.
 
     Invariants:
         BCO-1: nothing is worked without a claim, and counts only under that claim.
         BCO-2: work whose claim is lost, or whose execution has ended, is cancelled within two seconds.
         BCO-3: a chunk that is done is never done again.
+        BCO-4: chunks of one batch, however long they take, never keep all others from a place.
     """
 
     name = "campaign-consumer"
@@ -67,20 +71,23 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         if not self._session.holds() or not served:
             return AWAY_S
         look_s = self._look_s
+        # Full, and no end made room for this look: a batch that has nothing here gets a place beside all others.
+        is_full = len(self._held) >= self._at_once
+        but = sorted({held.claim.run.batch_id for held in self._held.values()}) if is_full else []
         try:
-            while len(self._held) < self._at_once:
-                if not await self._take(served):
-                    next_s = await self._store.next_in_s(served)
+            while len(self._held) < self._at_once + is_full:
+                if not await self._take(served, but):
+                    next_s = await self._store.next_in_s(served, but=but)
                     # due, and nothing could be taken: somebody else is at the row just now
                     return look_s if next_s is None else min(max(next_s, BUSY_S), look_s)
         except AWAY as error:
             _log.warning("batches.not_claimed", error=repr(error))
             return AWAY_S
-        return look_s  # full; the end of what runs is news
+        return look_s if is_full else min(FULL_LOOK_S, look_s)  # the end of what runs is news
 
-    async def _take(self, served: Sequence[str]) -> bool:
+    async def _take(self, served: Sequence[str], but: Sequence[int]) -> bool:
         async with self._gate.claiming() as (owner, number):
-            chunk = await self._store.claim_chunk(owner, served, number=number)
+            chunk = await self._store.claim_chunk(owner, served, number=number, but=but)
             if chunk is not None:
                 self._begin(chunk.key, Held(chunk, owner), self._attempts.chunk)
                 return True

@@ -166,7 +166,8 @@ class Settings(BaseSettings):
         report_memory_mb: Of one merge before it spills to disk, 128 to 65,536.
         report_folder: Where rows are spooled and merged; ``reports`` in ``home`` by default.
         report_prefix: Before the keys of reports in Redis; two installations on one Redis need two.
-        campaign_concurrency: Chunks of executions that one consumer works at once, 1 to 64.
+        campaign_concurrency: Chunks of executions that one consumer works at once, 1 to 64; and one more, of a batch
+            that has none there.
         lock_at_most_for: Length of the producer's lease: another one takes over so long after a crash. 2 s to 1 h.
         lock_at_least_for: For so long after it was taken nobody else takes it, though it is given back.
         config: A TOML file, see :mod:`tickwright.wiring.configfile`.

@@ -26,15 +26,15 @@ RETURNING e.id, e.batch_id, b.kind, b.name, e.version, e.slot_at, e.snapshot::te
 
 -- name: claim_chunk
 -- Take the first waiting chunk of the execution whose turn it is; the turn moves on by what the execution's rate asks for, at most a hundred
--- years: behind that are times that no timestamp holds, and the error would keep all other executions from their turn. Executions that
--- somebody else claims from or counts into at this moment are passed over. Nothing for a session that was lost, or refuses claims of the
+-- years: behind that are times that no timestamp holds, and the error would keep all other executions from their turn. Executions of the
+-- batches $4, and those that somebody else claims from or counts into at this moment, are passed over. Nothing for a session that was lost, or refuses claims of the
 -- number $3. Index: executions_at_work, execution_chunks_waiting, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 ), turn AS (
   SELECT e.id FROM tickwright.executions e
    WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.next_chunk_at <= clock_timestamp()
-     AND e.due_at <= clock_timestamp() AND e.served_by = ANY ($2::text[]) AND EXISTS (SELECT FROM mine)
+     AND e.due_at <= clock_timestamp() AND e.served_by = ANY ($2::text[]) AND e.batch_id <> ALL ($4::bigint[]) AND EXISTS (SELECT FROM mine)
      AND EXISTS (SELECT FROM tickwright.execution_chunks w
                   WHERE w.execution_id = e.id AND w.state = 'waiting' AND w.due_at <= clock_timestamp())
    ORDER BY e.next_chunk_at LIMIT 1 FOR NO KEY UPDATE OF e SKIP LOCKED
@@ -61,8 +61,8 @@ SELECT c.execution_id, c.number, c.value::text, c.fence, c.tries, c.lost, m.batc
   FROM claimed c JOIN moved m ON m.id = c.execution_id JOIN tickwright.batches b ON b.id = m.batch_id;
 
 -- name: next_in
--- Seconds until something that this process can do may be taken; NULL when there is nothing, below zero when it is due. Index: executions_to_begin, executions_at_work,
--- execution_chunks_waiting.
+-- Seconds until something that this process can do may be taken, chunks of the batches $2 aside; NULL when there is nothing, below zero when it
+-- is due. Index: executions_to_begin, executions_at_work, execution_chunks_waiting.
 SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
   FROM (
     SELECT min(e.due_at) AS at FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id
@@ -76,7 +76,8 @@ SELECT extract(epoch FROM min(found.at) - clock_timestamp())::float8
     SELECT min(greatest(e.next_chunk_at, e.due_at, w.due_at)) FROM tickwright.executions e
      CROSS JOIN LATERAL (
        SELECT c.due_at FROM tickwright.execution_chunks c WHERE c.execution_id = e.id AND c.state = 'waiting' ORDER BY c.number LIMIT 1) AS w
-     WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.served_by = ANY ($1::text[])) AS found;
+     WHERE e.status = 'IN_PROGRESS' AND e.planned_at IS NOT NULL AND e.paused_at IS NULL AND e.served_by = ANY ($1::text[])
+       AND e.batch_id <> ALL ($2::bigint[])) AS found;
 
 -- name: lock_plan
 -- Is it still ours to cut? Fenced. Index: executions_pkey.
