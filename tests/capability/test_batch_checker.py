@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -10,9 +11,12 @@ from kit.batches import TARGET, BatchWorld, Numbers
 from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.batch import checker as checker_module
+from tickwright.batch import ending as ending_module
 from tickwright.batch.checker import Checker
+from tickwright.batch.executions import Executions
 from tickwright.outbound.headers import check_headers
 from tickwright.ports.batches import OpenChunk
+from tickwright.store.paging import Cursors
 
 
 async def finished(batches: BatchWorld, definition: Mapping[str, object] | None = None, members: int = 25) -> int:
@@ -126,15 +130,39 @@ async def test_what_did_not_finish_releases_nothing(batches: BatchWorld, status:
     assert await batches.sent() == []
 
 
-async def test_a_full_outbox_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay comes first: a million actions do not push what waits out of its way."""
-    await finished(batches)
-    monkeypatch.setattr(checker_module, "OUTBOX_MAX", 9)
-    assert await batches.check() == checker_module.FULL_S
+async def test_a_full_destination_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million actions do not wait twice, here and in the outbox; ``explain`` says why they do not leave."""
+    execution_id = await finished(batches)
+    monkeypatch.setattr(ending_module, "WAITING_MAX", 9)
+    assert checker_module.FULL_S - 1 < await batches.check() <= checker_module.FULL_S
     assert len(await batches.sent()) == 10
+    reasons = (await Executions(batches.pool, Cursors(batches.pool)).explain(execution_id)).reasons
+    assert "destination_full" in {reason.code for reason in reasons}
+    assert not any("its rate" in reason.text for reason in reasons)
     await batches.pool.execute("DELETE FROM tickwright.outbox")
+    await batches.pool.execute("UPDATE tickwright.executions SET next_release_at = now()")
     await batches.check()
     assert len(await batches.sent()) == 3
+
+
+async def test_a_full_destination_keeps_back_no_other_actions(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BCK-4: neither those to another destination nor jobs, however many executions wait for it."""
+    monkeypatch.setattr(ending_module, "WAITING_MAX", 19)
+    monkeypatch.setattr(checker_module, "CHUNKS_PER_ROUND", 9)  # six are needed for the chunks that leave
+    await batches.pool.execute(
+        "INSERT INTO tickwright.outbox (destination, payload) SELECT 'pg:full', '{}' FROM generate_series(1, 20)"
+    )
+    targets = {**{f"full{number}": "pg:full" for number in range(9)}, "others": "pg:others", "jobs": "python:act"}
+    await batches.process(Numbers(), names=[*targets])
+    for name, target in targets.items():
+        execution_id = await batches.start(await batches.put(name, {"action": {"target": target}}))
+        assert (await batches.over(execution_id))["status"] == "FINISHED"
+    await batches.check()
+    sent = Counter(one["destination"] for one in await batches.sent())
+    assert sent == {"pg:full": 20, "pg:others": 13}
+    assert await batches.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE task_type = 'act'") == 13
 
 
 async def test_actions_leave_at_their_rate(batches: BatchWorld) -> None:

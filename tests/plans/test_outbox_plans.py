@@ -6,6 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tickwright.batch.ending import SQL as RELEASE
 from tickwright.store import outbox
 from tickwright.store.outbox import LANE_MIN, SQL
 from tickwright.store.pool import SETTINGS
@@ -41,6 +42,17 @@ async def test_the_claim_reads_by_the_lane_index_alone(database_url: str) -> Non
     assert len(due) == 3, "all ranges, tried, new and again tried rows, are bounded by the index"
     removed = sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in due)
     assert removed == 0, "no row that is not due is looked at"
+
+
+async def test_messages_to_one_destination_are_counted_by_the_lane_index(database_url: str) -> None:
+    """As far as the bound, and beside 20,000 messages to another one: those are not read."""
+    connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
+    await connection.execute(HEAP)
+    for destination, rows in (("http://dead/", 101), ("pg:t7", 1)):
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {RELEASE['is_full']}", destination, 100)
+        scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == "outbox"]
+        assert [(node["Index Name"], node["Actual Rows"]) for node in scans] == [("outbox_lane", rows)]
+    await connection.close()
 
 
 @pytest.mark.parametrize(("newest", "is_found"), [(outbox.NEWEST_ROWS, True), (0, False)])

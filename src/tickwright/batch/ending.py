@@ -13,6 +13,9 @@ from tickwright.store.queries import filled, load
 
 SQL = filled(filled(load("tickwright.batch.sql", "release.sql"), "action"), "header_id")
 
+WAITING_MAX = 200_000
+"""Messages to one destination; while more of them wait, no actions are added to them."""
+
 
 async def tell_finished(connection: Connection, run: Run) -> None:
     """Send what came of a finished execution to its definition's ``on_finished``, if it has one."""
@@ -24,6 +27,13 @@ async def tell_finished(connection: Connection, run: Run) -> None:
         await connection.execute(SQL["put_job"], job, summary)
     else:
         await put_message(connection, destination, summary, key=f"execution:{run.execution_id}")
+
+
+async def is_full(connection: Connection, destination: str | None) -> bool:
+    """Whether so many messages to a destination wait that no actions are added to them; jobs are never too many."""
+    if destination is None or job_of(destination) is not None:
+        return False
+    return bool(await connection.fetchval(SQL["is_full"], destination, WAITING_MAX))
 
 
 async def refuse_too_large(connection: Connection, execution_id: int, client_ids: Sequence[str]) -> None:

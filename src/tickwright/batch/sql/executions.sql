@@ -37,7 +37,7 @@ SELECT found.*, looked.last_slot_at
 -- name: get_execution
 -- One execution, what it was begun with, and the clock. Index: executions_pkey, batches_pkey.
 SELECT {shown}, e.error_trace, e.snapshot::text AS snapshot, e.tries, e.lost, e.due_at, e.next_chunk_at, e.next_release_at, e.owner,
-       coalesce(e.served_by, b.served_by) AS served_by, b.id AS batch_id, clock_timestamp() AS now,
+       coalesce(e.served_by, b.served_by) AS served_by, b.id AS batch_id, clock_timestamp() AS now, e.snapshot #>> '{action,target}' AS target,
        e.chunks_done > e.chunks_released AND (e.status = 'FINISHED' OR (e.status = 'IN_PROGRESS' AND e.snapshot #>> '{action,release}' = 'chunk')) AS is_releasing
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.id = $1;
 
