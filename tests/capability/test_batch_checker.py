@@ -14,8 +14,10 @@ from tickwright.batch import checker as checker_module
 from tickwright.batch import ending as ending_module
 from tickwright.batch.checker import Checker
 from tickwright.batch.executions import Executions
+from tickwright.domain.errors import Rejected
 from tickwright.outbound.headers import check_headers
 from tickwright.ports.batches import OpenChunk
+from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors
 
 
@@ -201,6 +203,40 @@ async def test_whoever_wants_to_hear_of_the_end_does(batches: BatchWorld) -> Non
     await batches.check()
     assert len(await batches.sent()) == 1
     assert (await batches.execution(said["execution_id"]))["chunks_released"] == 3
+
+
+async def _fails(chunk: OpenChunk) -> None:
+    raise Rejected("broken", "it is broken")
+
+
+async def test_a_failed_end_is_told_each_time(batches: BatchWorld) -> None:
+    """With its status and code, whether a chunk or the plan failed; a retry that finishes sends another one."""
+    work = Numbers(before=_fails)
+    await batches.process(work)
+    execution_id = await batches.start(await batches.put(definition={"on_finished": "pg:ends"}))
+    assert (await batches.over(execution_id))["status"] == "EXCEPTION_OCCURRED"
+    work.before = None
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    await executions.retry(execution_id, caller=Caller("ann", Role.ADMIN))
+    assert (await batches.over(execution_id))["status"] == "FINISHED"
+    work.chunk_rows = 0  # range() refuses it
+    broken = await batches.start(await batches.put("broken", {"on_finished": "pg:ends", "attempts": 1}))
+    await batches.process(work, names=["broken"])
+    assert (await batches.over(broken))["status"] == "EXCEPTION_OCCURRED"
+    said = [json.loads(one["payload"]) for one in await batches.sent()]
+    assert [(one["execution_id"], one["event"], one["status"], one["error_code"] is None) for one in said] == [
+        (execution_id, "execution.failed", "EXCEPTION_OCCURRED", False),
+        (execution_id, "execution.finished", "FINISHED", True),
+        (broken, "execution.failed", "EXCEPTION_OCCURRED", False),
+    ]
+
+
+async def test_an_execution_fails_also_where_that_cannot_be_told(batches: BatchWorld) -> None:
+    """A type of job that PostgreSQL refuses, in a row that was written by hand."""
+    await batches.process(Numbers(before=_fails))
+    execution_id = await batches.start(await batches.put(definition={"on_finished": "python:no type"}))
+    row = await batches.over(execution_id)
+    assert (row["status"], row["error_code"]) == ("EXCEPTION_OCCURRED", "broken")
 
 
 async def test_a_python_function_is_called_by_a_job_per_client(batches: BatchWorld) -> None:

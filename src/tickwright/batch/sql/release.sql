@@ -1,6 +1,7 @@
 -- name: summary
--- What came of an execution, for whoever wants to hear of its end. Index: executions_pkey.
-SELECT jsonb_build_object('event', 'execution.finished', 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
+-- What came of an execution, for its on_finished. Index: executions_pkey.
+SELECT jsonb_build_object('event', CASE e.status WHEN 'FINISHED' THEN 'execution.finished' ELSE 'execution.failed' END,
+         'error_code', CASE WHEN e.status <> 'FINISHED' THEN e.error_code END, 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
          'slot_at', e.slot_at, 'status', e.status, 'members', e.members, 'seen', e.seen, 'selected', e.selected, 'missing', e.missing,
          'skipped', e.skipped, 'actions', e.actions, 'started_at', e.started_at, 'finished_at', e.finished_at)::text
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.id = $1;
