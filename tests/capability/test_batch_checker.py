@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -10,9 +11,14 @@ from kit.batches import TARGET, BatchWorld, Numbers
 from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.batch import checker as checker_module
+from tickwright.batch import ending as ending_module
 from tickwright.batch.checker import Checker
+from tickwright.batch.executions import Executions
+from tickwright.domain.errors import Rejected
 from tickwright.outbound.headers import check_headers
 from tickwright.ports.batches import OpenChunk
+from tickwright.ports.caller import Caller, Role
+from tickwright.store.paging import Cursors
 
 
 async def finished(batches: BatchWorld, definition: Mapping[str, object] | None = None, members: int = 25) -> int:
@@ -126,15 +132,39 @@ async def test_what_did_not_finish_releases_nothing(batches: BatchWorld, status:
     assert await batches.sent() == []
 
 
-async def test_a_full_outbox_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay comes first: a million actions do not push what waits out of its way."""
-    await finished(batches)
-    monkeypatch.setattr(checker_module, "OUTBOX_MAX", 9)
-    assert await batches.check() == checker_module.FULL_S
+async def test_a_full_destination_gets_nothing_more(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million actions do not wait twice, here and in the outbox; ``explain`` says why they do not leave."""
+    execution_id = await finished(batches)
+    monkeypatch.setattr(ending_module, "WAITING_MAX", 9)
+    assert checker_module.FULL_S - 1 < await batches.check() <= checker_module.FULL_S
     assert len(await batches.sent()) == 10
+    reasons = (await Executions(batches.pool, Cursors(batches.pool)).explain(execution_id)).reasons
+    assert "destination_full" in {reason.code for reason in reasons}
+    assert not any("its rate" in reason.text for reason in reasons)
     await batches.pool.execute("DELETE FROM tickwright.outbox")
+    await batches.pool.execute("UPDATE tickwright.executions SET next_release_at = now()")
     await batches.check()
     assert len(await batches.sent()) == 3
+
+
+async def test_a_full_destination_keeps_back_no_other_actions(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BCK-4: neither those to another destination nor jobs, however many executions wait for it."""
+    monkeypatch.setattr(ending_module, "WAITING_MAX", 19)
+    monkeypatch.setattr(checker_module, "CHUNKS_PER_ROUND", 9)  # six are needed for the chunks that leave
+    await batches.pool.execute(
+        "INSERT INTO tickwright.outbox (destination, payload) SELECT 'pg:full', '{}' FROM generate_series(1, 20)"
+    )
+    targets = {**{f"full{number}": "pg:full" for number in range(9)}, "others": "pg:others", "jobs": "python:act"}
+    await batches.process(Numbers(), names=[*targets])
+    for name, target in targets.items():
+        execution_id = await batches.start(await batches.put(name, {"action": {"target": target}}))
+        assert (await batches.over(execution_id))["status"] == "FINISHED"
+    await batches.check()
+    sent = Counter(one["destination"] for one in await batches.sent())
+    assert sent == {"pg:full": 20, "pg:others": 13}
+    assert await batches.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks WHERE task_type = 'act'") == 13
 
 
 async def test_actions_leave_at_their_rate(batches: BatchWorld) -> None:
@@ -173,6 +203,40 @@ async def test_whoever_wants_to_hear_of_the_end_does(batches: BatchWorld) -> Non
     await batches.check()
     assert len(await batches.sent()) == 1
     assert (await batches.execution(said["execution_id"]))["chunks_released"] == 3
+
+
+async def _fails(chunk: OpenChunk) -> None:
+    raise Rejected("broken", "it is broken")
+
+
+async def test_a_failed_end_is_told_each_time(batches: BatchWorld) -> None:
+    """With its status and code, whether a chunk or the plan failed; a retry that finishes sends another one."""
+    work = Numbers(before=_fails)
+    await batches.process(work)
+    execution_id = await batches.start(await batches.put(definition={"on_finished": "pg:ends"}))
+    assert (await batches.over(execution_id))["status"] == "EXCEPTION_OCCURRED"
+    work.before = None
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    await executions.retry(execution_id, caller=Caller("ann", Role.ADMIN))
+    assert (await batches.over(execution_id))["status"] == "FINISHED"
+    work.chunk_rows = 0  # range() refuses it
+    broken = await batches.start(await batches.put("broken", {"on_finished": "pg:ends", "attempts": 1}))
+    await batches.process(work, names=["broken"])
+    assert (await batches.over(broken))["status"] == "EXCEPTION_OCCURRED"
+    said = [json.loads(one["payload"]) for one in await batches.sent()]
+    assert [(one["execution_id"], one["event"], one["status"], one["error_code"] is None) for one in said] == [
+        (execution_id, "execution.failed", "EXCEPTION_OCCURRED", False),
+        (execution_id, "execution.finished", "FINISHED", True),
+        (broken, "execution.failed", "EXCEPTION_OCCURRED", False),
+    ]
+
+
+async def test_an_execution_fails_also_where_that_cannot_be_told(batches: BatchWorld) -> None:
+    """A type of job that PostgreSQL refuses, in a row that was written by hand."""
+    await batches.process(Numbers(before=_fails))
+    execution_id = await batches.start(await batches.put(definition={"on_finished": "python:no type"}))
+    row = await batches.over(execution_id)
+    assert (row["status"], row["error_code"]) == ("EXCEPTION_OCCURRED", "broken")
 
 
 async def test_a_python_function_is_called_by_a_job_per_client(batches: BatchWorld) -> None:

@@ -58,6 +58,10 @@ async def test_an_action_that_is_too_large_keeps_back_no_other_one(batches: Batc
     )
     assert '"client_id": "2"' in problems
     assert "larger than 1 MiB" in problems
+    executions = Executions(batches.pool, Cursors(batches.pool))
+    said = {one.client_id: one.released for one in (await executions.actions(bad)).items}
+    assert said == {"0": True, "2": False, "4": True}
+    assert [one.released for one in (await executions.actions(bad, client_id="2")).items] == [False]
     told = await explained(batches, bad)
     assert "1 of its 3 actions were never released; they are too large" in told
 

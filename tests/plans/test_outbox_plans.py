@@ -6,6 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tickwright.batch.ending import SQL as RELEASE
 from tickwright.store import outbox
 from tickwright.store.outbox import LANE_MIN, SQL
 from tickwright.store.pool import SETTINGS
@@ -70,6 +71,17 @@ async def test_messages_behind_refused_ones_cost_a_bounded_look(database_url: st
     assert not {node["Node Type"] for node in nodes(plan)} & {"Seq Scan", "Sort", "Bitmap Heap Scan", "Materialize"}
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 10_000
     assert "http://other/" in {row.destination for row in claimed.rows}
+
+
+async def test_messages_to_one_destination_are_counted_by_the_lane_index(database_url: str) -> None:
+    """As far as the bound, and beside 20,000 messages to another one: those are not read."""
+    connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
+    await connection.execute(HEAP)
+    for destination, rows in (("http://dead/", 101), ("pg:t7", 1)):
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {RELEASE['is_full']}", destination, 100)
+        scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == "outbox"]
+        assert [(node["Index Name"], node["Actual Rows"]) for node in scans] == [("outbox_lane", rows)]
+    await connection.close()
 
 
 @pytest.mark.parametrize(("newest", "is_found"), [(outbox.NEWEST_ROWS, True), (0, False)])

@@ -67,7 +67,7 @@ class BatchDeclarations:
             chunk_rows: Members per chunk, 100 to 100,000; 5,000 by default.
             rate: Members of all consumers together, such as ``"1000/s"``.
             attempts: Of one chunk, 1 to 100; 10 by default.
-            on_finished: A destination that hears of the end.
+            on_finished: A destination that hears of the end, finished or failed.
 
         Raises:
             Rejected: ``invalid_batch`` with every mistake, ``duplicate_batch``. Permanent.

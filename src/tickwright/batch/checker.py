@@ -10,16 +10,14 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.batch.ending import SQL, job_of
+from tickwright.batch.ending import SQL, is_full, job_of
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import REFUSED, Connection, is_notify_queue_full
 
 CHUNKS_PER_ROUND = 20
-OUTBOX_MAX = 200_000
-"""Messages that wait; while there are more, no actions are added to them."""
-FULL_S = 1.0
+FULL_S = 5.0
 IDLE_S = 2.0
 SET_ASIDE_S = 300.0
 ERROR_CHARS_MAX = 2000
@@ -35,6 +33,7 @@ class Checker:
         BCK-1: an action leaves once, and never before its execution is finished unless its definition says ``chunk``.
         BCK-2: nothing of a stopped, disabled or failed execution leaves.
         BCK-3: an action that PostgreSQL refuses keeps back no other one of its chunk, and no other execution.
+        BCK-4: a destination to which too many messages wait keeps back no actions but its own.
     """
 
     def __init__(self, *, probe: Probe = NO_PROBE) -> None:
@@ -49,12 +48,13 @@ class Checker:
                 async with lease.transaction() as connection:
                     if connection is None:
                         return 0.0
-                    if await connection.fetchval(SQL["outbox_is_full"], OUTBOX_MAX):
-                        return FULL_S
                     chunk = await connection.fetchrow(SQL["next_chunk"])
                     if chunk is None:
                         wait_s = await connection.fetchval(SQL["next_release_in"])
                         return IDLE_S if wait_s is None else max(wait_s, 0.0)
+                    if await is_full(connection, chunk["target"]):
+                        await connection.execute(SQL["wait_for_room"], chunk["target"], FULL_S)
+                        continue
                     released = await self._release(connection, chunk)
             except REFUSED as error:
                 if chunk is None or is_notify_queue_full(error):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tickwright.batch.ending import refuse_too_large, tell_finished
+from tickwright.batch.ending import refuse_too_large, tell_ended, tell_failed
 from tickwright.ports.batches import Action, ChunkResult, PlannedChunk, Run
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -125,7 +125,7 @@ class ChunksStore:
             members = [chunk.members for chunk in chunks]
             await connection.execute(SQL["put_chunks"], execution_id, 0, values, members)
             if await connection.fetchval(SQL["end_plan"], execution_id, len(chunks), sum(members)) == "FINISHED":
-                await tell_finished(connection, claim.run)
+                await tell_ended(connection, claim.run)
         return True
 
     async def plan_later(self, claim: PlanClaim, owner: int, why: Failure, *, after_s: float) -> bool:
@@ -135,7 +135,7 @@ class ChunksStore:
 
     async def plan_failed(self, claim: PlanClaim, owner: int, why: Failure) -> bool:
         """Write that cutting it will never work."""
-        return await self._wrote("plan_failed", claim.run.execution_id, owner, claim.fence, *why)
+        return await self._failed("plan_failed", claim.run, claim.run.execution_id, owner, claim.fence, *why)
 
     async def release_plan(self, claim: PlanClaim, owner: int) -> None:
         """Give it back as if it had not been taken."""
@@ -150,7 +150,7 @@ class ChunksStore:
 
     async def chunk_failed(self, claim: ChunkClaim, owner: int, why: Failure) -> bool:
         """Write that the last attempt failed, which ends the execution; false where it has ended or is not ours."""
-        return await self._wrote("chunk_failed", *claim.key, owner, claim.fence, *why)
+        return await self._failed("chunk_failed", claim.run, *claim.key, owner, claim.fence, *why)
 
     async def release_chunk(self, claim: ChunkClaim, owner: int) -> None:
         """Give it back as if it had not been begun."""
@@ -182,6 +182,13 @@ class ChunksStore:
         await connection.execute(SQL["reclaim_chunks"], [*tokens])
         await connection.execute(SQL["reclaim_plans"], [*tokens])
         await connection.execute(SQL["ring"])
+
+    async def _failed(self, name: str, run: Run, *values: Any) -> bool:
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(SQL[name], *values) is None:
+                return False
+            await tell_failed(connection, run)
+        return True
 
     async def _wrote(self, name: str, *values: Any) -> bool:
         return await self._pool.fetchval(SQL[name], *values) is not None

@@ -9,7 +9,8 @@ from typing import Any
 from tickwright.store.pool import Connection
 from tickwright.store.queries import filled, load
 
-SQL = filled(load("tickwright.batch.sql", "executions.sql"), "shown")
+SQL = filled(filled(load("tickwright.batch.sql", "executions.sql"), "shown"), "has_left")
+SQL = filled(SQL, "action", of=load("tickwright.batch.sql", "release.sql"))
 _BATCHES = load("tickwright.batch.sql", "batches.sql")
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
+from tickwright.batch.ending import WAITING_MAX
 from tickwright.batch.explain import nobody_executes
 from tickwright.batch.facts import ExecutionFacts, Row
 from tickwright.domain.instants import instant_text, wait_text
@@ -20,7 +21,7 @@ def explain_execution(facts: ExecutionFacts) -> Explanation:
     if row["status"] in OPEN:
         reasons = [*_paused(row), *_before(facts), *_later(row), *_work(facts), *nobody_executes_it(facts)]
     else:
-        reasons = [*_ended(row), *_paused(row), *_release(row)]
+        reasons = [*_ended(row), *_paused(row), *_release(facts)]
     reasons += _held(facts)
     return Explanation(row["id"], row["status"], reasons[0].text, reasons)
 
@@ -106,12 +107,13 @@ def _ended(row: Row) -> Iterator[Reason]:
         yield Reason(row["status"].lower(), f"it ended at {at}{why}; what was not released then stays unreleased")
 
 
-def _release(row: Row) -> Iterator[Reason]:
+def _release(facts: ExecutionFacts) -> Iterator[Reason]:
+    row = facts.row
     left = row["actions"] - row["released"]
     yield from _refused(row)
     if row["status"] == "FINISHED" and row["chunks_released"] < row["chunks"]:
         wait = row["next_release_at"] - row["now"]
-        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released"
+        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not facts.is_full
         pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if paced else ""
         yield Reason("releasing", f"{left} of its {row['actions']} actions have not left yet{pace}")
     elif left > 0:
@@ -125,6 +127,9 @@ def _held(facts: ExecutionFacts) -> Iterator[Reason]:
     """Say what holds back actions that may leave."""
     if facts.row["is_releasing"] and not facts.lives.producers:
         yield Reason("no_checker", "no live process has the role scheduler: its actions do not leave")
+    if facts.is_full:
+        text = f"more than {WAITING_MAX:,} messages to its destination wait in the outbox, so its actions do not leave"
+        yield Reason("destination_full", f"{text}; tickwright outbox destinations says why they wait")
 
 
 def _refused(row: Row) -> Iterator[Reason]:

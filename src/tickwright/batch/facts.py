@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tickwright.batch import batches_store, executions_store
+from tickwright.batch.ending import is_full
 from tickwright.store.pool import Connection
 
 PRODUCER_ROLE, CONSUMER_ROLE = "scheduler", "campaign-consumer"
@@ -44,6 +45,7 @@ class ExecutionFacts(NamedTuple):
         waiting: The first chunk that waits.
         working: Who works on how many chunks.
         before: The execution of the same batch that has to end first.
+        is_full: So many messages to its destination wait that no actions are added to them.
     """
 
     row: Row
@@ -51,6 +53,7 @@ class ExecutionFacts(NamedTuple):
     working: Sequence[Row]
     before: Row | None
     lives: Lives
+    is_full: bool
 
 
 async def batch_facts(connection: Connection, row: Any, slot_at: datetime | None) -> BatchFacts:
@@ -77,6 +80,7 @@ async def execution_facts(connection: Connection, row: Any) -> ExecutionFacts:
         await connection.fetch(sql["explain_working"], execution_id),
         await connection.fetchrow(sql["explain_before"], execution_id),
         await _lives(connection, row["served_by"]),
+        row["is_releasing"] and await is_full(connection, row["target"]),
     )
 
 

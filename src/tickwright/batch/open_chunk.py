@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tickwright.batch.chunks_store import ChunkClaim, end_chunk, lock_chunk
-from tickwright.batch.ending import tell_finished
+from tickwright.batch.ending import tell_ended
 from tickwright.domain.errors import Contended
 from tickwright.ports.batches import ChunkResult, Run
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -74,5 +74,5 @@ class ClaimedChunk:
             self.is_lost = True
             raise Contended("chunk_lost", "its execution was stopped; nothing is written")
         if status == "FINISHED":
-            await tell_finished(connection, self._claim.run)
+            await tell_ended(connection, self._claim.run)
         await self._probe.reached("batches.chunk_written", key=self._claim.key)

@@ -17,7 +17,7 @@
     chunk_rows = 5000                         # 100 to 100,000
     rate = "1000/s"                           # clients, of all consumers together; left out: no limit
     attempts = 10                             # of one chunk, 1 to 100
-    on_finished = "https://…"                 # hears of the end
+    on_finished = "https://…"                 # hears of the end, finished or failed
 
 A local time that the clocks skip is refused; of one that comes twice the first is meant. Every mistake is
 named at once.

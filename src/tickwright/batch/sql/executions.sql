@@ -37,7 +37,7 @@ SELECT found.*, looked.last_slot_at
 -- name: get_execution
 -- One execution, what it was begun with, and the clock. Index: executions_pkey, batches_pkey.
 SELECT {shown}, e.error_trace, e.snapshot::text AS snapshot, e.tries, e.lost, e.due_at, e.next_chunk_at, e.next_release_at, e.owner,
-       coalesce(e.served_by, b.served_by) AS served_by, b.id AS batch_id, clock_timestamp() AS now,
+       coalesce(e.served_by, b.served_by) AS served_by, b.id AS batch_id, clock_timestamp() AS now, e.snapshot #>> '{action,target}' AS target,
        e.chunks_done > e.chunks_released AND (e.status = 'FINISHED' OR (e.status = 'IN_PROGRESS' AND e.snapshot #>> '{action,release}' = 'chunk')) AS is_releasing
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.id = $1;
 
@@ -52,16 +52,23 @@ SELECT sum(seen) / nullif(extract(epoch FROM max(done_at) - min(began_at)), 0)::
 SELECT number AS chunk, problems::text AS problems FROM tickwright.execution_chunks
  WHERE execution_id = $1 AND problems IS NOT NULL ORDER BY number LIMIT 10;
 
+-- name: has_left
+-- Whether an action a has left: its chunk c is released, and it was not too large, which is among the problems of the chunk. Part of statements.
+c.state = 'released' AND (c.problems IS NULL OR tickwright.json_fits({action}));
+
 -- name: list_actions
--- A page of the actions of an execution behind the client $2, and whether they have left. Index: execution_actions_pkey, execution_chunks_pkey.
-SELECT a.client_id, a.chunk, a.client::text AS client, c.state = 'released' AS released
+-- A page of the actions of an execution behind the client $2, and whether they have left. Index: execution_actions_pkey, execution_chunks_pkey,
+-- executions_pkey, batches_pkey.
+SELECT a.client_id, a.chunk, a.client::text AS client, {has_left} AS released
   FROM tickwright.execution_actions a JOIN tickwright.execution_chunks c ON c.execution_id = a.execution_id AND c.number = a.chunk
+  JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
  WHERE a.execution_id = $1 AND a.client_id > $2 ORDER BY a.client_id LIMIT $3;
 
 -- name: get_action
--- The action of one client. Index: execution_actions_pkey, execution_chunks_pkey.
-SELECT a.client_id, a.chunk, a.client::text AS client, c.state = 'released' AS released
+-- The action of one client. Index: execution_actions_pkey, execution_chunks_pkey, executions_pkey, batches_pkey.
+SELECT a.client_id, a.chunk, a.client::text AS client, {has_left} AS released
   FROM tickwright.execution_actions a JOIN tickwright.execution_chunks c ON c.execution_id = a.execution_id AND c.number = a.chunk
+  JOIN tickwright.executions e ON e.id = a.execution_id JOIN tickwright.batches b ON b.id = e.batch_id
  WHERE a.execution_id = $1 AND a.client_id = $2;
 
 -- name: lock_execution

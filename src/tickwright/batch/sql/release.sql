@@ -1,13 +1,27 @@
 -- name: summary
--- What came of an execution, for whoever wants to hear of its end. Index: executions_pkey.
-SELECT jsonb_build_object('event', 'execution.finished', 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
+-- What came of an execution, for its on_finished. Index: executions_pkey.
+SELECT jsonb_build_object('event', CASE e.status WHEN 'FINISHED' THEN 'execution.finished' ELSE 'execution.failed' END,
+         'error_code', CASE WHEN e.status <> 'FINISHED' THEN e.error_code END, 'batch', b.name, 'kind', b.kind, 'execution_id', e.id, 'version', e.version,
          'slot_at', e.slot_at, 'status', e.status, 'members', e.members, 'seen', e.seen, 'selected', e.selected, 'missing', e.missing,
          'skipped', e.skipped, 'actions', e.actions, 'started_at', e.started_at, 'finished_at', e.finished_at)::text
   FROM tickwright.executions e JOIN tickwright.batches b ON b.id = e.batch_id WHERE e.id = $1;
 
--- name: outbox_is_full
--- Whether more than $1 messages wait: then nothing is added. Index: outbox_pkey, a walk that ends there.
-SELECT count(*) > $1::bigint FROM (SELECT FROM tickwright.outbox LIMIT $1::bigint + 1) AS waiting;
+-- name: is_full
+-- Whether more than $2 messages to the destination $1 wait in the outbox. Index: outbox_lane, a walk that ends there; its order keeps a plan from
+-- messages to others.
+SELECT count(*) > $2::bigint
+  FROM (SELECT FROM tickwright.outbox o
+         WHERE hashtextextended(o.destination, 0) = hashtextextended($1, 0) AND o.destination = $1
+         ORDER BY least(o.attempts, 1), o.next_at, o.id LIMIT $2::bigint + 1) AS waiting;
+
+-- name: wait_for_room
+-- The destination $1 is full: what is to be released to it has its next turn in $2 seconds, and others have theirs. In a transaction of the
+-- checker's lease. Index: executions_to_release, executions_pkey.
+UPDATE tickwright.executions SET next_release_at = clock_timestamp() + make_interval(secs => $2)
+ WHERE id = ANY (ARRAY (
+   SELECT e.id FROM tickwright.executions e
+    WHERE e.status IN ('IN_PROGRESS', 'FINISHED') AND e.chunks_released < e.chunks AND e.next_release_at <= clock_timestamp()
+      AND e.snapshot #>> '{action,target}' = $1 FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: next_chunk
 -- The next chunk whose actions may leave: of a finished execution, or of one under way that says so. The ones whose turn is longest ago come first.
