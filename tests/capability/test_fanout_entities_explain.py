@@ -160,6 +160,7 @@ async def test_a_gate_is_in_the_environment_of_each_scheduler(one: Explained) ->
         (STATE.format("breaker", "'half_open'"), "breaker_half_open"),
         (STATE.format("blocked_until", LATER), "partner_asked_to_wait"),
         (f"UPDATE tickwright.partners SET settings = '{QUIET}'", "partner_quiet"),
+        ("""UPDATE tickwright.partners SET settings = '{"rate": "fast"}'""", "settings_invalid"),
         ("UPDATE tickwright.workers SET lost_at = now() WHERE id = 101", "no_scheduler"),
         ("UPDATE tickwright.workers SET facts = '{}' WHERE id = 101", "no_scheduler"),
         ("UPDATE tickwright.workers SET lease_until = now() WHERE id = 102", "no_consumer"),

@@ -49,7 +49,7 @@ async def test_a_partner_that_nobody_called_has_figures(api: RunningApi) -> None
 
 
 async def test_what_stands_in_the_way_is_named_in_the_contracts_order(api: RunningApi) -> None:
-    """A trial, an open breaker, Retry-After, quiet hours, a pause: each outranks the one before."""
+    """A trial, an open breaker, Retry-After, quiet hours, unreadable settings, a pause: each outranks those before."""
     await api.pool.execute("INSERT INTO tickwright.partner_states (partner_no, breaker) VALUES (1, 'half_open')")
     assert (await figures(api))["state"] == "on_trial"
     await api.pool.execute(
@@ -64,6 +64,8 @@ async def test_what_stands_in_the_way_is_named_in_the_contracts_order(api: Runni
     await api.admin.send("PATCH", "/v1/partners/dhl", {"quiet": "00:00-24:00 UTC"})
     said = await figures(api)
     assert (said["state"], said["quiet"]["until"] is None) == ("quiet", False)
+    await api.pool.execute("""UPDATE tickwright.partners SET settings = settings || '{"rate": "fast"}'""")
+    assert (await figures(api))["state"] == "settings_invalid"
     await api.admin.post("/v1/partners/dhl/pause")
     assert (await figures(api))["state"] == "paused"
 

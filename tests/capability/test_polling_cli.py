@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from kit.cli import Said, environment, tickwright
@@ -81,6 +82,19 @@ def test_a_file_is_imported_and_its_rejects_are_told(env: dict[str, str], tmp_pa
     line = json.dumps({"account_id": "acme", "partner": "dhl", "external_id": "C1"}) + "\n"
     told = ok("trackers", "import", "-", env=env, stdin=line)
     assert told.out == "0 trackers from 1 lines, 1 known already, 0 rejected\n"
+
+
+async def test_a_partner_whose_settings_cannot_be_read_is_shown_with_what_is_wrong(
+    env: dict[str, str], database_url: str
+) -> None:
+    """Plain SQL wrote them; nothing calls the partner."""
+    assert "settings invalid" not in ok("partners", "show", "dhl", env=env).out
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("""UPDATE tickwright.partners SET settings = '{"rate": "fast"}'""")
+    await connection.close()
+    shown = ok("partners", "show", "dhl", env=env).out
+    assert "settings invalid" in shown
+    assert "settings.rate" in shown
 
 
 @pytest.mark.parametrize(

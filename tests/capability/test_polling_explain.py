@@ -168,6 +168,15 @@ async def test_what_holds_it_up_is_said(api: RunningApi, ground: Ground, placed:
     assert list(await why(api, tracker)) == ["no_selector", "last_turn_over"]
 
 
+async def test_settings_that_cannot_be_read_are_said(api: RunningApi, ground: Ground) -> None:
+    """Written by plain SQL: no consumer calls the partner, and the sentence says what to write."""
+    tracker = await ground.place(await ground.wheel(5), 17)
+    await api.pool.execute("""UPDATE tickwright.partners SET settings = '{"rate": "fast"}' WHERE name = 'dhl'""")
+    said = await why(api, tracker)
+    assert list(said) == ["settings_invalid", "in_slot"]
+    assert "no consumer calls dhl: its settings cannot be read: settings.rate" in said["settings_invalid"]
+
+
 async def test_why_it_ended_is_said(api: RunningApi, ground: Ground) -> None:
     """A terminal status, its age, or somebody: what did it then, whatever the settings are afterwards."""
     slot = await ground.wheel(2)

@@ -10,6 +10,7 @@ from tickwright.cli.gateway import Gateway, ask, through
 from tickwright.cli.options import Json
 from tickwright.cli.output import show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
+from tickwright.partners.settings import read_kept
 
 app = typer.Typer(help="Partners: whom we poll, and their limits.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("name", "settings", "called_by", "paused_at", "breaker", "open_until", "blocked_until", "last_error")
@@ -26,7 +27,11 @@ def list_(as_json: Json = False) -> None:
 def show(name: Name, as_json: Json = False) -> None:
     """Show one partner."""
     found = ask("GET", path(name))
-    show_json(found) if as_json else show_fields(found)
+    if as_json:
+        show_json(found)
+        return
+    _, problem = read_kept(json.dumps(found["settings"]))
+    show_fields({**found, "settings_invalid": problem} if problem else found)
 
 
 @app.command()

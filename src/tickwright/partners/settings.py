@@ -36,6 +36,7 @@ WINDOW_MAX = timedelta(minutes=10)
 QUIET_MAX = 20
 TEXTS_MAX = 200
 TEXT_CHARS_MAX = 100
+PROBLEM_CHARS_MAX = 500
 
 
 class BreakerTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,21 @@ def check_settings(table: Any, *, where: str = "partner") -> PartnerSettings:
     if problems:
         raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
     return settings
+
+
+def read_kept(text: str) -> tuple[PartnerSettings, str]:
+    """Return what the JSON of ``tickwright.partners.settings`` says, and what cannot be read of it.
+
+    While that is not empty nobody calls the partner, see :func:`tickwright.partners.contract.settings_of`.
+    """
+    problems: list[str] = []
+    settings = read_settings(json.loads(text), problems, where="settings")
+    return settings, "; ".join(problems)
+
+
+def unreadable(partner: str, problem: str) -> str:
+    """Return the sentence of an explanation about settings that cannot be read."""
+    return f"no consumer calls {partner}: its settings cannot be read: {problem[:PROBLEM_CHARS_MAX]}"
 
 
 def _share(value: Any) -> float:

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from tickwright.capabilities.fanout.slow_share import timed_out_lately
 from tickwright.capabilities.fanout.views import EntityExplanation
 from tickwright.domain.instants import instant_text, wait_text
 from tickwright.domain.modules import parse_modules
 from tickwright.domain.windows import window_at
 from tickwright.partners.quiet import quiet_until
-from tickwright.partners.settings import read_settings
+from tickwright.partners.settings import read_kept, unreadable
 from tickwright.ports.fanout import TIMED_OUT
 from tickwright.ports.views import Reason
 
@@ -123,7 +121,10 @@ def _partner(facts: Facts) -> Iterator[Reason]:
     if facts["blocked_until"] is not None and facts["blocked_until"] > now:
         until = instant_text(facts["blocked_until"])
         yield Reason("partner_asked_to_wait", f"{partner} asked for silence until {until}")
-    quiet = quiet_until(now.timestamp(), read_settings(msgspec.json.decode(facts["settings"]), [], where="").quiet)
+    settings, problem = read_kept(facts["settings"])
+    if problem:
+        yield Reason("settings_invalid", unreadable(partner, problem))
+    quiet = quiet_until(now.timestamp(), settings.quiet)
     if quiet is not None:
         until = instant_text(datetime.fromtimestamp(quiet, UTC))
         yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
 from tickwright.capabilities.polling.events import is_terminal
 from tickwright.capabilities.polling.explain_kafka import Stands, in_kafka
 from tickwright.domain.instants import instant_text, wait_text
 from tickwright.partners.quiet import quiet_until
-from tickwright.partners.settings import read_settings
+from tickwright.partners.settings import read_kept, unreadable
 from tickwright.ports.views import Explanation, Reason
 
 BUDGET_SHOWN = timedelta(seconds=2)
@@ -150,11 +148,15 @@ def _partner(facts: Facts) -> Iterator[Reason]:
 
 
 def _nobody_calls(facts: Facts) -> Iterator[Reason]:
-    """Tell of what keeps everybody from calling the partner now: its hours, its budget, nobody there to call."""
+    """Tell of what keeps everybody from calling the partner now: its settings, hours or budget, no consumer."""
     partner, now = facts["partner"], facts["now"]
-    quiet = _quiet_until(facts)
-    if quiet is not None:
-        yield Reason("partner_quiet", f"{partner} has quiet hours until {instant_text(quiet)}")
+    settings, problem = read_kept(facts["settings"])
+    if problem:
+        yield Reason("settings_invalid", unreadable(partner, problem))
+    quiet_s = quiet_until(now.timestamp(), settings.quiet)
+    if quiet_s is not None:
+        until = instant_text(datetime.fromtimestamp(quiet_s, UTC))
+        yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
     if facts["next_free_at"] is not None and facts["next_free_at"] > now + BUDGET_SHOWN:
         free = instant_text(facts["next_free_at"])
         yield Reason("budget_taken", f"what {partner} allows is given away until {free}")
@@ -171,12 +173,6 @@ def _not_callable(facts: Facts) -> Iterator[Reason]:
             f"nobody can call {facts['partner']}: its settings have no http, and no live poll-consumer has a function "
             "for it",
         )
-
-
-def _quiet_until(facts: Facts) -> datetime | None:
-    settings = read_settings(msgspec.json.decode(facts["settings"]), [], where="")
-    until_s = quiet_until(facts["now"].timestamp(), settings.quiet)
-    return None if until_s is None else datetime.fromtimestamp(until_s, UTC)
 
 
 def _held_back(facts: Facts) -> Iterator[Reason]:

@@ -20,9 +20,8 @@ from tickwright.capabilities.polling.partner_views import (
     WaitingPolls,
 )
 from tickwright.domain.errors import Rejected
-from tickwright.partners.contract import settings_of
 from tickwright.partners.quiet import quiet_next, quiet_until
-from tickwright.partners.settings import PartnerSettings
+from tickwright.partners.settings import PartnerSettings, read_kept
 from tickwright.ports.views import view
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
@@ -104,9 +103,9 @@ async def partner_figures(pool: Pool, history: CallHistory, name: str) -> Partne
         waiting = view(WaitingPolls, await connection.fetchrow(_SQL["waiting"], row["partner_no"], ROWS_LOOKED_MAX))
         counted = await connection.fetch(_SQL["counted"], name)
     calls = history.look(name, row["now"], {one["name"]: Calls(*tuple(one)[1:]) for one in counted})
-    settings = settings_of(row["settings"]) or PartnerSettings()
+    settings, problem = read_kept(row["settings"])
     quiet = _quiet(settings, row["now"])
-    state, until = _state(row, quiet)
+    state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
     return PartnerFigures(
         name=name,
         at=row["now"],
