@@ -66,6 +66,15 @@ def test_a_known_secret_is_masked_wherever_it_is() -> None:
     assert CANARY not in str(redact_event(None, "info", event))
 
 
+def test_nothing_is_left_of_a_known_secret_that_contains_another() -> None:
+    """Whichever was known first."""
+    for number in range(20):
+        know_secret(f"hunter2{number:02}")
+        know_secret(f"hunter2{number:02}-rotated-9f3kQ")
+    said = " ".join(f"hunter2{number:02}-rotated-9f3kQ" for number in range(20))
+    assert without_secrets(said) == " ".join([MASK] * 20)
+
+
 @pytest.mark.parametrize("spelled", [repr, quote, lambda secret: b64encode(secret.encode()).decode()])
 def test_a_known_secret_is_masked_in_each_of_its_spellings(spelled: Callable[[str], str]) -> None:
     """As Python shows it, as in a URL and in Base64: texts of errors quote what they are about."""
