@@ -205,6 +205,34 @@ async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url
         await engine.until(job_id, "completed", within_s=30)
 
 
+@pytest.mark.parametrize(("concurrency", "runs"), [(1, 0), (4, 0), (4, 1)])
+async def test_a_worker_leaves_its_share_of_a_type_that_it_can_no_longer_run(
+    database_url: str, concurrency: int, runs: int
+) -> None:
+    """The target moves to a handler that newer workers have: they run all that may run beside what it still runs."""
+    old, new, kinds = Crew(), Crew(), {"few": TaskType("few", "python:few", concurrency=concurrency)}
+    handlers = {"few": old.__call__}
+    async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT) as one:
+        for _ in range(runs):
+            await one.insert("few")
+        await eventually_async(lambda: old.running == runs, what="the old one runs some")
+        handlers = {"few": old.__call__, "few_v2": new.__call__}
+        async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT) as two:
+            share = two.worker.entries()["few"]
+            await eventually_async(lambda: share.granted == concurrency // 2, 30, what="each has its share")
+            await two.pool.execute(
+                "UPDATE tickwright.task_types SET target = 'python:few_v2', version = version + 1 WHERE name = 'few'"
+            )
+            await eventually_async(lambda: "few" not in one.worker.entries(), what="the old one has heard of it")
+            for _ in range(12):
+                await two.insert("few")
+            await eventually_async(lambda: new.running == concurrency - runs, 30, what="the new one has the rest")
+            old.may_end.set()
+            await eventually_async(lambda: new.running == concurrency, 30, what="the new one has all")
+            new.may_end.set()
+    assert (old.most, new.most) == (runs, concurrency)
+
+
 @asynccontextmanager
 async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name: str) -> AsyncIterator[asyncio.Event]:
     """Hold the first claim that brings jobs of a type before the worker hears of them; the event says that it did."""

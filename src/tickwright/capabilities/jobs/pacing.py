@@ -12,6 +12,7 @@ as it claims jobs, and each job starts at its own, in whichever worker.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
@@ -38,6 +39,7 @@ class Pacer:
 
     def __init__(self, pool: Pool, store: ClaimStore, session: Session) -> None:
         self._pool, self._store, self._session = pool, store, session
+        self._settled = set[str]()
         self._settling = 0
         self._tries = 0
         self.withheld = False
@@ -49,6 +51,7 @@ class Pacer:
         entries: Mapping[str, Entry],
         asked: Callable[[], Mapping[str, int]],
         *,
+        left: Mapping[str, Entry] = MappingProxyType({}),
         shares: bool = True,
     ) -> Callable[[], None]:
         """Settle this worker's grants; part of the heartbeat's transaction.
@@ -62,22 +65,27 @@ class Pacer:
             connection: Inside a transaction.
             entries: Its task types.
             asked: What claims under way may still bring.
+            left: Those that it cannot run any more; what still runs of them counts. Its rows of others go.
             shares: Whether it claims; otherwise it leaves its share to the others.
 
         Returns:
             What is to be called behind the commit: a grant that is rolled back is somebody else's.
         """
         limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
-        if not limited:
+        names = [entry.kind.name for entry in limited]
+        former = sorted(self._settled.difference(names))
+        if not names and not former:
             self.withheld, self.again_s = False, math.inf
             return _nothing
-        names = [entry.kind.name for entry in limited]
-        await connection.fetch(_TYPES["lock_limited"], names)
+        await connection.fetch(_TYPES["lock_limited"], [*names, *former])
         coming, token = asked(), self._session.token
         self._settling = settling = self._settling + 1
+        self._settled.update(names, former)
         for entry in limited:
             entry.granted = entry.held + coming.get(entry.kind.name, 0)
-        rows = await connection.fetch(_TYPES["share_out"], token, names, [entry.granted for entry in limited], shares)
+        in_use = [entry.granted for entry in limited] + [left[name].held if name in left else 0 for name in former]
+        may = [shares] * len(names) + [False] * len(former)
+        rows = await connection.fetch(_TYPES["share_out"], token, [*names, *former], in_use, may)
         granted = {row["name"]: row["granted"] for row in rows}
         for entry in limited:
             entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
@@ -90,6 +98,7 @@ class Pacer:
 
         def committed() -> None:
             if settling == self._settling:  # a later one has counted what is in use since, and says more soon
+                self._settled.difference_update(name for name in former if name not in left)
                 for entry in limited:
                     entry.granted = granted.get(entry.kind.name, 0)
 
@@ -98,6 +107,7 @@ class Pacer:
     def session_lost(self, entries: Iterable[Entry]) -> None:
         """Use no grant of the session any more; the next one settles before it claims."""
         self._settling += 1
+        self._settled.clear()
         self.withheld = True
         for entry in entries:
             if entry.granted is not None:

@@ -158,8 +158,8 @@ class JobWorker:
         self.claimer.wake()
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
-        shares = not self.claimer.claims_nothing()
-        return await self._pacer.share_out(connection, self._entries, self.claimer.asked, shares=shares)
+        shares, left = not self.claimer.claims_nothing(), self._former
+        return await self._pacer.share_out(connection, self._entries, self.claimer.asked, left=left, shares=shares)
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others were to release some."""
