@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from kit.api import running_api
 from kit.engine import SHORT, WorkerProcess, running_engine
 from kit.fanout import MODULE, Hub, registry_of
+from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.filters import JobFilter
@@ -237,3 +238,17 @@ async def test_a_running_job_of_a_registered_type_is_found_behind_made_up_names(
     job_id = await pool.fetchval(f"{insert} VALUES ('real', now()) RETURNING id")
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7 WHERE id = $1", job_id)
     assert (await Looking(pool).newest(JobFilter(worker=7), 2**63 - 1, 10)).ids == [job_id]
+
+
+async def test_trackers_are_counted_up_to_a_bound_and_estimated_beyond_it(pool: Pool) -> None:
+    """The planner's statistics are those of the last vacuum: they say nothing where all trackers were counted."""
+    ground = Ground(pool)
+    await ground.partner()
+    slot = await ground.wheel(5)
+    for number in range(30):
+        await ground.place(slot, number, external=f"A{number}")
+    await pool.execute("ANALYZE tickwright.trackers")
+    shown = [(await pool.fetchrow(SQL["polls"], bound))["trackers"] for bound in (100, 6, 5, 1)]
+    assert shown == [30, 30, 30, 30]
+    await pool.execute("DELETE FROM tickwright.trackers WHERE external_id <> 'A0'")
+    assert (await pool.fetchrow(SQL["polls"], 100))["trackers"] == 1

@@ -150,8 +150,9 @@ WITH RECURSIVE shards AS (
          AND w.release_at < date_trunc('second', now()) + interval '1 minute') AS o
    GROUP BY 1
 )
-SELECT greatest((SELECT count(*) FROM (SELECT FROM tickwright.trackers LIMIT 5 * $1::integer) AS bounded),
-                (SELECT reltuples FROM pg_class WHERE oid = 'tickwright.trackers'::regclass))::bigint AS trackers,
+SELECT (SELECT CASE WHEN count(*) < 5 * $1::integer THEN count(*)
+                    ELSE greatest(count(*), (SELECT reltuples FROM pg_class WHERE oid = 'tickwright.trackers'::regclass)) END::bigint
+          FROM (SELECT FROM tickwright.trackers LIMIT 5 * $1::integer) AS bounded) AS trackers,
        (SELECT count(*) FROM (SELECT FROM tickwright.tracker_intake LIMIT $1) AS bounded) AS unplaced,
        (SELECT least(coalesce(sum(cardinality(ids)), 0), $1)::bigint
           FROM (SELECT ids FROM tickwright.poll_queue WHERE owner IS NULL LIMIT $1) AS bounded) AS waiting,
