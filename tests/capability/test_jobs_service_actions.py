@@ -248,6 +248,12 @@ WORKER = (
 )
 TOLD = """UPDATE tickwright.workers SET facts = '{{"{}": ["{}"]}}'"""
 AT_HTTP = "UPDATE tickwright.task_types SET target = 'http://localhost/';"
+GRANTED = (
+    WORKER + "UPDATE tickwright.task_types SET concurrency = 2; "
+    "INSERT INTO tickwright.workers (id, name, roles, version, lease_until, facts) "
+    "VALUES (2, 'v', '{worker}', '0', now() + interval '1 minute', '{\"handlers\": [\"noop\"]}'); "
+    "INSERT INTO tickwright.type_grants VALUES ('noop', 1, 0), ('noop', 2, 2);"
+)
 LIMITED = (
     "UPDATE tickwright.task_types SET rate_per_s = 0.01; "
     "INSERT INTO tickwright.type_rates VALUES ('noop', now() + interval '1 minute')"
@@ -270,6 +276,13 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "kafka"), ["no_handler"]),
         ("now()", WORKER + AT_HTTP + TOLD.format("brokers", "http"), ["due"]),
         ("now()", WORKER + "UPDATE tickwright.workers SET facts = '{\"handlers\": null}'", ["due"]),
+        ("now()", GRANTED, ["due"]),
+        ("now()", GRANTED + "UPDATE tickwright.workers SET lost_at = now() WHERE id = 2", ["no_place_granted"]),
+        (
+            "now()",
+            GRANTED + "UPDATE tickwright.workers SET facts = '{\"handlers\": []}' WHERE id = 2",
+            ["no_place_granted"],
+        ),
         ("now()", LIMITED, ["no_worker", "rate_limited"]),
         ("now()", RAISED, ["no_worker"]),
         (

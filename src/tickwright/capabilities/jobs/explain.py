@@ -88,7 +88,7 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             "concurrency_saturated",
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
-    elif limit is not None and facts["granted"] <= running:
+    elif limit is not None and not facts["has_place"]:
         yield Reason(
             "no_place_granted",
             f"{running} of {limit} jobs of this type are held now, and no worker that has room may take another yet",

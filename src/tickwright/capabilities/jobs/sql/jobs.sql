@@ -90,28 +90,35 @@ LIMIT 1;
 WITH job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
 ), ahead AS MATERIALIZED (
-  SELECT h.status, h.priority, coalesce(h.retry_at, h.execute_at) AS due_at, h.id
+  SELECT h.status, h.owner, coalesce(h.retry_at, h.execute_at) AS due_at, h.id
     FROM job CROSS JOIN LATERAL (
       SELECT t.* FROM ONLY tickwright.scheduled_tasks t
        WHERE t.task_type = job.task_type AND t.priority = job.priority
          AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
+), able AS MATERIALIZED (
+  SELECT w.id
+    FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
+    CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
+   WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
+     AND CASE WHEN jsonb_typeof(told.has) = 'array'
+              THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
+              ELSE true END
 )
 SELECT job.*, clock_timestamp() AS now,
        y.name IS NOT NULL AS type_known, y.paused_at, y.gone_at, y.concurrency, y.rate_per_s, y.target,
        r.next_free_at,
-       coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g WHERE g.task_type = job.task_type), 0) AS granted,
+       coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
+                  WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
+       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker
+                 LEFT JOIN (SELECT a.owner, count(*) AS held FROM ahead a WHERE a.status = 'processing' GROUP BY a.owner) AS has ON has.owner = g.worker
+                WHERE g.task_type = job.task_type AND g.granted > coalesce(has.held, 0)) AS has_place,
        (SELECT count(*) FROM ahead a WHERE a.status = 'processing') AS running,
        (SELECT count(*) FROM ahead a
          WHERE a.status = 'pending' AND a.due_at <= now() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
-       (SELECT count(*) FROM tickwright.workers w
-         CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
-         WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
-           AND CASE WHEN jsonb_typeof(told.has) = 'array'
-                    THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
-                    ELSE true END) AS able_workers,
+       (SELECT count(*) FROM able) AS able_workers,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
