@@ -15,6 +15,7 @@ from kit.engine import SHORT, Engine, connect, running_engine
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
+from tickwright.capabilities.jobs import pacing
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.explain import explain
 from tickwright.capabilities.jobs.jobs_store import JobsStore
@@ -159,8 +160,11 @@ async def test_a_worker_that_claims_nothing_leaves_its_share_of_a_limited_type(d
     assert (ran, crew.most) == ([job_id], 4)
 
 
-async def test_a_worker_that_has_room_again_gets_its_share_back(database_url: str) -> None:
+async def test_a_worker_that_has_room_again_gets_its_share_back(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before it claims, from what is left; what the others hold is released without their heartbeats."""
+    monkeypatch.setattr(pacing, "AGAIN_MAX", 1000)  # on a busy machine the others take long to hear of it
     crew, kinds = Crew(), {"few": TaskType("few", "python:few", concurrency=4)}
     handlers, limits = {"few": _nothing, "slow": crew.__call__, "slow_too": crew.__call__}, WorkerLimits(concurrency=4)
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
