@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 import structlog
 
+from tickwright.domain.references import MASK
 from tickwright.observe.logs import (
-    MASK,
     configure_logging,
     flatten_event,
     forget_secrets,
