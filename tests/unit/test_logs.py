@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 import structlog
 
+from tickwright.domain.references import MASK
 from tickwright.observe.logs import (
-    MASK,
     configure_logging,
     flatten_event,
     forget_secrets,
@@ -64,6 +64,15 @@ def test_a_known_secret_is_masked_wherever_it_is() -> None:
     know_secret(CANARY)
     event = {"a": f"x{CANARY}y", "b": [f"{CANARY}"], CANARY: 1, "c": {"d": (CANARY,)}}
     assert CANARY not in str(redact_event(None, "info", event))
+
+
+def test_nothing_is_left_of_a_known_secret_that_contains_another() -> None:
+    """Whichever was known first."""
+    for number in range(20):
+        know_secret(f"hunter2{number:02}")
+        know_secret(f"hunter2{number:02}-rotated-9f3kQ")
+    said = " ".join(f"hunter2{number:02}-rotated-9f3kQ" for number in range(20))
+    assert without_secrets(said) == " ".join([MASK] * 20)
 
 
 @pytest.mark.parametrize("spelled", [repr, quote, lambda secret: b64encode(secret.encode()).decode()])

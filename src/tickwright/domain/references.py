@@ -5,7 +5,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -47,6 +47,24 @@ def spellings(secret: str) -> set[str]:
     return {secret, repr(secret)[1:-1], encoded, *in_urls}
 
 
+def without_any(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` with ``***`` for each secret; nothing is left of those that contain or overlap each other."""
+    shown, end = "", 0
+    for begin, until in sorted(_places(text, secrets)):
+        if begin >= end:
+            shown += text[end:begin] + MASK
+        end = max(end, until)
+    return shown + text[end:]
+
+
+def _places(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    for secret in secrets:
+        begin = text.find(secret)
+        while begin >= 0:
+            yield begin, begin + len(secret)
+            begin = text.find(secret, begin + 1)
+
+
 class HandedOut:
     """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
 
@@ -75,6 +93,4 @@ class HandedOut:
 
         One that the function has encoded in another way, such as together with a name, is not recognised.
         """
-        for secret in sorted(self._told, key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        return text
+        return without_any(text, self._told)

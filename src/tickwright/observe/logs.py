@@ -13,10 +13,9 @@ from typing import Any
 
 import structlog
 
-from tickwright.domain.references import spellings
+from tickwright.domain.references import MASK, spellings, without_any
 from tickwright.observe.repeats import DriverRepeats, Repeats
 
-MASK = "***"
 VALUE_CHARS_MAX = 4000
 DEPTH_MAX = 6
 KNOWN_SECRETS_MAX = 10_000
@@ -61,14 +60,7 @@ def without_secrets(text: str) -> str:
     cutting, so that no secret is cut in half. A text beyond ``MASKED_CHARS_MAX`` is cut here, and what may be the
     beginning of a secret is left out at its end.
     """
-    return _masked(_known_masked(text)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
-
-
-def _known_masked(text: str) -> str:
-    for secret in _known:
-        if secret in text:
-            text = text.replace(secret, MASK)
-    return text
+    return _masked(without_any(text, _known)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
 
 
 def _masked(text: str) -> str:
@@ -84,7 +76,7 @@ def _cut(text: str) -> str:
     that what is dropped afterwards reaches back to the cut. A password that has no end before the cut ends there.
     """
     longest = max(map(len, _known), default=0)
-    beginning = _known_masked(text[: MASKED_CHARS_MAX + longest])
+    beginning = without_any(text[: MASKED_CHARS_MAX + longest], _known)
     beginning = beginning[: max(0, len(beginning) - longest)]
     beginning = _URL_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning)
     beginning = _masked(_DSN_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning))
