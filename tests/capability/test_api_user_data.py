@@ -295,7 +295,8 @@ async def put_doors(api: RunningApi) -> int:
         await api.pool.execute("INSERT INTO tickwright.outbox (destination, payload) VALUES ($1, '{}')", destination)
     assert (await send("PUT", "/v1/entities/door", {"party": PARTY})).status == 201
     job = (await send("POST", "/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
-    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, f"no {DOOR}")
+    error = f"no {DOOR}, and none in " + json.dumps({"callback": DOOR}).replace("/", "\\/")
+    await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
     await api.pool.execute(
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "
         "VALUES (7, $1, '{}', '{}', now(), 1)",

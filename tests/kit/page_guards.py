@@ -195,9 +195,14 @@ async def check_masking(api: RunningApi) -> None:
 async def check_masking_of_looks(api: RunningApi) -> None:
     """Who sees the host of an address alone finds by that, and guesses nothing of the rest with a filter."""
     job = (await api.operator.post("/v1/jobs", {"task_type": "noop", "delay": "1h"})).json["id"]
-    error = "no https://me:hush-91@db.example:8080/deep-91?key=x, then https://other.example/y in words-91"
+    error = (
+        "no https://me:hush-91@db.example:8080/deep-91?key=x, then https://other.example/y in words-91, "
+        r'nor {"a": "https:\/\/hush-91@json.example\/deep-91"}, '
+        "nor https%3A%2F%2Fhush-91%40url.example%2Fdeep-91 end-91"
+    )
     await api.pool.execute("UPDATE tickwright.scheduled_tasks SET error_message = $2 WHERE id = $1", job, error)
-    for text, number in (("db.example", 1), ("other.example", 1), ("words-91", 1), ("hush-91", 0), ("deep-91", 0)):
+    shown = dict.fromkeys(("db.example", "other.example", "json.example", "url.example", "words-91", "end-91"), 1)
+    for text, number in (shown | {"hush-91": 0, "deep-91": 0}).items():
         for client, expected in ((api.operator, 1), (api.viewer, number)):
             for path in ("/v1/jobs?text=", "/v1/jobs:counts?text="):
                 said = (await client.get(path + text)).json

@@ -1,10 +1,12 @@
 """What is masked in JSON that is copied into an answer as it is."""
 
 import json
+from time import process_time
+from urllib.parse import quote
 
 import pytest
 
-from tickwright.domain.masking import masked_tokens
+from tickwright.domain.masking import masked_json, masked_text, masked_tokens
 
 URL = "https://user:pw@hooks.example/T0/SECRET?key=SECRET"
 HOST = "https://hooks.example/…"
@@ -26,6 +28,56 @@ def test_an_address_in_json_is_masked_however_it_is_spelled(document: str) -> No
     masked = masked_tokens(document.encode()).decode()
     assert "SECRET" not in masked
     assert "hooks.example/…" in json.dumps(json.loads(masked), ensure_ascii=False)
+
+
+INNER = json.dumps({"callback": "https://hooks.example/T0/SECRET?key=SECRET"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INNER.replace("/", "\\/"),
+        json.dumps(json.dumps(INNER.replace("/", "\\/"))),
+        INNER.replace("/", "\\u002F").replace(":", "\\u003A"),
+        f"to={quote('https://hooks.example/SECRET?key=SECRET', safe='')}&x=1",
+        f"to={quote(quote('https://hooks.example:8080/SECRET', safe=''))}",
+        "https:%2F%2Fhooks.example%2FSECRET",
+        "see https:&#x2F;&#47;hooks.example&sol;SECRET",
+        "https&colon;//hooks.example/SECRET",
+    ],
+)
+def test_an_address_is_masked_although_it_is_escaped_inside_a_text(text: str) -> None:
+    """As JSON in JSON, a URL in a URL and HTML have it; the host is shown."""
+    for shown in (
+        masked_text(text),
+        masked_tokens(json.dumps([text]).encode()).decode(),
+        masked_json(json.dumps({"url": text})),
+    ):
+        assert "SECRET" not in shown
+        assert "hooks.example" in shown or "https:***" in shown
+
+
+@pytest.mark.parametrize("rest", ["%3Fkey=SECRET", "%2FSECRET", "&#47;SECRET", "\\/SECRET", "%5CSECRET"])
+@pytest.mark.parametrize("separator", ["://", ":%2F%2F", ":\\/\\/"])
+@pytest.mark.parametrize("user", ["", "SECRET%40", "SECRET&#64;"])
+def test_nothing_of_an_address_with_escapes_passes_for_its_host(user: str, separator: str, rest: str) -> None:
+    """Where it is not sure which part is the host, none is shown."""
+    assert "SECRET" not in masked_text(f"see https{separator}{user}hooks.example{rest} again")
+
+
+@pytest.mark.parametrize("piece", ["\\", ":\\", "%25", "&#0", ":/", "https:%2F%2F", "://"])
+def test_a_long_text_costs_its_length_and_not_its_square(piece: str) -> None:
+    """Payloads have up to a megabyte, and a page has hundreds of them."""
+    began_s = process_time()
+    masked_text(piece * (1_000_000 // len(piece)))
+    assert process_time() - began_s < 10
+
+
+def test_escapes_without_an_address_stay_as_they_are() -> None:
+    """Paths of Windows, shares of a hundred, and slashes."""
+    for text in ("C:\\dir\\file", "100 % of a\\/b, c%2Fd & e", '{"a": "b\\/c"}'):
+        assert masked_text(text) == text
+        assert masked_tokens(json.dumps([text]).encode()) == json.dumps([text]).encode()
 
 
 def test_what_is_no_text_stays_byte_for_byte() -> None:

@@ -15,10 +15,17 @@ from tickwright.domain.secret_hosts import names_address
 
 DIGITS_MAX = 4_000  # Python refuses to read longer numbers; by SQL a document can have them
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]]*)(?::[0-9]*)?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]%&]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
-_IN_TEXT = re.compile(r"://[^\s\"<>]*")
+_SLASHES = r"(?:/|\\{1,31}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"  # JSON in JSON doubles its backslashes
+_COLONS = r"(?::|\\{1,31}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
+_SLASH, _COLON = (re.compile(spelled, re.IGNORECASE) for spelled in (_SLASHES, _COLONS))
+SEPARATOR = _COLONS + _SLASHES + _SLASHES
+"""What is between scheme and host, also as JSON, a URL or HTML escape it: for Python and for PostgreSQL."""
+_IN_TEXT = re.compile(SEPARATOR + r"[^\s\"<>]*", re.IGNORECASE)
+_TEXT = json.JSONDecoder(strict=False)
+_ESCAPES = ("\\", "%", "&")
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _AROUND = re.compile(r"[A-Za-z-]{0,20} ?")
 _ADDRESSES = frozenset({"target", "destination"})
@@ -40,20 +47,33 @@ def masked_address(text: str) -> str:
 
 def masked_text(text: str) -> str:
     """Return a text, such as an error, with the hosts only of the URLs in it."""
-    return _IN_TEXT.sub(lambda found: masked_address(f"x{found[0]}")[1:], text) if "://" in text else text
+    return _IN_TEXT.sub(_masked_door, text) if _may_name_an_address(text) else text
+
+
+def _masked_door(found: re.Match[str]) -> str:
+    return masked_address(f"x{unescaped(found[0])}")[1:]
+
+
+def _may_name_an_address(text: str) -> bool:
+    """Return false for most texts, quickly."""
+    return "//" in text or any(mark in text for mark in _ESCAPES)
+
+
+def unescaped(text: str) -> str:
+    """Return a text with plain slashes and colons where they are escaped, so that addresses are recognised as such."""
+    return _COLON.sub(":", _SLASH.sub("/", text))
 
 
 def masked_tokens(document: bytes) -> bytes:
     """Return JSON with the hosts only of the URLs in its texts and names; whatever is no text stays byte for byte."""
-    if b"//" not in document and b"\\" not in document:  # an escape can stand for a slash
-        return document
-    return _TOKEN.sub(_masked_token, document.decode()).encode()
+    text = document.decode()
+    return _TOKEN.sub(_masked_token, text).encode() if _may_name_an_address(text) else document
 
 
 def _masked_token(found: re.Match[str]) -> str:
-    if "://" not in found[0] and "\\" not in found[0]:
+    if not _may_name_an_address(found[0]):
         return found[0]
-    text = json.loads(found[0], strict=False)
+    text = _TEXT.decode(found[0])
     masked = masked_text(text)
     return found[0] if masked == text else json.dumps(masked)  # in ASCII: half a surrogate pair is no UTF-8
 
@@ -107,9 +127,10 @@ def _masked_leaf(text: str, named: bool) -> str:
         return masked_address(text.strip())
     if (found := _BROKEN_URL.match(text)) is not None:
         return f"{found[1]}:{MASK}"
-    if "://" in text or not named:
+    plain = unescaped(text)
+    if "://" in plain or not named:
         return masked_text(text)
-    host, mark, _ = re.match(r"([^/?#]*)([/?#]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    host, mark, _ = re.match(r"([^/?#]*)([/?#]?)(.*)", plain, re.DOTALL).groups()  # type: ignore[union-attr]
     return f"{host.rpartition('@')[2]}{mark and '/…'}"
 
 

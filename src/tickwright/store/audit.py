@@ -40,5 +40,4 @@ def _json(value: Any) -> str | None:
         value = value.masked()
     if value is None:
         return None
-    text = msgspec.json.encode(value).decode()
-    return masked_json(text) if "://" in text else text
+    return masked_json(msgspec.json.encode(value).decode())

@@ -1,16 +1,14 @@
 """What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body."""
 
-import re
 from datetime import timedelta
 from urllib.parse import unquote
 
+from tickwright.domain.masking import unescaped
 from tickwright.domain.retry_after import parse_retry_after
 from tickwright.ports.broker import Refused, Unknown
 
 RETRY_AFTER_MAX = timedelta(hours=1)
 EXCERPT_CHARS_MAX = 500
-_SLASH = re.compile(r"\\+/|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;", re.IGNORECASE)
-_COLON = re.compile(r"%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;", re.IGNORECASE)
 
 
 def refusal_of(
@@ -49,8 +47,7 @@ def excerpt(body: bytes, path: str = "") -> str:
 
     Escaped slashes and colons become plain ones, so that addresses are recognised as such where they are masked.
     """
-    text = body[: EXCERPT_CHARS_MAX * 4].decode("utf-8", "backslashreplace")
-    text = _COLON.sub(":", _SLASH.sub("/", text))
+    text = unescaped(body[: EXCERPT_CHARS_MAX * 4].decode("utf-8", "backslashreplace"))
     for hidden in sorted({path, unquote(path), path.partition("?")[0]}, key=len, reverse=True):
         if len(hidden) > 1:
             text = text.replace(hidden, "/…")

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from tickwright.capabilities.jobs.filters import DONE, LIVE, JobFilter
+from tickwright.domain.masking import SEPARATOR
 from tickwright.domain.states import JobStatus
 from tickwright.store.paging import fetch_page
 from tickwright.store.pool import Pool
@@ -58,7 +59,7 @@ class Wanted:
         fold = LOOKS["fold"] if self.which.text is not None and self.which.text.isascii() else ""
         places = {"key": "t.idempotency_key", "error": "t.error_message", "payload": "t.payload::text"}
         if not self.which.in_addresses:
-            places = {place: LOOKS["masked"].format(text=text) for place, text in places.items()}
+            places = {place: LOOKS["masked"].format(text=text, separator=SEPARATOR) for place, text in places.items()}
         return LOOKS[name].format(matches=LOOKS["matches"].format(fold=fold, **places), **parts)
 
     def arguments(self) -> tuple[Any, ...]:

@@ -12,8 +12,9 @@ AND CASE $6::text
 AND ($7::timestamptz IS NULL OR t.updated_at < $7);
 
 -- name: masked
--- What whoever sees no more of an address than its host may look for in a text: nothing behind the host, and no user before it.
-regexp_replace({text}, '://(?:[^\s"<>/?#]*@)?([^\s"<>/?#@:]*)[^\s"<>]*', '://\1', 'g');
+-- What a caller that sees no more of an address than its host may look for in a text: nothing behind the host, and no user before it, also where
+-- they are escaped.
+regexp_replace({text}, '{separator}(?:[^\s"<>/?#]*(?:@|%(?:25)*40|&#x0*40;|&#0*64;|&commat;))?([^\s"<>/?#@:\\%&]*)[^\s"<>]*', '://\1', 'gi');
 
 -- name: fold
 -- For a text of ASCII alone: the same answer as by the database's locale, at a fifth of the price.
