@@ -139,6 +139,13 @@ async def check_damaged_rows_are_not_merged(world: ReportWorld) -> None:
     assert row["restarts"] == 1
 
 
+async def check_the_last_place_is_for_others(world: ReportWorld) -> None:
+    """RSV-3: a type that has a place leaves the last one."""
+    await ask(world)
+    await world.pool.execute("UPDATE tickwright.reports SET step_at = 'epoch'")
+    assert not await world.records.claim(1, 1, merging=["test"], places=1), "RSV-3 broken: it took the last place"
+
+
 CHECKS: list[Check] = [
     check_a_late_step_finishes_nothing,
     check_a_part_of_an_older_epoch_is_not_done,
@@ -147,6 +154,7 @@ CHECKS: list[Check] = [
     check_a_redelivered_part_counts_once,
     check_the_last_of_two_rings,
     check_damaged_rows_are_not_merged,
+    check_the_last_place_is_for_others,
 ]
 
 
@@ -164,6 +172,11 @@ def without(monkeypatch: pytest.MonkeyPatch, module: Any, query: str, guard: str
 def finishes_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is the owner is believed."""
     without(monkeypatch, records_store, "finish_report", "fence = $2", "$2::bigint IS NOT NULL")
+
+
+def a_type_takes_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place is a place, of whatever type."""
+    without(monkeypatch, records_store, "claim_steps", "(c.type = ANY ($4::text[]))::integer", "0")
 
 
 def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +240,7 @@ MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
     "no owner": (claims_without_an_owner, check_a_claim_of_somebody_else_ends_nothing, "L1 broken"),
     "every put counts": (every_put_counts, check_a_redelivered_part_counts_once, "count broken"),
     "no lock": (no_lock_before_the_ring, check_the_last_of_two_rings, "ring broken"),
+    "a type takes every place": (a_type_takes_every_place, check_the_last_place_is_for_others, "RSV-3 broken"),
     "no checksum": (whatever_is_there_is_merged, check_damaged_rows_are_not_merged, "G1 broken"),
 }
 

@@ -123,6 +123,23 @@ async def test_the_kernel_bounds_a_merge_and_takes_it_first(
 # ---------------------------------------------------------------------- its death
 
 
+async def test_a_spare_process_is_there_while_it_is_needed(tmp_path: Path, numbers: PartFile) -> None:
+    """It merges beside one that does not end, and is gone behind that: at rest it takes no memory."""
+    endless, other = tmp_path / "endless", tmp_path / "other"
+    async with merge_processes(at_once=1, spare=1) as merges:
+        endless.mkdir()
+        task = asyncio.create_task(merged(merges, [numbers], ENDLESS, endless, BOUNDS))
+        await eventually_async(lambda: grown(endless / "out.csv"))
+        for number in range(2):
+            folder = other / str(number)
+            folder.mkdir(parents=True)
+            assert (await merged(merges, [numbers], "SELECT * FROM numbers", folder, BOUNDS)).rows == 3
+            await warm(merges, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert (await merged(merges, [numbers], "SELECT * FROM numbers", tmp_path, BOUNDS)).rows == 3
+
+
 async def test_a_process_that_is_killed_is_an_error_to_try_again(
     merges: MergeProcesses, tmp_path: Path, numbers: PartFile
 ) -> None:

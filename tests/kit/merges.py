@@ -17,9 +17,9 @@ ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(1000000
 
 
 @asynccontextmanager
-async def merge_processes(at_once: int = 1) -> AsyncIterator[MergeProcesses]:
+async def merge_processes(at_once: int = 1, spare: int = 0) -> AsyncIterator[MergeProcesses]:
     """Keep merge processes for the length of the block; all of them are there when it begins, and gone behind it."""
-    merges = MergeProcesses(at_once=at_once)
+    merges = MergeProcesses(at_once=at_once, spare=spare)
     running = asyncio.create_task(merges.run())
     try:
         await warm(merges, at_once)

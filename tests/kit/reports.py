@@ -175,9 +175,9 @@ class ReportWorld:
         listener = ReportListener(
             parts, places, session, hearing, bringers, folder=folder, at_once=at_once, probe=probe
         )
-        merges = MergeProcesses(at_once=1)
+        merges = MergeProcesses(at_once=1, spare=1)
         shop = Workshop(records, places, kept, folder, merges, MergeBounds(), probe)
-        supervisor = ReportSupervisor(shop, session, hearing, at_once=2)
+        supervisor = ReportSupervisor(shop, session, hearing, at_once=1)
         services = (session, hearing, merges, listener, supervisor)
         process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)
         await session.open()

@@ -18,7 +18,7 @@ def facts(**other: Any) -> dict[str, Any]:
     """A record that waits for its first stage, with somebody alive."""
     plain = {
         "id": 7, "status": "querying", "stage": 1, "epoch": 1, "restarts": 0, "tries": 0, "checks": 0, "held": False,
-        "step_at": NOW, "check_at": NOW + timedelta(seconds=30), "deadline_at": NOW + timedelta(minutes=10),
+        "has_no_place": False, "check_at": NOW + timedelta(seconds=30), "deadline_at": NOW + timedelta(minutes=10),
         "error_code": None, "error": None, "created_at": NOW - timedelta(minutes=1), "finished_at": None,
         "file_expires_at": None, "has_file": False, "missing": None, "plan": msgspec.json.encode(PLAN).decode(),
         "now": NOW, "listeners": 2,
@@ -97,6 +97,7 @@ def test_a_step_that_is_due_waits_for_nobody() -> None:
     assert codes(facts(), part(state="done"))[0] == "step_due"
     assert "the next process that looks" in text("step_due", facts(), part(state="done"))
     assert "is being taken" in text("step_due", facts(held=True), part(state="done"))
+    assert codes(facts(has_no_place=True), part(state="done"))[0] == "place_waited_for"
     merging = facts(status="merging", tries=2)
     assert codes(merging, part(state="done"))[0] == "merging"
     assert "the 2. try" in text("merging", merging, part(state="done"))

@@ -75,7 +75,7 @@ class Reports:
         )
         memory_bytes = self.settings.report_memory_mb * 1024 * 1024
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
-        merges = MergeProcesses(at_once=self.settings.report_merges)
+        merges = MergeProcesses(at_once=self.settings.report_merges, spare=1)  # the place that supervisors have more
         shop = Workshop(self.records, self.places, self.objects, self.folder, merges, bounds)
         supervisor = ReportSupervisor(shop, session, hearing, at_once=self.settings.report_merges)
         session.facts["serves"] = bringers.names()

@@ -162,7 +162,8 @@ class Settings(BaseSettings):
             ``gs://BUCKET/PREFIX``; without it the folder ``objects`` in ``home``. Credentials are named as usual
             (``AWS_ACCESS_KEY_ID``, ...).
         report_concurrency: Parts of reports at a time of one function or source in this process, 1 to 100.
-        report_merges: Reports that are put together at a time in this process, 1 to 16.
+        report_merges: Reports that are put together at a time in this process, 1 to 16; and one more, of a type that
+            has none there.
         report_memory_mb: Of one merge before it spills to disk, 128 to 65,536.
         report_folder: Where rows are spooled and merged; ``reports`` in ``home`` by default.
         report_prefix: Before the keys of reports in Redis; two installations on one Redis need two.

@@ -60,7 +60,9 @@ def _file(facts: Facts) -> Iterator[Reason]:
 
 
 def _step(facts: Facts, waited: Sequence[Facts]) -> Iterator[Reason]:
-    if facts["status"] == "merging":
+    if facts["has_no_place"]:
+        yield Reason("place_waited_for", "its parts are there; it waits for a process with a place to merge them")
+    elif facts["status"] == "merging":
         tried = f", the {facts['tries']}. try" if facts["tries"] > 1 else ""
         yield Reason("merging", f"its parts are there and are being merged{tried}")
     elif not waited:

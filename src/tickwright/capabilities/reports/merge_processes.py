@@ -1,4 +1,4 @@
-"""The merge processes of a worker: as many as merges may run at a time, started before they are needed.
+"""The merge processes of a worker: as many as merges usually run at a time, started before they are needed.
 
 A merge waits for no interpreter and for no DuckDB to load. A process that answered takes the next job, unless it kept
 memory; one that died is replaced. Who asks watches the disk, and kills the process when the job is not wanted any more:
@@ -37,6 +37,7 @@ class MergeProcesses:
 
     Args:
         at_once: Processes, 1 to 16.
+        spare: Further ones, started where all have work and another merge waits, and ended behind it.
 
     Invariants:
         RDK-1: when a merge is over, however it ended, nothing of it writes any more.
@@ -44,8 +45,8 @@ class MergeProcesses:
 
     name = "report-merges"
 
-    def __init__(self, *, at_once: int) -> None:
-        self._at_once = at_once
+    def __init__(self, *, at_once: int, spare: int = 0) -> None:
+        self._at_once, self._spare, self._waiting = at_once, spare, 0
         self._all: set[MergeProcess] = set()
         self._warm: list[MergeProcess] = []
         self._spent: list[MergeProcess] = []
@@ -95,7 +96,7 @@ class MergeProcesses:
         dead = [process for process in self._warm if not process.is_alive]
         self._warm = [process for process in self._warm if process.is_alive]
         await self._end([*spent, *dead])
-        while len(self._all) < self._at_once and not self._stopping.is_set():
+        while len(self._all) < self._wanted and not self._stopping.is_set():
             try:
                 process = await MergeProcess.start()
             except TickwrightError as error:
@@ -105,6 +106,11 @@ class MergeProcesses:
             self._warm.append(process)
             self._came.set()
         return KEEP_LOOK_S
+
+    @property
+    def _wanted(self) -> int:
+        busy = len(self._all) - len(self._warm)
+        return max(self._at_once, min(self._at_once + self._spare, busy + self._waiting))
 
     async def _end(self, processes: Sequence[MergeProcess]) -> None:
         for process in processes:
@@ -163,16 +169,20 @@ class MergeProcesses:
         raise Unavailable("merge_lost", f"{TAKES_MAX} merge processes died before they began")
 
     async def _take(self) -> MergeProcess:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(START_S):
-                while not self._stopping.is_set():
-                    for process in reversed(self._warm):
-                        if process.is_alive:
-                            self._warm.remove(process)
-                            return process
-                    self._came.clear()
-                    self._needed.set()
-                    await self._came.wait()
+        self._waiting += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_S):
+                    while not self._stopping.is_set():
+                        for process in reversed(self._warm):
+                            if process.is_alive:
+                                self._warm.remove(process)
+                                return process
+                        self._came.clear()
+                        self._needed.set()
+                        await self._came.wait()
+        finally:
+            self._waiting -= 1
         raise Unavailable("merge_lost", "there is no merge process; the log says why")
 
     async def _watched(self, process: MergeProcess, job: Job) -> Answer:
@@ -185,7 +195,7 @@ class MergeProcesses:
         except BaseException:
             await _heard_out(self._broken_off(process, asking, job))
             raise
-        if answer.again:
+        if answer.again and len(self._all) <= self._at_once:
             self._warm.append(process)
             self._came.set()
         else:

@@ -44,9 +44,16 @@ class RecordsStore:
 
     # ------------------------------------------------------------------ steps
 
-    async def claim(self, owner: int, limit: int, *, number: int = 0) -> list[Record]:
-        """Take the steps that are due and nobody's; the session may refuse a claim of that ``number``."""
-        return [_record(row) for row in await self._pool.fetch(SQL["claim_steps"], owner, limit, number)]
+    async def claim(
+        self, owner: int, limit: int, *, number: int = 0, merging: Sequence[str] = (), places: int = 1
+    ) -> list[Record]:
+        """Take the steps that are due and nobody's; the session may refuse a claim of that ``number``.
+
+        Of those whose parts wait for a place to be put together it is one at the most: ``places`` are left beside those
+        that the types ``merging`` have, and the last one is for a type that has none.
+        """
+        rows = await self._pool.fetch(SQL["claim_steps"], owner, limit, number, [*merging], places)
+        return [_record(row) for row in rows]
 
     async def next_in_s(self) -> float | None:
         """Return in how many seconds a step is due; ``None`` when none is."""
@@ -74,6 +81,12 @@ class RecordsStore:
     async def leave(self, record: Record, owner: int, *, after_s: float | None = None) -> None:
         """Give the step back for so long, or until its next check, or until it is rung for."""
         await self._pool.execute(SQL["leave_step"], record.id, record.fence, owner, after_s)
+
+    async def wait_for_place(self, record: Record, owner: int) -> None:
+        """Give the step back until a process has a place to put its parts together."""
+        async with self._step(SQL["wait_for_place"], record, owner) as connection:
+            if connection is not None:
+                await connection.execute(SQL["ring"])
 
     async def announce_again(self, record: Record, owner: int, listeners: Sequence[str]) -> None:
         """Count a delayed check, tell those who are missing under their own keys, and give the step back."""

@@ -3,6 +3,7 @@
 ::
 
     decide ─▶ announce ─▶ given back
+           ─▶ parts to be put together, and no place: given back until there is one
            ─▶ next stage: fetch parts, feed, announce
            ─▶ merging: fetch parts ─▶ merge ─▶ upload ─▶ finished      (parts lost: epoch + 1; no answer: tried again)
            ─▶ failed
@@ -14,7 +15,7 @@ write, which is fenced, makes it count.
 import asyncio
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -72,14 +73,17 @@ class Workshop:
 class StepRun:
     """One claimed step.
 
+    Args:
+        place: Takes a place for a step that puts parts together; false where there is none for its type.
+
     Invariants:
         RSR-1: a record is finished only behind a whole upload whose size was read back.
         RSR-2: a file has parts of one epoch.
         RSR-3: what a step made that did not count is removed.
     """
 
-    def __init__(self, shop: Workshop, record: Record, owner: int) -> None:
-        self._shop, self._record, self._owner = shop, record, owner
+    def __init__(self, shop: Workshop, record: Record, owner: int, place: Callable[[Record], bool]) -> None:
+        self._shop, self._record, self._owner, self._place = shop, record, owner, place
         self.outcome = "lost"
 
     async def run(self) -> None:
@@ -95,6 +99,10 @@ class StepRun:
             step = Fail(
                 "merge_lost", f"the process that put its parts together was lost again and again ({record.tries} tries)"
             )
+        if _is_long(record, step) and not self._place(record):
+            self.outcome = "waited"
+            await self._shop.records.wait_for_place(record, self._owner)
+            return
         within = asyncio.timeout(max(record.left_s, 0.0) if isinstance(step, NextStage | Merge) else None)
         try:
             async with within:
@@ -269,6 +277,11 @@ class StepRun:
         self.outcome = "unavailable"
         _log.warning("reports.step_not_done", report=record.id, tries=tries, code=error.code, reason=error.message)
         await self._shop.records.leave(record, self._owner, after_s=min(2.0 ** (tries - 1), RETRY_CAP_S))
+
+
+def _is_long(record: Record, step: Step) -> bool:
+    """Whether it puts parts together: their SQL takes what it takes."""
+    return isinstance(step, Merge) or (isinstance(step, NextStage) and record.stage + 1 in record.plan.feeds)
 
 
 def manifest(record: Record, parts: Sequence[Part], missing: Sequence[str]) -> dict[str, Any]:

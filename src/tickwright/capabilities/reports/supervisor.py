@@ -3,6 +3,9 @@
 Every process of the role runs one. What is due is taken with ``FOR UPDATE SKIP LOCKED`` under a rising fence, so two of
 them never take one step, and a step whose process died is taken again when its session is declared lost. The last part
 of a stage rings, so that nobody waits for the delayed check; that one is the safety net.
+
+A step that puts parts together takes as long as its SQL does. It needs a place for that, beside those of the short
+steps; where there is none it goes back to the ledger, for the first process that has one.
 """
 
 import asyncio
@@ -28,6 +31,8 @@ LOOK_WITHOUT_NEWS_S = 0.5
 HELD_LOOK_S = 1.0
 RENEW_S = 60.0
 AWAY_S = 1.0
+SHORT_AT_ONCE = 8
+"""Steps that put no parts together, at a time."""
 
 _log = structlog.get_logger("tickwright.reports")
 
@@ -36,11 +41,12 @@ class ReportSupervisor:
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
-        at_once: Steps at a time in this process, 1 to 100: merges take memory.
+        at_once: Places to put parts together, 1 to 16: merges take memory. There is one more, for a type that has none.
 
     Invariants:
         RSV-1: a step whose claim is lost is cancelled within two seconds of the loss being known.
         RSV-2: what Redis keeps of a report does not end while its step waits for room, or is under way.
+        RSV-3: merges, however long they take, keep no other step waiting; those of one type no merge of another type.
     """
 
     name = "report-supervisor"
@@ -50,6 +56,7 @@ class ReportSupervisor:
         self.counts: Counter[str] = Counter()
         self._news = hearing.subscribe()
         self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        self._merging: dict[tuple[int, int], str] = {}  # the types, by report and fence
         self._free = asyncio.Event()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
@@ -118,17 +125,19 @@ class ReportSupervisor:
     async def _take(self) -> float:
         """Begin what is due and there is room for; return after how many seconds to look again."""
         self._news.clear()
-        room = self._at_once - len(self._running)
-        if room <= 0:
-            return LOOK_S
+        room = max(SHORT_AT_ONCE - len(self._running) + len(self._merging), 0)
         if not self._session.holds():
             return AWAY_S
         try:
             async with self._gate.claiming() as (owner, number):
-                claimed = await self._records.claim(owner, room, number=number)
+                claimed = await self._records.claim(
+                    owner, room, number=number, merging=[*self._merging.values()], places=self._places
+                )
                 for record in claimed:
                     self._begin(record, owner)
-            if len(claimed) == room:
+            if claimed:
+                return 0.0  # of those that wait for a place one comes at a time
+            if room == 0:
                 return LOOK_S  # a step that ends frees its place, and that wakes
             next_s = await self._records.next_in_s()
         except AWAY as error:
@@ -137,18 +146,31 @@ class ReportSupervisor:
         look_s = LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
         return look_s if next_s is None else min(max(next_s, 0.0), look_s)
 
+    @property
+    def _places(self) -> int:
+        """Places to put parts together that are left; the last one is for a type that has none."""
+        return self._at_once + 1 - len(self._merging)
+
+    def _place(self, record: Record) -> bool:
+        """Take a place until the step has ended; false where there is none for its type. The claim says the same."""
+        if self._places <= (record.type in self._merging.values()):
+            return False
+        self._merging[record.id, record.fence] = record.type
+        return True
+
     def _begin(self, record: Record, owner: int) -> None:
         task = asyncio.create_task(begins(self._step(record, owner)))
         self._running[record.id] = (record.fence, task)
-        task.add_done_callback(lambda _: self._ended(record.id, task))
+        task.add_done_callback(lambda _: self._ended(record, task))
 
-    def _ended(self, report_id: int, task: asyncio.Task[None]) -> None:
-        if report_id in self._running and self._running[report_id][1] is task:  # it may have been taken again
-            del self._running[report_id]
+    def _ended(self, record: Record, task: asyncio.Task[None]) -> None:
+        if record.id in self._running and self._running[record.id][1] is task:  # it may have been taken again
+            del self._running[record.id]
+        self._merging.pop((record.id, record.fence), None)
         self._free.set()
 
     async def _step(self, record: Record, owner: int) -> None:
-        run = StepRun(self._shop, record, owner)
+        run = StepRun(self._shop, record, owner, self._place)
         try:
             await run.run()
         except asyncio.CancelledError:

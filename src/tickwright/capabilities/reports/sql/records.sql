@@ -52,24 +52,34 @@ UPDATE tickwright.reports r
 RETURNING due.now;
 
 -- name: claim_steps
--- Take what is due and nobody's, oldest first. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps,
--- workers_pkey.
+-- Take what is due and nobody's, oldest first; and one whose parts wait for a place to be put together, of the type that has the fewest of $4,
+-- the types of the places taken here, unless the $5 that are left are too few for it: the last one is for a type that has none. One behind its
+-- deadline needs no place. Nothing for a session that was lost, or refuses claims of the number $3. Index: reports_steps, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
 )
 UPDATE tickwright.reports r
    SET owner = $1, fence = greatest(r.fence, (SELECT tickwright.fence_floor())) + 1, step_at = 'infinity'
  WHERE r.id = ANY (ARRAY(
-         SELECT c.id FROM tickwright.reports c WHERE c.step_at <= now() AND c.owner IS NULL AND EXISTS (SELECT FROM mine)
-          ORDER BY c.step_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))
+         SELECT c.id FROM tickwright.reports c
+          WHERE c.step_at > 'epoch' AND c.step_at <= now() AND c.owner IS NULL AND EXISTS (SELECT FROM mine)
+          ORDER BY c.step_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
+       || ARRAY(
+         SELECT c.id FROM tickwright.reports c
+          WHERE c.step_at = 'epoch' AND c.owner IS NULL AND EXISTS (SELECT FROM mine)
+            AND ($5 > (c.type = ANY ($4::text[]))::integer OR c.deadline_at <= now())
+          ORDER BY cardinality(array_positions($4::text[], c.type)), c.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING r.id, r.type, r.status, r.stage, r.epoch, r.fence, r.restarts, r.tries, r.checks, r.conditions::text, r.requester, r.feed::text,
           r.plan::text, r.deadline_at, r.notify, r.nonce, r.check_at <= clock_timestamp() AS check_due, r.deadline_at <= clock_timestamp() AS overdue,
           extract(epoch FROM r.deadline_at - clock_timestamp())::float8 AS left_s;
 
 -- name: next_step_in
--- Seconds until a step is due; NULL when none is. Index: reports_steps.
-SELECT extract(epoch FROM step_at - clock_timestamp())::float8
-  FROM tickwright.reports WHERE step_at < 'infinity' AND owner IS NULL ORDER BY step_at LIMIT 1;
+-- Seconds until a step is due, or a report that waits for a place is behind its deadline; NULL when none is. Index: reports_steps.
+SELECT least(
+  (SELECT extract(epoch FROM step_at - clock_timestamp())::float8
+     FROM tickwright.reports WHERE step_at > 'epoch' AND step_at < 'infinity' AND owner IS NULL ORDER BY step_at LIMIT 1),
+  (SELECT extract(epoch FROM min(deadline_at) - clock_timestamp())::float8
+     FROM tickwright.reports WHERE step_at = 'epoch' AND owner IS NULL));
 
 -- name: report_parts
 -- What became of each part. Index: report_parts_pkey.
@@ -92,6 +102,10 @@ SELECT id, epoch, plan::text FROM tickwright.reports WHERE step_at <= clock_time
 UPDATE tickwright.reports
    SET owner = NULL, step_at = least(step_at, deadline_at, coalesce(clock_timestamp() + make_interval(secs => $4::float8), check_at))
  WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
+
+-- name: wait_for_place
+-- Its parts are there, and no place here to put them together: 'epoch' says that only such a place makes it due. Index: reports_pkey.
+UPDATE tickwright.reports SET step_at = 'epoch', owner = NULL WHERE id = $1 AND fence = $2 AND owner = $3 RETURNING id;
 
 -- name: count_check
 -- A delayed check that announced what is missing. Index: reports_pkey.
