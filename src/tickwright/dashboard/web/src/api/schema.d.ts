@@ -4670,7 +4670,8 @@ export interface components {
          * @description How a partner is called now.
          *
          *         Attributes:
-         *             state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``.
+         *             state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
+         *                 ``settings_invalid``.
          *             state_until: When that ends, where it is known.
          *             calls: None until this process has been asked twice within five minutes.
          */
