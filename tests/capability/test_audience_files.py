@@ -21,7 +21,7 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, object_files
-from tickwright.sources.duckdb_source import DuckdbSource
+from tickwright.sources.file_sources import FileSource
 from tickwright.sources.object_files import ObjectFiles
 
 TERMS = read_audience({"file": "audiences/clients.csv", "key": "id", "fields": {"age": "int"}, "columns": ["name"]})
@@ -303,14 +303,14 @@ async def test_a_reader_that_is_cancelled_while_it_evicts_leaves_nothing(
     """Neither the database on the disk nor a process that has it open."""
     ending, goes_on, sources = asyncio.Event(), asyncio.Event(), []
 
-    async def slow(self: DuckdbSource) -> None:
+    async def slow(self: FileSource) -> None:
         sources.append(self)
         ending.set()
         await goes_on.wait()
         await aclose(self)
 
-    aclose = DuckdbSource.aclose
-    monkeypatch.setattr(DuckdbSource, "aclose", slow)
+    aclose = FileSource.aclose
+    monkeypatch.setattr(FileSource, "aclose", slow)
     await put(object_store, tmp_path, "id,age,name\n1,1,x\n")
     process = Process(object_store, tmp_path / "one", kept=0)
     task = asyncio.create_task(process.cut(TERMS, 10))

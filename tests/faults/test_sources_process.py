@@ -29,9 +29,11 @@ from kit.merges import lives, status_bytes
 from kit.waiting import eventually, eventually_async
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources import Sources, SourceTerms, duckdb_process, duckdb_source
+from tickwright.sources import Sources, SourceTerms, file_sources, query_process
 from tickwright.sources.confined import Problem
-from tickwright.sources.duckdb_messages import (
+from tickwright.sources.file_sources import FileSource
+from tickwright.sources.object_files import ObjectFiles
+from tickwright.sources.query_messages import (
     ANSWER_BYTES_MAX,
     DATA_BYTES,
     Failed,
@@ -40,9 +42,7 @@ from tickwright.sources.duckdb_messages import (
     read_request,
     request_of,
 )
-from tickwright.sources.duckdb_program import QUERIES_MAX
-from tickwright.sources.duckdb_source import DuckdbSource
-from tickwright.sources.object_files import ObjectFiles
+from tickwright.sources.query_program import QUERIES_MAX
 
 MIB = 1024 * 1024
 MINUTE = timedelta(minutes=10)
@@ -92,13 +92,13 @@ def spill(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def source(tmp_path: Path, spill: Path) -> AsyncIterator[DuckdbSource]:
+async def source(tmp_path: Path, spill: Path) -> AsyncIterator[FileSource]:
     """A folder of files as a source; a query leaves nothing where it spilled, however it ended."""
     files = tmp_path / "files"
     files.mkdir()
     (files / "users.csv").write_text("id,name\n1,ann\n2,bob\n")
     sources = Sources({"folder": SourceTerms(url=f"files://{files}")}, lambda _: None, lambda: spill)
-    found = cast("DuckdbSource", sources.get("folder"))
+    found = cast("FileSource", sources.get("folder"))
     yield found
     await sources.aclose()
     assert found.processes.pids == []
@@ -115,13 +115,13 @@ def open_files(pid: int) -> set[str]:
     return {str(one.readlink()).partition(":")[0] for one in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-async def rows_of(source: DuckdbSource, sql: str, timeout: timedelta = MINUTE, **values: Any) -> list[Any]:
+async def rows_of(source: FileSource, sql: str, timeout: timedelta = MINUTE, **values: Any) -> list[Any]:
     """Return all rows of a query."""
     async with source.query(sql, values, timeout=timeout) as rows:
         return [row async for piece in rows for row in piece]
 
 
-async def failed(source: DuckdbSource, sql: str, timeout: timedelta = MINUTE) -> TickwrightError:
+async def failed(source: FileSource, sql: str, timeout: timedelta = MINUTE) -> TickwrightError:
     """Return the error of a query; the next one is answered."""
     with pytest.raises(TickwrightError) as caught:
         await rows_of(source, sql, timeout)
@@ -138,7 +138,7 @@ def told(pid: int, name: str) -> str:
 
 
 @pytest.mark.parametrize("sql", HUGE)
-async def test_a_huge_value_is_refused_and_takes_no_memory_of_the_process(source: DuckdbSource, sql: str) -> None:
+async def test_a_huge_value_is_refused_and_takes_no_memory_of_the_process(source: FileSource, sql: str) -> None:
     """DuckDB does not count it; the kernel does."""
     before = status_bytes(os.getpid(), "VmHWM")
     error = await failed(source, sql)
@@ -148,7 +148,7 @@ async def test_a_huge_value_is_refused_and_takes_no_memory_of_the_process(source
     assert status_bytes(os.getpid(), "VmHWM") - before < 64 * MIB
 
 
-async def test_a_huge_value_that_fits_is_refused_where_it_is_made(source: DuckdbSource) -> None:
+async def test_a_huge_value_that_fits_is_refused_where_it_is_made(source: FileSource) -> None:
     """Its row is above the bound of a row, and is weighed in the process of the query."""
     before = status_bytes(os.getpid(), "VmHWM")
     error = await failed(source, "SELECT repeat('x', 200000000) AS a")
@@ -174,7 +174,7 @@ async def test_a_hostile_file_of_the_object_store_takes_no_memory_of_the_process
     assert left(folder) == []
 
 
-async def test_a_query_that_ignores_an_interrupt_ends_at_its_timeout(source: DuckdbSource) -> None:
+async def test_a_query_that_ignores_an_interrupt_ends_at_its_timeout(source: FileSource) -> None:
     """Its process is killed, so that nothing of it works on."""
     await rows_of(source, "SELECT 1")
     (pid,) = source.processes.pids
@@ -184,15 +184,15 @@ async def test_a_query_that_ignores_an_interrupt_ends_at_its_timeout(source: Duc
     assert not lives(pid)
 
 
-async def test_what_a_query_spills_has_a_bound(source: DuckdbSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_query_spills_has_a_bound(source: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused with a reason that an author of SQL understands."""
-    monkeypatch.setattr(duckdb_source, "SPILL_BYTES_MAX", 10 * MIB)
+    monkeypatch.setattr(file_sources, "SPILL_BYTES_MAX", 10 * MIB)
     error = await failed(source, SORTED)
     assert isinstance(error, Rejected)
     assert (error.code, "spills more than 10485760 bytes" in error.message) == ("source_refused", True)
 
 
-async def test_the_kernel_bounds_a_query_and_takes_it_first(source: DuckdbSource) -> None:
+async def test_the_kernel_bounds_a_query_and_takes_it_first(source: FileSource) -> None:
     """No core file, which would have rows in it; less of the processor than we have, and a bound of memory."""
     await rows_of(source, "SELECT 1")
     (pid,) = source.processes.pids
@@ -207,7 +207,7 @@ async def test_the_kernel_bounds_a_query_and_takes_it_first(source: DuckdbSource
 # ---------------------------------------------------------------------- its death
 
 
-async def test_a_process_that_is_killed_is_an_error_to_try_again(source: DuckdbSource, spill: Path) -> None:
+async def test_a_process_that_is_killed_is_an_error_to_try_again(source: FileSource, spill: Path) -> None:
     """In the middle of its rows, and while it spills; the next query has another process."""
 
     async def killed() -> None:
@@ -227,10 +227,10 @@ async def test_a_process_that_is_killed_is_an_error_to_try_again(source: DuckdbS
 
 
 async def test_a_query_that_the_kernel_kills_for_others_is_tried_again(
-    source: DuckdbSource, monkeypatch: pytest.MonkeyPatch
+    source: FileSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the machine has no memory left these processes go first, whoever took it: it may be a small query."""
-    monkeypatch.setattr(duckdb_process, "killed_for_memory", itertools.count().__next__)
+    monkeypatch.setattr(query_process, "killed_for_memory", itertools.count().__next__)
     task = asyncio.create_task(failed(source, DEAF))
     await eventually_async(lambda: source.processes.pids != [])
     os.kill(source.processes.pids[0], signal.SIGKILL)
@@ -239,7 +239,7 @@ async def test_a_query_that_the_kernel_kills_for_others_is_tried_again(
     assert "signal 9; the machine, or the container, had no memory left" in error.message
 
 
-async def test_an_idle_process_that_died_costs_no_query(source: DuckdbSource) -> None:
+async def test_an_idle_process_that_died_costs_no_query(source: FileSource) -> None:
     """Nothing of the query was done, so another process does it."""
     await rows_of(source, "SELECT 1")
     (pid,) = source.processes.pids
@@ -248,7 +248,7 @@ async def test_an_idle_process_that_died_costs_no_query(source: DuckdbSource) ->
     assert source.processes.pids != [pid]
 
 
-async def test_signals_for_the_parent_do_not_end_a_query(source: DuckdbSource) -> None:
+async def test_signals_for_the_parent_do_not_end_a_query(source: FileSource) -> None:
     """A service manager sends SIGTERM to all processes of a service; its queries may end."""
     async with source.query(SLOW, {}, timeout=MINUTE) as rows:
         (pid,) = source.processes.pids
@@ -259,7 +259,7 @@ async def test_signals_for_the_parent_do_not_end_a_query(source: DuckdbSource) -
             assert await anext(pieces)
 
 
-async def test_a_process_that_is_paused_loses_nothing(source: DuckdbSource) -> None:
+async def test_a_process_that_is_paused_loses_nothing(source: FileSource) -> None:
     """A container that is frozen, a SIGSTOP: a write that waits for room in the pipe ends with what it has written."""
     async with source.query(f"{SLOW} LIMIT 20000", {}, timeout=MINUTE) as rows:
         (pid,) = source.processes.pids
@@ -275,7 +275,7 @@ async def test_a_process_that_is_paused_loses_nothing(source: DuckdbSource) -> N
     assert numbers == list(range(20_000))
 
 
-def unread_bytes(source: DuckdbSource) -> int:
+def unread_bytes(source: FileSource) -> int:
     """Return how many bytes wait in the pipe of the only process of a source."""
     (process,) = source.processes._all
     assert process._process.stdout is not None
@@ -297,7 +297,7 @@ def test_a_parent_that_is_killed_takes_its_processes_along(tmp_path: Path) -> No
     eventually(lambda: not lives(pid))
 
 
-async def test_a_process_is_used_again_and_not_for_ever(source: DuckdbSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_is_used_again_and_not_for_ever(source: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting one costs more than most queries; a refused query costs none, and an idle one is ended in the end."""
     await rows_of(source, "SELECT 1")
     (pid,) = source.processes.pids
@@ -308,12 +308,12 @@ async def test_a_process_is_used_again_and_not_for_ever(source: DuckdbSource, mo
         assert source.processes.pids == [pid]
     await rows_of(source, "SELECT 1")
     assert source.processes.pids == []
-    monkeypatch.setattr(duckdb_source, "IDLE_S", 0.01)
+    monkeypatch.setattr(file_sources, "IDLE_S", 0.01)
     await rows_of(source, "SELECT 1")
     await eventually_async(lambda: source.processes.pids == [])
 
 
-async def test_many_queries_at_once_leave_one_idle_process(source: DuckdbSource) -> None:
+async def test_many_queries_at_once_leave_one_idle_process(source: FileSource) -> None:
     """The others end with their queries."""
     assert await asyncio.gather(*(rows_of(source, f"SELECT {n}") for n in range(12))) == [[(n,)] for n in range(12)]
     assert len(source.processes.pids) == 1
@@ -322,7 +322,7 @@ async def test_many_queries_at_once_leave_one_idle_process(source: DuckdbSource)
 async def test_closing_a_source_ends_the_query_that_runs(tmp_path: Path, spill: Path) -> None:
     """Nothing works on for a source that is closed."""
     sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None, lambda: spill)
-    source = cast("DuckdbSource", sources.get("folder"))
+    source = cast("FileSource", sources.get("folder"))
     task = asyncio.create_task(rows_of(source, DEAF))
     await eventually_async(lambda: source.processes.pids != [])
     (pid,) = source.processes.pids
@@ -334,7 +334,7 @@ async def test_closing_a_source_ends_the_query_that_runs(tmp_path: Path, spill: 
 
 
 async def test_a_process_that_cannot_start_is_an_error_to_try_again(
-    source: DuckdbSource, monkeypatch: pytest.MonkeyPatch
+    source: FileSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be the machine."""
     for path in ("/nowhere/python", "/bin/false"):
@@ -351,7 +351,7 @@ async def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypat
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     sources = Sources({"folder": SourceTerms(url=f"files://{tmp_path}")}, lambda _: None)
-    source = cast("DuckdbSource", sources.get("folder"))
+    source = cast("FileSource", sources.get("folder"))
     await rows_of(source, SORTED.replace("4000000", "2000000"))
     for sql in ("SELECT nothing", "SELEKT", DEAF):
         with pytest.raises(TickwrightError):
@@ -366,7 +366,7 @@ async def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypat
 
 
 async def test_the_process_has_no_secrets_and_no_files_of_ours(
-    source: DuckdbSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    source: FileSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of the environment what an interpreter needs; of the open files its three pipes and one more end of them."""
     monkeypatch.setenv("TICKWRIGHT_DATABASE_URL", "postgresql://me:hunter2@db/x")
@@ -411,7 +411,7 @@ VALUES = {
 }
 
 
-async def test_values_come_as_they_are(source: DuckdbSource) -> None:
+async def test_values_come_as_they_are(source: FileSource) -> None:
     """With the types that they have in DuckDB's library."""
     ((*found,),) = await rows_of(source, f"SELECT {', '.join(VALUES)}")
     assert found == list(VALUES.values())
@@ -439,7 +439,7 @@ async def test_values_come_as_they_are(source: DuckdbSource) -> None:
         ({"a": [1]}, "VARCHAR", '{"a":[1]}'),
     ],
 )
-async def test_values_are_bound_as_they_are(source: DuckdbSource, value: Any, kind: str, shown: str | None) -> None:
+async def test_values_are_bound_as_they_are(source: FileSource, value: Any, kind: str, shown: str | None) -> None:
     """A query sees the types of Python's values."""
     assert await rows_of(source, "SELECT typeof(:value), CAST(:value AS VARCHAR)", value=value) == [(kind, shown)]
 
@@ -473,7 +473,7 @@ OWN = [
 ]
 
 
-async def test_values_of_a_program_s_own_types_are_plain_ones(source: DuckdbSource) -> None:
+async def test_values_of_a_program_s_own_types_are_plain_ones(source: FileSource) -> None:
     """Else the process would import the program, whatever that does when it is imported, or die where it cannot."""
     for value, shown in OWN:
         assert await rows_of(source, "SELECT CAST(:value AS VARCHAR)", value=value) == [(shown,)]
@@ -489,12 +489,12 @@ async def test_values_of_a_program_s_own_types_are_plain_ones(source: DuckdbSour
 def test_a_request_imports_nothing(tmp_path: Path) -> None:
     """Should a value of another type come through, the process does not read it."""
     for value in (Shop.MAIN, Word("a"), ZoneInfo("Europe/Paris"), subprocess.run):
-        asked = Query("a", tmp_path, True, tmp_path, 1, {}, "SELECT 1", [value], None)
+        asked = Query("a", "files", tmp_path, tmp_path, 1, {}, "SELECT 1", [value], None)
         with pytest.raises(pickle.UnpicklingError, match="is no type of a request"):
             read_request(BytesIO(request_of(asked)))
 
 
-async def test_a_value_that_cannot_be_given_is_refused(source: DuckdbSource) -> None:
+async def test_a_value_that_cannot_be_given_is_refused(source: FileSource) -> None:
     """As one that DuckDB has no type for."""
     endless: list[Any] = []
     endless.append(endless)
@@ -504,19 +504,19 @@ async def test_a_value_that_cannot_be_given_is_refused(source: DuckdbSource) -> 
         assert refused.value.code == "source_refused"
 
 
-async def test_no_progress_is_drawn(source: DuckdbSource) -> None:
+async def test_no_progress_is_drawn(source: FileSource) -> None:
     """A process has no file of its own as its program, and DuckDB takes that for a person at a terminal."""
     assert await rows_of(source, "SELECT current_setting('enable_progress_bar')") == [(False,)]
 
 
-async def test_large_rows_come_whole(source: DuckdbSource) -> None:
+async def test_large_rows_come_whole(source: FileSource) -> None:
     """Up to the bound of a row, in characters that have four bytes each."""
     found = await rows_of(source, "SELECT repeat('😀', 4000000 + i) FROM range(8) AS t(i)")
     assert [len(text) for (text,) in found] == [4_000_000 + number for number in range(8)]
     assert {*found[0][0]} == {"😀"}
 
 
-async def test_the_columns_of_a_json_file_are_kept_for_the_next_process(source: DuckdbSource, tmp_path: Path) -> None:
+async def test_the_columns_of_a_json_file_are_kept_for_the_next_process(source: FileSource, tmp_path: Path) -> None:
     """The same version of a file is not scanned again: here it is another one that looks the same."""
     path = tmp_path / "files" / "given.ndjson"
     path.write_text('{"v": 17 }\n')
@@ -544,6 +544,6 @@ def test_an_answer_that_is_none_is_read_as_none() -> None:
 
 def test_the_process_that_asks_does_not_load_duckdb() -> None:
     """Which would cost it 30 MiB for nothing."""
-    code = "import sys, tickwright.sources.duckdb_source, tickwright.sources.object_files; "
+    code = "import sys, tickwright.sources.file_sources, tickwright.sources.object_files; "
     command = [sys.executable, "-c", f"{code} sys.exit('duckdb' in sys.modules)"]
     assert subprocess.run(command, check=False).returncode == 0

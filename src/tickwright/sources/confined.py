@@ -143,9 +143,9 @@ def confine(parent: int) -> None:
 
 def bound(*, data_bytes: int, cpu_s: int) -> None:
     """Have the kernel bound the next job."""
-    _limit(resource.RLIMIT_DATA, data_bytes)
+    limit(resource.RLIMIT_DATA, data_bytes)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + cpu_s)
+    limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + cpu_s)
 
 
 def is_light(bytes_max: int) -> bool:
@@ -157,7 +157,8 @@ def is_light(bytes_max: int) -> bool:
     return pages * resource.getpagesize() <= bytes_max
 
 
-def _limit(which: int, most: int) -> None:
+def limit(which: int, most: int) -> None:
+    """Have the kernel bound one thing, as far as it lets us."""
     _, hard = resource.getrlimit(which)
     resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

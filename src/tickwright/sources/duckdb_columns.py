@@ -16,7 +16,7 @@ from typing import NamedTuple
 import duckdb
 
 from tickwright.domain.errors import Rejected
-from tickwright.sources.duckdb_messages import KnownTypes, Version
+from tickwright.sources.query_messages import KnownTypes, Version
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "duckdb.sql")

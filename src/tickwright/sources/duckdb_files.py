@@ -17,15 +17,14 @@ import msgspec
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.duckdb_columns import FORMATS, create_view, literal
-from tickwright.sources.duckdb_messages import Query, Version, too_much_memory
 from tickwright.sources.duckdb_text import NESTING_MAX, nesting
 from tickwright.sources.duckdb_types import select
 from tickwright.sources.pieces import gathered
+from tickwright.sources.query_messages import THREADS, Query, Version, too_much_memory
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "duckdb.sql")
 MEMORY = "256MB"
-THREADS = 2
 FILES_MAX = 10_000
 ENDINGS = frozenset({".csv", ".tsv", ".parquet", *FORMATS})
 _ADVICE = re.compile(r"\n\n?Possible (?:fixes|[Ss]olutions?):.*", re.DOTALL)
@@ -104,7 +103,7 @@ class DuckdbReader:
 
     def _show(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         """Let the connection see what ``sql`` may read, and nothing else from then on."""
-        if self._query.is_folder:
+        if self._query.kind == "files":
             for stem, path in self._files_of(_tables_read(connection, sql)):
                 try:
                     version = self._versions[path] = _version(path)

@@ -10,8 +10,8 @@ import duckdb
 
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.sources.duckdb_columns import identifier, literal
-from tickwright.sources.duckdb_files import ALLOCATION, MEMORY, PASSING, THREADS
-from tickwright.sources.duckdb_messages import PLACE, TOO_MUCH_MEMORY, Load, too_many_bytes
+from tickwright.sources.duckdb_files import ALLOCATION, MEMORY, PASSING
+from tickwright.sources.query_messages import PLACE, THREADS, TOO_MUCH_MEMORY, Load, too_many_bytes
 from tickwright.store.queries import load
 
 _Q = load("tickwright.sources.sql", "object_files.sql")

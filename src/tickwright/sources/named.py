@@ -122,10 +122,6 @@ def _make(name: str, terms: SourceTerms, secrets: HandedOut, folder: Callable[[]
         from tickwright.sources.postgres import PostgresSource
 
         return PostgresSource(name, url, terms, mask=secrets.mask)
-    if scheme == "sqlite":
-        from tickwright.sources.sqlite import SqliteSource
+    from tickwright.sources.file_sources import FileSource
 
-        return SqliteSource(name, url, terms)
-    from tickwright.sources.duckdb_source import DuckdbSource
-
-    return DuckdbSource(name, url, terms, folder)
+    return FileSource(name, url, terms, folder)

@@ -19,7 +19,9 @@ from weakref import WeakValueDictionary
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.audiences import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
-from tickwright.sources.duckdb_messages import (
+from tickwright.sources.file_sources import FileSource
+from tickwright.sources.named import SourceTerms
+from tickwright.sources.query_messages import (
     PLACE,
     TOO_MUCH_MEMORY,
     Failed,
@@ -28,9 +30,7 @@ from tickwright.sources.duckdb_messages import (
     request_of,
     too_many_bytes,
 )
-from tickwright.sources.duckdb_process import DuckdbProcess
-from tickwright.sources.duckdb_source import DuckdbSource
-from tickwright.sources.named import SourceTerms
+from tickwright.sources.query_process import QueryProcess
 
 TABLE = "members"
 OBJECT_BYTES_MAX = 16 * 1024**3
@@ -153,7 +153,7 @@ class _Local:
         self.key, self.order, self.facts, self.database = key, order, facts, database
         url = database.as_uri().replace("file", "duckdb", 1)
         terms = SourceTerms(url="", connections_max=READERS_MAX)
-        self.source = DuckdbSource(key, url, terms, lambda: database.parent)
+        self.source = FileSource(key, url, terms, lambda: database.parent)
         self.readers = 0
 
 
@@ -163,7 +163,7 @@ class _Load:
     def __init__(self, key: str, raw: Path, database: Path, bytes_max: int) -> None:
         self.key, self._raw, self._database, self._bytes_max = key, raw, database, bytes_max
         self._wal, self._spill = Path(f"{database}.wal"), database.with_suffix(".spill")
-        self._process: DuckdbProcess | None = None
+        self._process: QueryProcess | None = None
 
     async def run(self, order: str, threads: ThreadPoolExecutor) -> None:
         """Load it, and look now and then at how large it becomes; what is broken off leaves nothing."""
@@ -201,7 +201,7 @@ class _Load:
 
     def _load(self, order: str) -> None:
         """Have it loaded by a process that the kernel bounds: the file is a stranger's."""
-        process = self._process = DuckdbProcess()
+        process = self._process = QueryProcess()
         try:
             wanted = Load(self.key, self._raw, self._database, self._spill, self._bytes_max, ROWS_MAX, order)
             answer = process.answer() if process.begin(request_of(wanted)) else None

@@ -1,4 +1,4 @@
-"""One process with DuckDB, as its parent holds it in a thread: started, asked, ended, and what its death means."""
+"""The process of a query, as its parent holds it in a thread: started, asked, ended, and what its death means."""
 
 import subprocess
 from contextlib import suppress
@@ -13,17 +13,17 @@ from tickwright.sources.confined import (
     shown_errors,
     shown_status,
 )
-from tickwright.sources.duckdb_messages import Answer, Begun, read_answer
+from tickwright.sources.query_messages import Answer, Begun, read_answer
 
 DEATH_S = 5.0
 """How long a process that said its last word may take to be gone, before it is killed."""
-PROGRAM = "tickwright.sources.duckdb_program"
+PROGRAM = "tickwright.sources.query_program"
 
 _log = structlog.get_logger("tickwright.sources")
 
 
-class DuckdbProcess:
-    """One process with the program :mod:`duckdb_program`; every method but ``kill`` is called by one thread at a time.
+class QueryProcess:
+    """One process with the program :mod:`query_program`; every method but ``kill`` is called by one thread at a time.
 
     Invariants:
         SRC-8: it has no secret of ours: of our environment it gets a few names, and no open file.

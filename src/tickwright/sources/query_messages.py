@@ -1,4 +1,4 @@
-"""What a process with DuckDB is asked, and what it answers, over its standard input and output.
+"""What the process of a query is asked, and what it answers, over its standard input and output.
 
 ::
 
@@ -16,12 +16,12 @@ import pickle
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
 
 from tickwright.domain.errors import Rejected
-from tickwright.ports.reports import Column
+from tickwright.ports.reports import NOT_UTF8, Column, UndecodableText
 from tickwright.sources.confined import Problem, tell
 from tickwright.sources.pieces import ROW_BYTES_MAX, row_too_large
 from tickwright.sources.plain_values import PLAIN
@@ -32,6 +32,8 @@ ANSWER_BYTES_MAX = 5 * ROW_BYTES_MAX
 """A character has up to four bytes; the rest is for numbers."""
 DATA_BYTES = 1024**3
 """What a process may allocate. DuckDB counts 256 MiB; of the 2,048 values of a column that it holds at a time, none."""
+THREADS = 2
+"""Of DuckDB, for one query."""
 TOO_MUCH_MEMORY = (
     f"it takes more memory than it may have ({DATA_BYTES // 2**20} MiB); "
     "select fewer rows or columns, or cut long values"
@@ -39,6 +41,10 @@ TOO_MUCH_MEMORY = (
 PLACE = "tickwright place"
 """The column with the number of a row in a loaded file."""
 _LENGTH = struct.Struct(">Q")
+_APART: Final[frozenset[type]] = frozenset({bytes, UndecodableText})
+"""What SQLite gives besides numbers and texts."""
+
+Kind = Literal["sqlite", "duckdb", "files"]
 
 Version = tuple[int, int, int]
 KnownTypes = dict[Path, tuple[Version, Mapping[str, str]]]
@@ -50,18 +56,19 @@ class Query(NamedTuple):
 
     Attributes:
         name: The source's.
+        kind: Of the source: a database of SQLite, one of DuckDB, or a folder of files.
         path: Of its database, or of its folder.
         spill: The folder where this query spills, and nothing else is; exists.
         spill_bytes_max: Of what it spills.
         known: The columns of JSON files as far as they are known.
         sql: With the numbers of its values.
         given: The values, made plain by :func:`tickwright.sources.plain_values.plain`.
-        within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.threaded.ThreadedSource.query`.
+        within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.file_sources.FileSource.query`.
     """
 
     name: str
+    kind: Kind
     path: Path
-    is_folder: bool
     spill: Path
     spill_bytes_max: int
     known: KnownTypes
@@ -108,10 +115,13 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         again: Whether the process takes another query; it has given back its memory.
+        apart: Values that are ``None`` in ``rows``, each with its row and its column: bytes, or ``None`` for a text
+            that is not UTF-8.
     """
 
     rows: list[tuple[bool | int | float | str | None, ...]]
     again: bool = False
+    apart: list[tuple[int, int, bytes | None]] = []
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -159,8 +169,9 @@ def read_answer(stream: IO[bytes]) -> Answer | None:
     """Return the next answer; ``None`` at the end, and where it is none or too long."""
     content = _read(stream, ANSWER_BYTES_MAX)
     try:
-        return None if content is None else _answers.decode(content)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # a text that is no UTF-8 is a ValueError
+        answer = None if content is None else _answers.decode(content)
+        return _whole(answer) if isinstance(answer, Rows) and answer.apart else answer
+    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError):  # a text that is no UTF-8 is a ValueError
         return None
 
 
@@ -170,7 +181,7 @@ def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
     Raises:
         Rejected: ``row_too_large``: a row alone is. Permanent.
     """
-    content = _encoder.encode(Rows([*map(tuple, rows)]))
+    content = _encoder.encode(_rows(rows))
     if len(content) <= PIECE_BYTES_MAX or (len(rows) == 1 and len(content) <= ANSWER_BYTES_MAX):
         return [_framed(content)]
     if len(rows) == 1:
@@ -201,6 +212,23 @@ class _Requests(pickle.Unpickler):
 
 
 _TYPES = {(kind.__module__, kind.__qualname__): kind for kind in (Query, Load, type(Path()), *PLAIN)}
+
+
+def _rows(rows: Sequence[Sequence[Any]]) -> Rows:
+    told, apart = [*map(tuple, rows)], []
+    for number, row in enumerate(told):
+        if not _APART.isdisjoint(map(type, row)):
+            places = [place for place, value in enumerate(row) if value.__class__ in _APART]
+            apart += [(number, place, row[place] if row[place].__class__ is bytes else None) for place in places]
+            told[number] = tuple(None if value.__class__ in _APART else value for value in row)
+    return Rows(told, apart=apart)
+
+
+def _whole(answer: Rows) -> Rows:
+    rows: list[list[Any]] = [*map(list, answer.rows)]
+    for row, column, value in answer.apart:
+        rows[row][column] = NOT_UTF8 if value is None else value
+    return Rows([*map(tuple, rows)], answer.again)
 
 
 def _framed(content: bytes) -> bytes:

@@ -1,22 +1,24 @@
-"""The program of a process with DuckDB: it takes queries of one source, one after the other, and gives their rows.
+"""The program of a process for queries: it takes those of one source, one after the other, and gives their rows.
 
 It is a process of its own because SQL and files are strangers', because DuckDB allocates single values beyond its own
-bound, and because not everything in it can be interrupted. The kernel bounds it, and it has nothing of its parent's;
-see :mod:`tickwright.sources.confined`.
+bound, and because no call of a function can be interrupted, in DuckDB and in SQLite. The kernel bounds it, and it has
+nothing of its parent's; see :mod:`tickwright.sources.confined`. It loads what its source needs: SQLite starts faster.
 """
 
 import os
 import sys
-from typing import BinaryIO
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Protocol
 
 from msgspec import structs
 
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.ports.reports import Column
 from tickwright.sources.confined import Problem, bound, confine, is_light, own_output, tell
-from tickwright.sources.duckdb_files import THREADS, DuckdbReader
-from tickwright.sources.duckdb_load import load_file
-from tickwright.sources.duckdb_messages import (
+from tickwright.sources.named import STATEMENT_TIMEOUT_MAX
+from tickwright.sources.query_messages import (
     DATA_BYTES,
+    THREADS,
     Begun,
     Failed,
     Load,
@@ -28,7 +30,6 @@ from tickwright.sources.duckdb_messages import (
     read_request,
     write_answer,
 )
-from tickwright.sources.named import STATEMENT_TIMEOUT_MAX
 
 QUERIES_MAX = 100
 IDLE_BYTES_MAX = 128 * 1024 * 1024
@@ -63,14 +64,32 @@ def main(parent: int) -> None:
     os._exit(0)
 
 
+class Reader(Protocol):
+    """One query. Its errors are ``Rejected`` or ``Unavailable`` as :class:`tickwright.ports.reports.Source` says."""
+
+    def open(self) -> tuple[Column, ...]:
+        """Begin it and return its columns."""
+        ...
+
+    def fetch(self) -> Sequence[Sequence[Any]]:
+        """Return the next rows, some hundreds; none at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give back everything. Harmless when nothing was opened."""
+        ...
+
+
 def _loaded(asked: Load) -> Loaded:
+    from tickwright.sources.duckdb_load import load_file
+
     load_file(asked)
     return Loaded()
 
 
 def _answered(query: Query, answers: BinaryIO) -> Rows:
     """Give the rows up to the last one."""
-    reader = DuckdbReader(query)
+    reader = _reader(query)
     try:
         columns = reader.open()
         known = {str(path): (of, dict(types)) for path, (of, types) in query.known.items()}
@@ -81,3 +100,13 @@ def _answered(query: Query, answers: BinaryIO) -> Rows:
     finally:
         reader.close()
     return Rows([])
+
+
+def _reader(query: Query) -> Reader:
+    if query.kind == "sqlite":
+        from tickwright.sources.sqlite import SqliteReader
+
+        return SqliteReader(query)
+    from tickwright.sources.duckdb_files import DuckdbReader
+
+    return DuckdbReader(query)

@@ -1,8 +1,11 @@
-"""DuckDB as a source: ``duckdb:///absolute/path.duckdb``, and ``files:///folder`` with CSV, Parquet and JSON files.
+"""Files as sources, each query in a process that the kernel bounds.
 
-Each query runs in a process that the kernel bounds, :mod:`tickwright.sources.duckdb_program`; this one holds no more of
-it than a piece of rows. A process that has answered a query takes the next one: starting one costs more than most
-queries. ADR-0029.
+``sqlite:///absolute/path``, ``duckdb:///absolute/path``, and ``files:///folder`` with CSV, Parquet and JSON files.
+
+The libraries run in :mod:`tickwright.sources.query_program`; this process holds no more of a query than a piece of
+rows, and ends it by a kill, because one call of a function of either library can last for days and cannot be
+interrupted. A process that has answered a query takes the next one: starting one costs more than most queries.
+ADR-0029.
 """
 
 import asyncio
@@ -11,10 +14,11 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -23,9 +27,12 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
-from tickwright.sources.duckdb_messages import (
+from tickwright.sources.named import SourceTerms, path_of, scheme_of
+from tickwright.sources.plain_values import plain
+from tickwright.sources.query_messages import (
     Answer,
     Failed,
+    Kind,
     KnownTypes,
     Opened,
     Query,
@@ -33,72 +40,145 @@ from tickwright.sources.duckdb_messages import (
     request_of,
     too_much_memory,
 )
-from tickwright.sources.duckdb_process import DuckdbProcess
-from tickwright.sources.named import SourceTerms, path_of, scheme_of
-from tickwright.sources.plain_values import plain
-from tickwright.sources.threaded import ThreadedRows, ThreadedSource
+from tickwright.sources.query_process import QueryProcess
 
 A = TypeVar("A", Opened, Rows)
+T = TypeVar("T")
 IDLE_S = 30.0
 """How long a process waits for the next query."""
 SPILL_BYTES_MAX = 16 * 1024**3
 """Of one query."""
 
 
-class DuckdbSource(ThreadedSource):
-    """A DuckDB database, or a folder of files.
+class FileSource:
+    """A database file, or a folder of files.
 
     Args:
         name: As in ``[sources.NAME]``.
         url: With a path.
-        terms: Its bounds.
+        terms: Its bounds; ``connections_max`` is the number of threads.
         folder: Returns where queries may spill, called in their threads; ``None`` is the system's temporary folder.
 
     Raises:
         Rejected: ``invalid_source``. Permanent.
     """
 
-    dialect: Dialect = "duckdb"
-
     def __init__(self, name: str, url: str, terms: SourceTerms, folder: Callable[[], Path] | None = None) -> None:
-        path, is_folder = path_of(name, url), scheme_of(url) == "files"
-        known: KnownTypes = {}
-        self.processes = DuckdbProcesses()
+        self.name, self.processes = name, QueryProcesses()
+        self._path, self._kind = path_of(name, url), cast("Kind", scheme_of(url))
+        self._terms, self._folder = terms, folder
+        self._known: KnownTypes = {}
+        self._places = asyncio.Semaphore(terms.connections_max)
+        self._threads = ThreadPoolExecutor(terms.connections_max, thread_name_prefix=f"source-{name}")
         self._ending: asyncio.TimerHandle | None = None
 
-        def make() -> ProcessReader:
-            return ProcessReader(name, path, known, self.processes, is_folder=is_folder, folder=folder)
-
-        super().__init__(name, terms, make)
+    @property
+    def dialect(self) -> Dialect:
+        """Whose SQL it speaks."""
+        return "sqlite" if self._kind == "sqlite" else "duckdb"
 
     @contextlib.asynccontextmanager
     async def query(
         self, sql: str, values: Mapping[str, Any], *, timeout: timedelta, within: str | None = None
-    ) -> AsyncIterator[ThreadedRows]:
-        """Run a query; see :meth:`ThreadedSource.query`."""
+    ) -> AsyncIterator["FileRows"]:
+        """Run a query and give its rows while they come; leaving early ends it.
+
+        ``within`` is what in ``sql`` is an operator's, in parentheses of ours: one query by itself, so that it cannot
+        close them.
+
+        Raises:
+            Rejected: ``source_refused`` with what the library says, ``missing_value``, ``invalid_sql``. Permanent.
+            Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
+        """
+        allowed = min(timeout, self._terms.statement_timeout)
+        reader = ProcessReader(self.name, self._kind, self._path, self._known, self.processes, folder=self._folder)
+        rows = FileRows(self.name, self._threads, reader, allowed)
+        async with rows.in_time():
+            await self._places.acquire()
         try:
-            async with super().query(sql, values, timeout=timeout, within=within) as rows:
-                yield rows
+            await rows.open(sql, values, within)
+            yield rows
         finally:
-            if self._ending is not None:
-                self._ending.cancel()
-            self._ending = asyncio.get_running_loop().call_later(IDLE_S, self.processes.end_idle)
+            try:
+                await rows.close()
+            finally:
+                self._places.release()
+                self._end_later()
 
     async def aclose(self) -> None:
         """End the processes and the threads. Twice is harmless."""
         if self._ending is not None:
             self._ending.cancel()
         await asyncio.to_thread(self.processes.close)
-        await super().aclose()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _end_later(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.get_running_loop().call_later(IDLE_S, self.processes.end_idle)
 
 
-class DuckdbProcesses:
+class FileRows:
+    """An open query, as the event loop has it: what may last is done in a thread."""
+
+    def __init__(self, name: str, threads: ThreadPoolExecutor, reader: "ProcessReader", allowed: timedelta) -> None:
+        self._name, self._threads, self._reader = name, threads, reader
+        self._until = asyncio.get_running_loop().time() + allowed.total_seconds()
+        self.columns: tuple[Column, ...] = ()
+
+    @contextlib.asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Do what is inside until the query's time is over."""
+        try:
+            async with asyncio.timeout_at(self._until):
+                yield
+        except TimeoutError:
+            raise Unavailable("source_timeout", f"source {self._name} did not finish the query in time") from None
+
+    async def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> None:
+        """Begin the query."""
+        self.columns = await self._call(lambda: self._reader.open(sql, values, within))
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
+        """Give the rows piece by piece."""
+        while piece := await self._call(self._reader.fetch):
+            yield piece
+
+    async def close(self) -> None:
+        """End the query; its thread is free afterwards."""
+        loop = asyncio.get_running_loop()
+        try:
+            closing = loop.run_in_executor(self._threads, self._reader.close)
+        except RuntimeError:  # the source was closed meanwhile
+            closing = loop.run_in_executor(None, self._reader.close)
+        await self._ended(closing)
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        async with self.in_time():
+            running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await self._ended(running)
+                raise
+
+    async def _ended(self, running: "asyncio.Future[Any]") -> None:
+        """Kill the query's process and wait for the thread: it reads from that process, so it ends as well."""
+        self._reader.kill()
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):  # a second cancel waits for the thread all the same
+                await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()
+
+
+class QueryProcesses:
     """The processes of one source, of which one may be idle; from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: set[DuckdbProcess] = set()
-        self._idle: DuckdbProcess | None = None
+        self._all: set[QueryProcess] = set()
+        self._idle: QueryProcess | None = None
         self._closed = False
 
     @property
@@ -107,7 +187,7 @@ class DuckdbProcesses:
         with self._lock:
             return sorted(process.pid for process in self._all)
 
-    def take(self) -> tuple[DuckdbProcess, bool]:
+    def take(self) -> tuple[QueryProcess, bool]:
         """Return a process, and whether it is a new one.
 
         Raises:
@@ -117,7 +197,7 @@ class DuckdbProcesses:
             process, self._idle = self._idle, None
         if process is not None:
             return process, False
-        process = DuckdbProcess()
+        process = QueryProcess()
         with self._lock:
             self._all.add(process)
             closed = self._closed
@@ -125,7 +205,7 @@ class DuckdbProcesses:
             process.kill()
         return process, True
 
-    def keep(self, process: DuckdbProcess) -> None:
+    def keep(self, process: QueryProcess) -> None:
         """Take back one that is idle."""
         with self._lock:
             kept = self._idle is None and not self._closed
@@ -134,7 +214,7 @@ class DuckdbProcesses:
         if not kept:
             self.end(process)
 
-    def end(self, process: DuckdbProcess) -> None:
+    def end(self, process: QueryProcess) -> None:
         """End one; it is gone afterwards."""
         process.end()
         with self._lock:
@@ -157,36 +237,36 @@ class DuckdbProcesses:
 
 
 class ProcessReader:
-    """One query in a process; implements :class:`tickwright.sources.threaded.Reader`."""
+    """One query in a process; every method but ``kill`` is called in the query's thread, one at a time."""
 
     def __init__(
         self,
         name: str,
+        kind: Kind,
         path: Path,
         known: KnownTypes,
-        processes: DuckdbProcesses,
+        processes: QueryProcesses,
         *,
-        is_folder: bool,
         folder: Callable[[], Path] | None,
     ) -> None:
-        self._name, self._path, self._known, self._processes = name, path, known, processes
-        self._is_folder, self._folder = is_folder, folder
+        self._name, self._kind, self._path = name, kind, path
+        self._known, self._processes, self._folder = known, processes, folder
         self._lock = threading.Lock()
-        self._interrupted = False
-        self._process: DuckdbProcess | None = None
+        self._killed = False
+        self._process: QueryProcess | None = None
         self._spill: Path | None = None
         self._readers: list[tuple[int, Callable[[Any], Any]]] = []
 
     def open(self, sql: str, values: Mapping[str, Any], within: str | None) -> tuple[Column, ...]:
         """Begin the query and return its columns."""
-        bound = bind(sql, values, "${}".format)
-        given = _parameters(self._name, bound.values)
+        bound = bind(sql, values, ("?{}" if self._kind == "sqlite" else "${}").format)
+        given = _parameters(self._name, bound.values, _for_sqlite if self._kind == "sqlite" else _for_duckdb)
         try:
             parent = None if self._folder is None else self._folder()
             self._spill = Path(tempfile.mkdtemp(prefix="tickwright-source-", dir=parent))
             text = sql.casefold()
             known = {path: types for path, types in dict(self._known).items() if path.stem.casefold() in text}
-            place = (self._path, self._is_folder, self._spill, SPILL_BYTES_MAX)
+            place = (self._kind, self._path, self._spill, SPILL_BYTES_MAX)
             texts = (str.__str__(bound.sql), given, None if within is None else str.__str__(within))
             opened = self._begin(request_of(Query(self._name, *place, known, *texts)))
         except OSError as error:
@@ -207,10 +287,10 @@ class ProcessReader:
             return answer.rows
         return [self._read(row) for row in answer.rows]
 
-    def interrupt(self) -> None:
-        """Kill the process of the query: nothing that a stranger's SQL does can stop that."""
+    def kill(self) -> None:
+        """Kill the process of the query, also one that it is yet to have: no SQL can stop that. Harmless behind it."""
         with self._lock:
-            self._interrupted = True
+            self._killed = True
             if self._process is not None:
                 self._process.kill()
 
@@ -226,7 +306,7 @@ class ProcessReader:
             process, is_new = self._processes.take()
             with self._lock:
                 self._process = process
-                if self._interrupted:
+                if self._killed:
                     process.kill()
             if process.begin(request):
                 return self._checked(process, process.answer(), Opened)
@@ -234,7 +314,7 @@ class ProcessReader:
                 raise self._lost(process)
             self._release(again=False)
 
-    def _checked(self, process: DuckdbProcess, answer: Answer | None, kind: type[A]) -> A:
+    def _checked(self, process: QueryProcess, answer: Answer | None, kind: type[A]) -> A:
         if isinstance(answer, Failed):
             self._release(again=answer.again)
             raise answer.problem.error()
@@ -242,8 +322,8 @@ class ProcessReader:
             raise self._lost(process)
         return answer
 
-    def _lost(self, process: DuckdbProcess) -> Exception:
-        if self._interrupted:  # nobody hears this one
+    def _lost(self, process: QueryProcess) -> Exception:
+        if self._killed:  # nobody hears this one
             return self._unavailable("the query was ended")
         how = process.death()
         if how is None:
@@ -271,18 +351,28 @@ class ProcessReader:
         return Unavailable("source_unavailable", f"source {self._name} is not available: {why}")
 
 
-def _parameters(name: str, values: Sequence[Any]) -> list[Any]:
+def _parameters(name: str, values: Sequence[Any], made: Callable[[Any], Any]) -> list[Any]:
     try:
-        return [_as_parameter(value) for value in values]
+        return [made(value) for value in values]
     except (TypeError, AttributeError, ValueError, RecursionError) as error:
         raise Rejected("source_refused", f"source {name} takes no such value: {error}") from None
 
 
-def _as_parameter(value: Any) -> Any:
+def _for_duckdb(value: Any) -> Any:
     if isinstance(value, Mapping):
         return msgspec.json.encode(dict(value), enc_hook=plain).decode()
     made = plain(value)
     return str(made) if isinstance(made, Decimal | UUID) else made
+
+
+def _for_sqlite(value: Any) -> Any:
+    """SQLite has numbers, texts and bytes; a list or a document is a text for ``json_each``."""
+    made = plain(value)
+    if isinstance(made, dict | list):
+        return msgspec.json.encode(made).decode()
+    if isinstance(made, Decimal | UUID):
+        return str(made)
+    return made.isoformat() if isinstance(made, date | time) else made
 
 
 def _document(text: str) -> msgspec.Raw:
