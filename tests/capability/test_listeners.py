@@ -17,7 +17,7 @@ from tickwright.api import ApiLimits
 from tickwright.cli.world.receiver import Receiver, server_of
 from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
-from tickwright.runtime.admission import SPARES_MAX, ListenerLimits
+from tickwright.runtime.admission import SPARES_MAX, UNREAD_UNCOUNTED, ListenerLimits
 from tickwright.runtime.health import HealthServer
 from tickwright.runtime.listener import PIPELINED_MAX, Listener, bind
 
@@ -146,12 +146,48 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(database_url: str, 
         deaf.close()
 
 
-def deaf_socket(port: int) -> socket.socket:
+def deaf_socket(port: int, address: str = "127.0.0.1") -> socket.socket:
     """A connection that takes little without being read."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.bind((address, 0))
     made.connect(("127.0.0.1", port))
     return made
+
+
+async def test_clients_that_do_not_read_have_a_bound_together(database_url: str) -> None:
+    """However many addresses they have and requests they send; meanwhile others read whole answers."""
+    limits = replace(LONG, connections=256, unread_bytes=1_000_000)
+    request = b"GET /v1/openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    async with running_api(database_url, listener=limits) as running:
+        for listening in running.listener.servers[0].sockets:  # and those that it accepts: the kernel keeps little
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        document = (await running.stranger.get("/v1/openapi.json")).body
+        connections: Any = running.listener.server_state.connections
+        deaf: list[socket.socket] = []
+        for number in range(64):
+            deaf.append(deaf_socket(running.port, f"127.0.0.{10 + number % 8}"))
+            deaf[-1].sendall(request * PIPELINED_MAX)
+            if number % 8 == 7:
+                assert (await running.stranger.get("/healthz")).status == 200
+                assert (await running.stranger.get("/v1/openapi.json")).body == document
+                assert (await running.viewer.get("/v1/session")).status == 200
+                unread = sum(connection.transport.get_write_buffer_size() for connection in connections)
+                assert unread <= limits.unread_bytes + UNREAD_UNCOUNTED * len(connections)
+        await eventually_async(lambda: len(connections) < len(deaf) / 2, what="most are closed")
+        assert 0 < running.listener.admission.unread_bytes <= limits.unread_bytes
+        for one in deaf:
+            one.close()
+
+
+async def test_an_answer_to_a_key_is_known_to_its_listener(database_url: str) -> None:
+    """Below a path prefix, too: of unread answers those without a key are closed first."""
+    async with running_api(database_url, path_prefix="/under", page=much) as running:
+        connections: Any = running.listener.server_state.connections
+        assert (await running.stranger.get("/under/v1/openapi.json")).status == 200
+        assert not any(connection.has_key for connection in connections)
+        assert (await running.viewer.get("/under/v1/session")).status == 200
+        assert any(connection.has_key for connection in connections)
 
 
 async def test_a_client_that_reads_slowly_gets_everything(database_url: str, kind: str) -> None:

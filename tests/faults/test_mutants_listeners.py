@@ -16,6 +16,14 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("no end of an unread body", BoundedProtocol.linger, "self._limits.linger_s", "inf", checks.check_the_unread_body),
     ("no deadline for a head", BoundedProtocol.check, "if now_s < self._due_s", "if True", checks.check_the_silent),
     ("no deadline for reading", BoundedProtocol._watch_reading, "self._limits.unread_s", "inf", checks.check_reading),
+    (
+        "clients may leave everything unread",
+        Admission.waits,
+        "while self.unread_bytes >",
+        "while 0 >",
+        checks.check_the_unread,
+    ),
+    ("made before it is read", BoundedProtocol._may_begin, "not self.flow.write_paused", "True", checks.check_the_next),
     ("nobody is displaced", Admission._displace, "if connection.waits_for_client", "if False", checks.check_the_flood),
     (
         "requests under way are displaced",

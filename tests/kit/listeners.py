@@ -26,18 +26,20 @@ class Ground:
     Attributes:
         seen: Path, body and number of fields of each request that was read.
         streamed: The bytes of bodies that arrived behind the begin of a stream.
+        begun: How many requests the application was given.
         gone: Set when a stream ends with its client.
     """
 
     def __init__(self) -> None:
         self.later, self.gone = asyncio.Event(), asyncio.Event()
         self.seen: list[tuple[str, bytes, int]] = []
-        self.streamed = 0
+        self.streamed = self.begun = 0
         self.server: Listener | None = None
         self.port = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer."""
+        self.begun += 1
         if scope["path"] == "/stream":
             await self._stream(receive, send)
             return
@@ -128,6 +130,52 @@ async def check_the_silent() -> None:
 async def check_reading() -> None:
     """A connection whose client does not read ends."""
     await _ends(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n", reads=False)
+
+
+async def check_the_unread() -> None:
+    """Of many clients that do not read some are closed, so that the others have no more unread than the bound."""
+    limits = replace(PATIENT, unread_bytes=2 * LARGE)
+    async with listening(limits) as ground:
+        held = [await ground.sends(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n") for _ in range(8)]
+        server = ground.server
+        assert server is not None
+
+        def unread() -> int:
+            found: list[Any] = list(server.server_state.connections)
+            return sum(connection.transport.get_write_buffer_size() for connection in found)
+
+        await eventually_async(lambda: ground.begun == len(held), what="all are answered")
+        await eventually_async(lambda: 0 < unread() <= limits.unread_bytes, GONE_S, what="no more is unread")
+        assert ground.holds >= 2
+        for _, one in held:
+            one.transport.abort()
+
+
+async def check_the_next() -> None:
+    """While an answer is unread no other one is made for its connection, however the request came."""
+    async with listening(PATIENT) as ground:
+        reader, writer, protocol = await ground.connected()
+        protocol.data_received(b"GET /large HTTP/1.1\r\n\r\n" * 2)
+        await eventually_async(lambda: protocol.flow.write_paused, what="the first is unread")
+        other, others = await ground.sends(PROBE)
+        assert b" 200 " in await asyncio.wait_for(other.readline(), GONE_S)
+        assert ground.begun == 2
+        for _ in range(2):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), GONE_S)
+            await asyncio.wait_for(reader.readexactly(LARGE), GONE_S)
+        protocol.data_received(b"GET /large HTTP/1.1\r\n\r\n")
+        await eventually_async(lambda: protocol.flow.write_paused, what="the third is unread")
+        protocol.data_received(PROBE)
+        assert b" 200 " in await _probed(other, others)
+        assert ground.begun == 5
+        writer.transport.abort()
+        others.transport.abort()
+
+
+async def _probed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    await asyncio.wait_for(reader.readuntil(b"ok"), GONE_S)
+    writer.write(PROBE)
+    return await asyncio.wait_for(reader.readline(), GONE_S)
 
 
 async def check_the_flood() -> None:

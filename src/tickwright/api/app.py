@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from tickwright.api.alert_routes import STRUCTS as ALERT_STRUCTS
 from tickwright.api.alert_routes import receiver_routes
-from tickwright.api.auth import CALLER, COOKIE_SHOWN, Authenticator, caller_of
+from tickwright.api.auth import COOKIE_SHOWN, Authenticator, caller_of
 from tickwright.api.bodies import ClientGone, Receive
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
@@ -51,7 +51,7 @@ from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.networks import client_of
-from tickwright.ports.caller import Role
+from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.user_data import let_see
 from tickwright.runtime.listener import TRANSPORT
 from tickwright.runtime.type_figures import TypesNow
@@ -222,15 +222,18 @@ def _framework(context: ApiContext, auth: Authenticator) -> FastAPI:
     app.include_router(key_routes(context, auth, gate))
 
     building = asyncio.Lock()
+    encoded = b""
 
     @app.get("/v1/openapi.json", tags=["process"], responses={200: {"content": {"application/json": {}}}})
     async def openapi() -> Response:
         """Return this document."""
         systems = (*JOB_STRUCTS, *POLLING_STRUCTS, *FANOUT_STRUCTS, *REPORT_STRUCTS, *CAMPAIGN_STRUCTS)
         ours = (*systems, *ALERT_STRUCTS, *DESK_STRUCTS, *FIGURE_STRUCTS, *OVERVIEW_STRUCTS, *SESSION_STRUCTS, *STRUCTS)
+        nonlocal encoded
         async with building:  # the first one takes long, and other requests do not wait for it
-            made = await asyncio.to_thread(document, app, ours)
-        return Response(msgspec.json.encode(made), media_type="application/json")
+            if not encoded:  # one for all: clients without a key ask for it, and need not read it
+                encoded = msgspec.json.encode(await asyncio.to_thread(document, app, ours))
+        return Response(encoded, media_type="application/json")
 
     return app
 

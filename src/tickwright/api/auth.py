@@ -23,7 +23,7 @@ from tickwright.api.sessions import IDLE
 from tickwright.capabilities.jobs.access import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.caller import Caller, Role
+from tickwright.ports.caller import CALLER, Caller, Role
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, within
 from tickwright.store.pool import Pool
@@ -34,7 +34,6 @@ _SQL = load("tickwright.api.sql", "access.sql")
 _SESSIONS = load("tickwright.api.sql", "sessions.sql")
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(tw_[A-Za-z0-9_-]{43})")
 KNOWN_MAX = 10_000
-CALLER = "tickwright.caller"
 CSRF = "tickwright.csrf"
 COOKIE_SHOWN = "tickwright.cookie_shown"
 LOOKUP_MAX = 1_000

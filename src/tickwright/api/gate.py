@@ -8,12 +8,12 @@ import msgspec
 import structlog
 from fastapi.requests import Request
 
-from tickwright.api.auth import CALLER, Authenticator
+from tickwright.api.auth import Authenticator
 from tickwright.api.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
 from tickwright.api.context import ApiLimits
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
-from tickwright.ports.caller import Caller, Role
+from tickwright.ports.caller import CALLER, Caller, Role
 
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.api")

@@ -7,7 +7,7 @@ reads the body and the job by the functions that every route uses; a test holds 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from tickwright.api.auth import CALLER, Authenticator
+from tickwright.api.auth import Authenticator
 from tickwright.api.bodies import JSON_TYPES, Receive, check_type, read_body
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
@@ -18,7 +18,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.domain.traceparent import traceparent_of
 from tickwright.observe import traces
-from tickwright.ports.caller import Role
+from tickwright.ports.caller import CALLER, Role
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PATH = "/v1/jobs"

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+CALLER = "tickwright.caller"
+"""The entry of a request's scope that has its :class:`Caller`, once that is known."""
+
 
 class Role(IntEnum):
     """``viewer < operator < admin``; each role may do what the ones below it may."""

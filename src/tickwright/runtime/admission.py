@@ -4,6 +4,10 @@ At a cap the new connection displaces the oldest one that waits for its client: 
 share, else of the address that holds most. So whoever opens connections and sends nothing displaces itself. Where
 every connection has a request under way there is none to displace; then a few spare ones are taken, which get
 an answer from the probes and a refusal from everything else.
+
+What clients have not read has a bound over all connections. Above it the connection that has waited for its reader
+longest is closed, of the address with most unread bytes; answers to requests without a key go first. The only
+one that is unread is kept, so that an answer of any size arrives.
 """
 
 import platform
@@ -18,6 +22,7 @@ from tickwright.domain.hosts import Hosts
 from tickwright.domain.networks import Network, client_of, covers
 
 SPARES_MAX = 128
+UNREAD_UNCOUNTED = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class ListenerLimits:
         unread_s: In which a client reads ``bytes_per_s`` of what waits for it.
         linger_s: From an answer to a body that was not read to the end of the connection.
         bytes_per_s: The slowest reader.
+        unread_bytes: What all clients together leave unread; up to ``UNREAD_UNCOUNTED`` of a connection do not count.
         connections: In all; less where the process may open fewer files.
         per_address: Of one client address (of IPv6, one network of 64 bits).
         proxies: Networks of reverse proxies, whose addresses stand for many clients and have no share.
@@ -41,6 +47,7 @@ class ListenerLimits:
     unread_s: float = 30.0
     linger_s: float = 2.0
     bytes_per_s: int = 1024
+    unread_bytes: int = 67_108_864
     connections: int = 4096
     per_address: int = 512
     proxies: tuple[Network, ...] = ()
@@ -72,16 +79,25 @@ class Connection(Protocol):
         ...
 
     @property
+    def has_key(self) -> bool:
+        """Whether the answer that goes out is one to a key."""
+        ...
+
+    @property
     def transport(self) -> "Transport":
         """What is closed."""
         ...
 
 
 class Transport(Protocol):
-    """What can be closed at once."""
+    """What can be closed at once, and knows what its client has not read."""
 
     def abort(self) -> None:
         """Close."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait for the client."""
         ...
 
 
@@ -95,6 +111,7 @@ class Admission:
         self._held: dict[str, dict[Connection, None]] = {}
         self._spares: dict[Connection, None] = {}
         self._address_of: dict[Connection, str] = {}
+        self._unread: dict[Connection, None] = {}
         self.cut = 0
         self._counts: Counter[str] = Counter()
 
@@ -119,6 +136,7 @@ class Admission:
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended, or is to."""
+        self._unread.pop(connection, None)
         address = self._address_of.pop(connection, None)
         if address is None:
             return
@@ -128,6 +146,23 @@ class Admission:
         del held[connection]
         if not held:
             del self._held[address]
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes wait for clients that do not read."""
+        return sum(connection.transport.get_write_buffer_size() for connection in self._unread)
+
+    def waits(self, connection: Connection) -> None:
+        """Count what a client has not read; above the bound close connections, perhaps this one."""
+        if connection not in self._address_of:  # refused, or closed already
+            return
+        self._unread[connection] = None
+        while self.unread_bytes > self.limits.unread_bytes and len(self._unread) > 1:
+            self._close(self._slowest(), "unread")
+
+    def has_read(self, connection: Connection) -> None:
+        """A client has read what waited for it."""
+        self._unread.pop(connection, None)
 
     def facts(self) -> dict[str, int]:
         """Return what was closed since the last call."""
@@ -144,8 +179,22 @@ class Admission:
         for group in groups:
             found = next((connection for connection in group if connection.waits_for_client), None)
             if found is not None:
-                self.forget(found)
-                found.transport.abort()
-                self._counts["displaced"] += 1
+                self._close(found, "displaced")
                 return True
         return False
+
+    def _slowest(self) -> Connection:
+        """Return the connection that has waited for its reader longest, of those that go first."""
+        bytes_of: Counter[tuple[bool, str]] = Counter()
+        for connection in self._unread:
+            bytes_of[self._group(connection)] += connection.transport.get_write_buffer_size()
+        first = max(bytes_of, key=lambda group: (not group[0], bytes_of[group]))
+        return next(connection for connection in self._unread if self._group(connection) == first)
+
+    def _group(self, connection: Connection) -> tuple[bool, str]:
+        return connection.has_key, self._address_of[connection]
+
+    def _close(self, connection: Connection, why: str) -> None:
+        self.forget(connection)
+        connection.transport.abort()
+        self._counts[why] += 1

@@ -7,9 +7,11 @@ head that begins and an answer that ends do. One loop checks all connections, so
 What a client sends is read in one way only. An ``Upgrade`` is ignored, together with its effect on the parser, which
 would take the body for the next request. Behind an answer to a request whose body has not ended, and behind what is
 refused, nothing is parsed any more: the connection closes. Everything that is kept without being a body has a bound:
-heads, trailers, what stands between chunks, and requests that wait for the answers before theirs.
+heads, trailers, what stands between chunks, and requests that wait for the answers before theirs. A request is given to
+the application when the answer before it has been read, so a connection keeps one answer.
 
-How many connections there may be, and which of them makes room, is in :mod:`tickwright.runtime.admission`.
+How many connections and unread bytes there may be, and which connection makes room, is in
+:mod:`tickwright.runtime.admission`.
 """
 
 import asyncio
@@ -26,7 +28,8 @@ import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tickwright.runtime.admission import Admission, Admitted, ListenerLimits
+from tickwright.ports.caller import CALLER
+from tickwright.runtime.admission import UNREAD_UNCOUNTED, Admission, Admitted, ListenerLimits
 
 HEAD_BYTES_MAX = 32_768
 FIELDS_MAX = 256
@@ -120,11 +123,17 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle = self._answering
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
+    @property
+    def has_key(self) -> bool:
+        """Whether the application knows whose request it answers here."""
+        return self._answering is not None and CALLER in self._answering.scope
+
     # ------------------------------------------------------------------ the transport's side
 
     def connection_made(self, transport: Any) -> None:
         """Give the first head its deadline, or refuse."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNREAD_UNCOUNTED)
         self._due_s = self.loop.time() + self._limits.head_s
         admitted = self._admission.admit(self, self.client[0] if self.client else "")
         self._is_spare = admitted is Admitted.SPARE
@@ -199,11 +208,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """The client does not read: from now on it has to."""
         super().pause_writing()
         self._watch_reading(self.loop.time())
+        self._admission.waits(self)
 
     def resume_writing(self) -> None:
         """It has read."""
         super().resume_writing()
         self._unread_due_s = inf
+        self._admission.has_read(self)
+        self._begin_next()
 
     # ------------------------------------------------------------------ the parser's side
 
@@ -250,8 +262,26 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        self.pipeline.appendleft((cycle, app))
+        self._begin_next()
+        if self.pipeline:  # it waits, like one behind an answer that is being made
+            self.flow.pause_reading()
+
+    def _begin_next(self) -> None:
+        """Begin with the request that waits longest, if it may."""
+        if not self._may_begin():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._answering, app = self.pipeline.pop()
+            super()._start_asgi_task(self._answering, app)
+
+    def _may_begin(self) -> bool:
+        """Whether the answer before has been made and read, and the connection goes on."""
+        cycle = self._answering
+        is_made = cycle is None or cycle.response_complete
+        ends = self._lingers or self.transport.is_closing()
+        return is_made and not self.flow.write_paused and not ends
 
     def _refusal(self) -> _Refusal | None:
         if self._is_spare and self.url.partition(b"?")[0].rpartition(b"/")[2] not in PROBES:
@@ -274,11 +304,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing() or self._lingers:
             return
         now_s = self.loop.time()
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-        elif not self._head_begun:
+        if not self.pipeline and not self._head_begun:
             self._due_s = now_s + self._limits.idle_s
+        self._begin_next()
         if self._unread_due_s == inf and self.transport.get_write_buffer_size():
             self._watch_reading(now_s)
 

@@ -32,7 +32,7 @@ class Front:
             await self._api(scope, receive, send)
             return
         if self._prefix:
-            scope = {**scope, "path": self._without_prefix(scope["path"])}
+            scope["path"] = self._without_prefix(scope["path"])  # the listener looks into this scope, not into a copy
             send = self._with_prefix(send)
         await (self._api if is_api(scope["path"]) else self._page)(scope, receive, send)
 
