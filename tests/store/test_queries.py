@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 import tickwright
+from tickwright.domain.masking import SEPARATOR
 from tickwright.store.queries import filled, load
 
 ROOT = Path(tickwright.__file__).parent
@@ -16,6 +17,8 @@ OF_OTHERS = {
     "duck.sql", "audience.sql", "audience_casts.sql",  # of DuckDB, and of any source
     "withdrawals.sql", "loans.sql",  # of an example's databases
 }  # fmt: skip
+BORROWED = {"executions.sql": ("release.sql",)}
+"""Files that have pieces of another one in their folder."""
 FILES = sorted(path for path in ROOT.rglob("*.sql") if not ELSEWHERE & set(path.parts) and path.name not in OF_OTHERS)
 
 
@@ -30,7 +33,8 @@ def _bare(text: str) -> str:
 def _fragments(path: Path) -> dict[str, str]:
     """Return what the templates of a file are filled with: other queries of it, the folder's fragments, the store's."""
     pieces = (one for one in (ROOT / "store/sql/fragments.sql", path.with_name("fragments.sql")) if one.exists())
-    return {name: _bare(text) for one in (path, *pieces) for name, text in _load(one).items()}
+    borrowed = (path.with_name(name) for name in BORROWED.get(path.name, ()))
+    return {name: _bare(text) for one in (*borrowed, path, *pieces) for name, text in _load(one).items()}
 
 
 def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
@@ -41,8 +45,9 @@ def _filled(sql: str, history: str, fragments: dict[str, str]) -> str:
         "error": "t.error_message",
         "payload": "t.payload::text",
         "text": "t.error_message",
+        "separator": SEPARATOR,
     }
-    for _ in range(2):  # a fragment may hold another
+    for _ in range(3):  # a fragment may hold another
         sql = re.sub(r"\{([a-z_]+)\}", lambda found: values[found[1]], sql)
     return sql
 
