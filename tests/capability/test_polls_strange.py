@@ -152,3 +152,28 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
         await eventually_async(lambda: all_done(node.link.pool, trackers), 60, what="POL-1: a poll is carried out")
         await eventually_async(lambda: queue_empty(node.link.pool), 60)
         assert crashes
+
+
+async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of them waits to be written here any more: who waits for that, to stop, does not wait in vain."""
+    crashes = list[int]()
+
+    async def crash(effector: Effector, answers: Mapping[Work, Answers]) -> Any:
+        crashes.append(len(answers))
+        async with side.pool.acquire() as connection:
+            await connection.execute("DELETE FROM tickwright.poll_queue")
+        raise RuntimeError("nobody thought of this")
+
+    async def acme(_poll: Poll) -> Answer:
+        return Answer("moving")
+
+    monkeypatch.setattr(Effector, "_write", crash)
+    async with running_consumer(database_url, functions={"acme": acme}) as side:
+        await seed(side.pool, 1)
+        await asyncio.wait([side.life])
+        again = asyncio.create_task(side.consumer.run())
+        await asyncio.wait_for(side.consumer.quiesce(), 60)
+        await side.consumer.stop()
+        await again

@@ -152,6 +152,8 @@ class Consumer:
     contract: PartnerContract
     consumer: PollConsumer
     heart: "asyncio.Task[None]"
+    life: "asyncio.Task[None]"
+    """Of the consumer."""
 
 
 def http_couriers(made: list[HttpCourier]) -> Any:
@@ -205,7 +207,7 @@ async def running_consumer(
     tasks = [asyncio.create_task(service.run()) for service in services]
     try:
         await eventually_async(lambda: consumer.last_tick_age_s() is not None)
-        yield Consumer(pool, session, contract, consumer, tasks[0])
+        yield Consumer(pool, session, contract, consumer, tasks[0], tasks[-1])
     finally:
         for service in reversed(services):
             await service.stop()

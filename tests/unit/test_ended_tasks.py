@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tickwright.ports.service import end_task, ends_task, take_cancels_back
+from tickwright.ports.service import end_task, ends_task, take_cancels_back, task_group
 
 
 def _this_task() -> "asyncio.Task[None]":
@@ -61,3 +61,23 @@ async def test_a_cancellation_of_ours_in_the_same_turn_is_not_lost() -> None:
     task = asyncio.create_task(work())
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def _fail() -> None:
+    raise ValueError("a bug")
+
+
+async def _failing_group() -> None:
+    async with task_group() as group:
+        group.create_task(asyncio.sleep(60))
+        group.create_task(_fail())
+
+
+async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
+    """Else whoever catches the failure and goes on is taken for cancelled, and its timeouts do not end."""
+    with pytest.raises(ExceptionGroup):
+        await _failing_group()
+    assert not _this_task().cancelling()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.Event().wait()

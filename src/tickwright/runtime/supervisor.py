@@ -22,7 +22,7 @@ import structlog
 
 from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.service import Service
+from tickwright.ports.service import Service, take_cancels_back
 from tickwright.store.pool import RoundTrips
 
 RESTART = RetryPolicy(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
@@ -112,9 +112,12 @@ class _Runner:
         self.running = True
         try:
             await self.service.run()
-        except Exception as error:  # noqa: BLE001  a loop must not die because of an error that nobody thought of
+        except (Exception, asyncio.CancelledError) as error:  # a loop must not die of an error that nobody thought of
+            if self.stopping.is_set() and isinstance(error, asyncio.CancelledError):
+                raise
             self.last_error = repr(error)[:500]
             _log.exception("service.crashed", service=self.service.name)
+            await take_cancels_back()  # one that the crash left behind would end the wait for the next start
             return False
         finally:
             self.running = False

@@ -18,6 +18,7 @@ from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.rounds import ModuleRounds
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.service import TaskGroup, task_group
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY, Pool
 
@@ -61,7 +62,7 @@ class FanoutScheduler:
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
         self._over.set()
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticked_s: float | None = None
 
@@ -71,7 +72,7 @@ class FanoutScheduler:
         """Publish until stopped."""
         self._over.clear()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 self._group = group
                 await self._refresh_until_stopped()
         finally:

@@ -29,6 +29,7 @@ from tickwright.partners.store import PartnerRow, list_partners
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollSource, Turn
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import TaskGroup, task_group
 from tickwright.ports.session import Session
 from tickwright.store.pool import AWAY, Pool
 
@@ -91,7 +92,7 @@ class PollConsumer:
         self._stopping = asyncio.Event()
         self._taking_over = asyncio.Event()
         self._taking_over.set()
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._ticked_s: float | None = None
         session.on_lost(self._session_lost)
 
@@ -102,7 +103,7 @@ class PollConsumer:
         if self._group is not None:
             await self._begin_again()
         self._taking_over.clear()
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             self._group = group
             for desk in self._desks.values():
                 group.create_task(desk.run())
