@@ -13,7 +13,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import NOT_UTF8, Column
 from tickwright.sources.confined import limit
 from tickwright.sources.pieces import ROW_BYTES_MAX, gathered, row_too_large
-from tickwright.sources.query_messages import TOO_MUCH_MEMORY, Query
+from tickwright.sources.query_messages import Query, too_much_memory
 from tickwright.store.queries import load
 
 BUSY_S = 5.0
@@ -79,7 +79,7 @@ class SqliteReader:
 
     def _said(self, error: Exception) -> TickwrightError:
         if isinstance(error, MemoryError):
-            return Unavailable("source_unavailable", f"source {self._name} is not available: {TOO_MUCH_MEMORY}")
+            return too_much_memory(f"source {self._name}")
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None and code & 0xFF in _PASSING:
             return Unavailable("source_unavailable", f"source {self._name} is not available: {error}")
