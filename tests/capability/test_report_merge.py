@@ -78,7 +78,7 @@ def test_a_feed_is_one_row_of_json_values(tmp_path: Path, shop: list[PartFile]) 
     sql = (
         'SELECT list(id ORDER BY id) AS ids, max("at") AS last, sum(amount) AS total, count(*) AS n, '
         "sum(id) AS small, [1.5, 0.1::DECIMAL(3,2)] AS d, 'nan'::DOUBLE AS no, NULL AS nothing, true AS yes, "
-        "'x' || chr(0) AS nul, {'a': 1} AS pair, 2::HUGEINT ** 0 AS p FROM withdrawals"
+        "'x' || chr(0) AS nul, {'a': 1, 'b': ['inf'::DOUBLE]} AS pair, 2::HUGEINT ** 0 AS p FROM withdrawals"
     )
     assert feed(shop, sql, folder=tmp_path, bounds=BOUNDS) == {
         "ids": [0, 1, 2, 3],
@@ -91,7 +91,7 @@ def test_a_feed_is_one_row_of_json_values(tmp_path: Path, shop: list[PartFile]) 
         "nothing": None,
         "yes": True,
         "nul": "x",
-        "pair": {"a": 1},
+        "pair": {"a": 1, "b": ["inf"]},
         "p": 1.0,
     }
 

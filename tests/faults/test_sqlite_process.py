@@ -169,15 +169,6 @@ async def test_rows_take_no_memory_of_the_process_that_asks(source: FileSource) 
     assert await rows_of(source, "SELECT 1") == [(1,)]
 
 
-async def test_a_query_that_takes_more_memory_than_it_may_is_refused(source: FileSource) -> None:
-    """For good: it would take as much the next time."""
-    with pytest.raises(Rejected) as refused:
-        await rows_of(source, f"SELECT {', '.join(f'hex(zeroblob({30_000_000 + number}))' for number in range(25))}")
-    assert refused.value.code == "source_refused"
-    assert "takes more memory than it may have (1024 MiB)" in refused.value.message
-    assert await rows_of(source, "SELECT 1") == [(1,)]
-
-
 async def test_what_a_query_sorts_goes_where_queries_spill(source: FileSource, spill: Path) -> None:
     """The folder for work that is under way has room; the system's temporary folder may have none."""
 

@@ -1,7 +1,9 @@
 """Nested values of DuckDB as JSON texts with every digit.
 
 ``to_json`` keeps decimals and integers of any size, but makes doubles of the numbers in documents (type ``JSON``) that
-are inside of a value. So a value with documents is put together from texts, in which a document is its own text.
+are inside of a value, and writes ``NaN`` and ``Infinity``, which are no JSON. So a value with documents is put together
+from texts, in which a document is its own text; and one with such numbers, in which they are the texts "nan", "inf" and
+"-inf". In a ``UNION`` they stay as they are.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +12,9 @@ from tickwright.domain.errors import Rejected
 
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType
+
+_FLOATING = frozenset({"float", "double"})
+_PARTED = frozenset({"list", "array", "map", "struct"})
 
 
 def json_text(value: str, type_name: str, code: str) -> str:
@@ -40,8 +45,18 @@ class _NotKept(Exception):
 def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
     if str(kind) == "JSON":
         return f"CAST({value} AS VARCHAR)"
-    if not _has_documents(kind):
-        return f"CAST(to_json({value}) AS VARCHAR)"
+    plain = f"CAST(to_json({value}) AS VARCHAR)"
+    if kind.id in _FLOATING:
+        return f"CASE WHEN isfinite({value}) THEN {plain} ELSE '\"' || {value} || '\"' END"
+    if _has_documents(kind):
+        return _put_together(value, kind, depth)
+    if kind.id in _PARTED and _has_floating(kind):
+        odd = f"contains({plain}, 'NaN') OR contains({plain}, 'Infinity')"
+        return f"CASE WHEN {odd} THEN {_put_together(value, kind, depth)} ELSE {plain} END"
+    return plain
+
+
+def _put_together(value: str, kind: "DuckDBPyType", depth: int) -> str:
     inner, one = dict(_children(kind)), f"v{depth}"
     if kind.id in {"list", "array"}:
         return _joined("[]", value, _each(value, one, _there(one, inner["child"], depth + 1)))
@@ -63,6 +78,10 @@ def _has_documents(kind: "DuckDBPyType") -> bool:
     if kind.id == "variant" or str(kind) == "JSON":
         return True
     return any(_has_documents(child) for _, child in _children(kind))
+
+
+def _has_floating(kind: "DuckDBPyType") -> bool:
+    return kind.id in _FLOATING or any(_has_floating(child) for _, child in _children(kind))
 
 
 def _children(kind: "DuckDBPyType") -> "list[tuple[str, DuckDBPyType]]":
