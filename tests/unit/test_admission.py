@@ -61,6 +61,14 @@ def test_a_client_that_has_read_begins_to_wait_anew() -> None:
     assert (reads.closed, waits.closed) == (False, True)
 
 
+def test_answers_to_a_key_that_are_not_read_close_none_without_a_key() -> None:
+    """Who has a key, however small, does not keep browsers from loading the page."""
+    admission = Admission(LIMITS)
+    unread = [waiting(admission, f"10.0.0.{number}", 30, has_key=True) for number in range(3)]
+    page = waiting(admission, "10.0.1.1", 40)
+    assert (page.closed, [one.closed for one in unread]) == (False, [True, False, False])
+
+
 def test_answers_to_keys_go_last() -> None:
     """Clients without a key close no answer to a key, from however many addresses they come."""
     admission = Admission(LIMITS)
@@ -68,6 +76,16 @@ def test_answers_to_keys_go_last() -> None:
     strangers = [waiting(admission, f"10.0.1.{number}", 9) for number in range(5)]
     assert not kept.closed
     assert [one.closed for one in strangers] == [True, True, True, True, False]
+
+
+def test_clients_without_a_key_close_no_answers_to_keys_beside_their_half() -> None:
+    """They close one another, the address with most unread bytes first."""
+    admission = Admission(LIMITS)
+    kept = [waiting(admission, "10.0.0.1", 22, has_key=True) for _ in range(2)]
+    strangers = [waiting(admission, f"10.0.1.{number}", 11 + number) for number in range(8)]
+    assert not any(one.closed for one in kept)
+    assert admission.unread_bytes <= 100
+    assert not strangers[0].closed
 
 
 def test_the_only_one_that_is_unread_is_kept() -> None:

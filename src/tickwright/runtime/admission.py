@@ -6,8 +6,9 @@ every connection has a request under way there is none to displace; then a few s
 an answer from the probes and a refusal from everything else.
 
 What clients have not read has a bound over all connections. Above it the connection that has waited for its reader
-longest is closed, of the address with most unread bytes; answers to requests without a key go first. The only
-one that is unread is kept, so that an answer of any size arrives.
+longest is closed, of the address with most unread bytes. Answers to requests without a key go first where they are over
+half of it, and those to keys otherwise: neither can keep the other from being read. The only one that is unread is
+kept, and so is the only one with a key, so that an answer of any size arrives.
 """
 
 import platform
@@ -188,7 +189,10 @@ class Admission:
         bytes_of: Counter[tuple[bool, str]] = Counter()
         for connection in self._unread:
             bytes_of[self._group(connection)] += connection.transport.get_write_buffer_size()
-        first = max(bytes_of, key=lambda group: (not group[0], bytes_of[group]))
+        keyless = sum(size for (has_key, _), size in bytes_of.items() if not has_key)
+        with_key = sum(connection.has_key for connection in self._unread)
+        keys_go = keyless * 2 <= self.limits.unread_bytes and with_key > 1
+        first = max(bytes_of, key=lambda group: (group[0] == keys_go, bytes_of[group]))
         return next(connection for connection in self._unread if self._group(connection) == first)
 
     def _group(self, connection: Connection) -> tuple[bool, str]:
