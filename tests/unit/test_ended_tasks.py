@@ -1,10 +1,12 @@
 """Whether a task was cancelled by us or by the user's function that it calls, and what is left of the latter."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from tickwright.ports.service import end_task, ends_task, take_cancels_back, task_group
+from tickwright.ports.service import TaskGroup, end_task, ends_task, take_cancels_back
 
 
 def _this_task() -> "asyncio.Task[None]":
@@ -67,10 +69,14 @@ async def _fail() -> None:
     raise ValueError("a bug")
 
 
-async def _failing_group() -> None:
-    async with task_group() as group:
+async def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def _failing_group(member: Callable[[], Coroutine[Any, Any, None]] = _fail) -> None:
+    async with TaskGroup() as group:
         group.create_task(asyncio.sleep(60))
-        group.create_task(_fail())
+        group.create_task(member())
 
 
 async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
@@ -81,3 +87,22 @@ async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await asyncio.Event().wait()
+
+
+async def test_a_member_that_is_cancelled_by_us_ends_alone() -> None:
+    """Also before its first step; the group goes on, and nothing is left that was never awaited."""
+    async with TaskGroup() as group:
+        ended = [group.create_task(asyncio.sleep(60)) for _ in range(2)]
+        ended[0].cancel()
+        other = group.create_task(asyncio.sleep(0, "done"))
+        await asyncio.sleep(0)
+        ended[1].cancel()
+    assert [one.cancelled() for one in ended] == [True, True]
+    assert other.result() == "done"
+
+
+async def test_a_member_that_ends_by_a_cancellation_of_its_own_has_failed() -> None:
+    """As a library may raise one: asyncio would go on without it."""
+    with pytest.raises(ExceptionGroup) as failed:
+        await _failing_group(_cancelled)
+    assert str(failed.value.exceptions[0]) == "a cancellation that nobody asked for"

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import signal
-from asyncio import TaskGroup
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
-from tickwright.ports.service import task_group
+from tickwright.ports.service import TaskGroup
 from tickwright.runtime.health import HealthServer
 from tickwright.runtime.signals import stop_on_signals
 from tickwright.runtime.supervisor import Supervised, Supervisor
@@ -76,7 +74,14 @@ def supervise(*services: Loop, quiesce_s: float = 5, stop_s: float = 1) -> Super
     )
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), asyncio.CancelledError("of a library's own")], ids=type)
+class Panic(BaseException):
+    """Not an ``Exception``, as a panic of native code."""
+
+
+CRASHES = [ValueError("a bug"), asyncio.CancelledError("of a library's own"), Panic("in Rust")]
+
+
+@pytest.mark.parametrize("error", CRASHES, ids=type)
 async def test_a_crashed_service_is_started_again_and_says_so(error: BaseException) -> None:
     """A crash is counted, named and repaired; the other services never notice."""
     shaky, calm = Loop("shaky", crashes=2, error=error), Loop("calm")
@@ -95,8 +100,8 @@ async def test_a_crashed_service_is_started_again_and_says_so(error: BaseExcepti
 class Grouped(Loop):
     """One whose tasks run in a group, one of which fails; it writes down how often its task counts as cancelled."""
 
-    def __init__(self, group: Callable[[], AbstractAsyncContextManager[TaskGroup]], *, crashes: int) -> None:
-        super().__init__("grouped", crashes=crashes)
+    def __init__(self, group: Callable[[], Any], *, crashes: int, **more: Any) -> None:
+        super().__init__("grouped", crashes=crashes, **more)
         self.group = group
         self.cancels: list[int] = []
 
@@ -110,9 +115,9 @@ class Grouped(Loop):
             group.create_task(super().run())
 
 
-@pytest.mark.parametrize("group", [task_group, asyncio.TaskGroup])
+@pytest.mark.parametrize("group", [TaskGroup, asyncio.TaskGroup])
 async def test_a_service_whose_group_of_tasks_failed_is_started_again(
-    group: Callable[[], AbstractAsyncContextManager[TaskGroup]],
+    group: Callable[[], Any],
 ) -> None:
     """A group that fails leaves its task cancelled, before Python 3.13; in 3.11.2 the next timeout ends such a task."""
     service = Grouped(group, crashes=2)
@@ -122,6 +127,34 @@ async def test_a_service_whose_group_of_tasks_failed_is_started_again(
     assert service.cancels == [0, 0, 0]
     supervisor.request()
     await asyncio.wait_for(task, 30)
+
+
+@pytest.mark.parametrize("error", CRASHES, ids=type)
+async def test_a_member_of_a_group_ends_its_service_however_it_crashes(error: BaseException) -> None:
+    """Else the rest of the group would go on without it, and the service would seem to run."""
+    service = Grouped(TaskGroup, crashes=2, error=error)
+    supervisor = supervise(service)
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    assert supervisor.states()[0].restarts == 2
+    supervisor.request()
+    await asyncio.wait_for(task, 30)
+
+
+async def test_a_supervisor_that_is_cancelled_twice_leaves_no_loop_that_cannot_be_ended() -> None:
+    """Who ends a program cancels what is left; that is no crash."""
+    supervisor = supervise(Loop(deaf=True))
+    task = asyncio.create_task(supervisor.run())
+    await supervisor.started()
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([task])
+    loops = [one for one in asyncio.all_tasks() if one.get_name().startswith("service:")]
+    for one in loops:
+        one.cancel()
+    assert loops
+    await asyncio.wait_for(asyncio.wait(loops), 30)
 
 
 async def test_stopping_has_two_steps_in_the_opposite_order() -> None:

@@ -1,11 +1,12 @@
 """Every loop is a service: started once, waited for, stopped twice without harm."""
 
 import asyncio
-from asyncio import TaskGroup as TaskGroup  # noqa: PLC0414, TID251  whoever needs the type has it from here
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 _ENDED: "WeakSet[asyncio.Task[Any]]" = WeakSet()
 
@@ -74,20 +75,55 @@ async def take_cancels_back() -> None:
         task.uncancel()
 
 
-@asynccontextmanager
-async def task_group() -> AsyncIterator[TaskGroup]:
-    """Run tasks together as ``asyncio.TaskGroup`` does, and leave this task as it was also where one of them fails.
+class TaskGroup:
+    """Tasks that run together and fail together, as those of ``asyncio``, with two repairs.
 
-    Before Python 3.13 a group that fails counts a cancellation of its own task and never takes it back. Whoever catches
-    the failure and goes on is then taken for cancelled: in Python 3.11.2 its next timeout ends it without a word.
+    A member that ends by a cancellation which nobody asked for, as a library may raise one, has failed; asyncio would
+    go on without it, for ever. And behind a failure this task is as it was. Before Python 3.13 asyncio counts a
+    cancellation of it that is never taken back: whoever catches the failure and goes on is taken for cancelled, and in
+    Python 3.11.2 the next timeout ends it without a word.
     Source: https://github.com/python/cpython/issues/116720
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()  # noqa: TID251  the only one
+        self._cancels = 0
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self._cancels = _cancels()
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the members."""
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling() > self._cancels:
+                task.uncancel()
+            raise
+
+    def create_task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Let ``work`` run as a member."""
+        task = self._group.create_task(_fails_or_ends(work))
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it is not begun
+        return task
+
+
+async def _fails_or_ends(work: Coroutine[Any, Any, T]) -> T:
     try:
-        async with TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup:
-        if task is not None and task.cancelling() > before:
-            task.uncancel()
-        raise
+        return await work
+    except asyncio.CancelledError as error:
+        if _cancels():
+            raise
+        raise RuntimeError("a cancellation that nobody asked for") from error
+
+
+def _cancels() -> int:
+    """Return how often this task was asked to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

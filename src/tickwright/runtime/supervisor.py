@@ -112,8 +112,8 @@ class _Runner:
         self.running = True
         try:
             await self.service.run()
-        except (Exception, asyncio.CancelledError) as error:  # a loop must not die of an error that nobody thought of
-            if self.stopping.is_set() and isinstance(error, asyncio.CancelledError):
+        except BaseException as error:  # a loop must not die of an error that nobody thought of
+            if isinstance(error, (SystemExit, KeyboardInterrupt)) or _is_asked_to_end(error):
                 raise
             self.last_error = repr(error)[:500]
             _log.exception("service.crashed", service=self.service.name)
@@ -230,3 +230,8 @@ class Supervisor:
             await runner.stop(self._stop_within_s + far_s)
         self.phase = "stopped"
         _log.info("supervisor.stopped")
+
+
+def _is_asked_to_end(error: BaseException) -> bool:
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

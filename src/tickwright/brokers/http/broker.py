@@ -25,7 +25,7 @@ from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import GuardedSessions, blocked, check_message, outcome_of
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
 from tickwright.ports.ids import unix_seconds
-from tickwright.ports.service import task_group
+from tickwright.ports.service import TaskGroup
 
 BODY_READ_BYTES_MAX = 16 * 1024
 BODY_READ_S_MAX = 1.0
@@ -100,7 +100,7 @@ class HttpBroker:
             for index, message in numbered:
                 outcomes[index] = await self.publish(message)
 
-        async with task_group() as group:
+        async with TaskGroup() as group:
             for _ in range(min(len(messages), self._connections_max)):
                 group.create_task(sender())
         return outcomes

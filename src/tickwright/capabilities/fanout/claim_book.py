@@ -12,7 +12,7 @@ from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Begun, Ended, Run, Start
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import end_task, task_group
+from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.session import Session
 from tickwright.store.joined import Joined
 
@@ -115,7 +115,7 @@ class ClaimBook:
 
     async def run(self) -> None:
         """Renew what is held, and carry over what succeeded without a database, until cancelled."""
-        async with task_group() as group:
+        async with TaskGroup() as group:
             group.create_task(self._keep())
             group.create_task(self._tell())
 

@@ -42,7 +42,7 @@ from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import end_task, task_group
+from tickwright.ports.service import TaskGroup, end_task
 from tickwright.store.begins import begins
 from tickwright.store.pool import Pool
 
@@ -106,7 +106,7 @@ class FanoutConsumer:
         try:
             await self.known.read(self._pool)
             self._ticked_s = monotonic()
-            async with task_group() as group:
+            async with TaskGroup() as group:
                 looking = [group.create_task(self._book.run()), group.create_task(self._look())]
                 if not self._stopping.is_set():
                     self._taking = group.create_task(self._take())

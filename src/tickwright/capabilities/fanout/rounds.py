@@ -17,7 +17,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
 from tickwright.domain.windows import Window, window_at
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import task_group
+from tickwright.ports.service import TaskGroup
 
 CHUNK = 250
 TAKEN_S = 2.0
@@ -101,7 +101,7 @@ class ModuleRounds:
             return float("inf")
         chunks = iter([left[begin : begin + CHUNK] for begin in range(0, len(left), CHUNK)])
         fates: set[Fate] = set()
-        async with task_group() as group:
+        async with TaskGroup() as group:
             for _ in range(min(CHUNKS_AT_ONCE, -(-len(left) // CHUNK))):
                 group.create_task(self._go_through(module, window, chunks, fates))
         if Fate.AGAIN in fates:

@@ -18,7 +18,7 @@ from tickwright.capabilities.fanout.publisher import Publisher
 from tickwright.capabilities.fanout.rounds import ModuleRounds
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.service import TaskGroup, task_group
+from tickwright.ports.service import TaskGroup
 from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY, Pool
 
@@ -72,7 +72,7 @@ class FanoutScheduler:
         """Publish until stopped."""
         self._over.clear()
         try:
-            async with task_group() as group:
+            async with TaskGroup() as group:
                 self._group = group
                 await self._refresh_until_stopped()
         finally:

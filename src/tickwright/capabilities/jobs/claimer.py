@@ -151,6 +151,7 @@ class Claimer:
         finally:
             if self._sharing is not None:
                 self._sharing.cancel()
+                self._sharing = None
             self._over.set()
 
     async def _turn_or_wait(self) -> None:
@@ -170,9 +171,11 @@ class Claimer:
             await asyncio.wait([self._sweep])
 
     def claims_nothing(self) -> bool:
-        """Whether it has stopped, or its slots are full for longer than a moment."""
+        """Whether it has stopped or waits to be started again, or its slots are full for longer than a moment."""
         self._note_room(self._budget())
-        return self._stopping or (self._full_since_s is not None and monotonic() - self._full_since_s >= FULL_S)
+        if self._stopping or (self._started and self._over.is_set()):
+            return True
+        return self._full_since_s is not None and monotonic() - self._full_since_s >= FULL_S
 
     def _note_room(self, budget: int) -> None:
         if budget > 0:

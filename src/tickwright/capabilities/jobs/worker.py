@@ -30,7 +30,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.ports.broker import Broker
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import task_group
+from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.claim_gate import ClaimGate
 from tickwright.store.joined import Joined
@@ -107,7 +107,7 @@ class JobWorker:
         bell = asyncio.create_task(self.doorbell.run())
         try:
             await self._refresh_types()
-            async with task_group() as group:
+            async with TaskGroup() as group:
                 group.create_task(self.settler.run())
                 group.create_task(self.claimer.run())
         finally:

@@ -29,7 +29,7 @@ from tickwright.partners.store import PartnerRow, list_partners
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollSource, Turn
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import TaskGroup, task_group
+from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.pool import AWAY, Pool
 
@@ -103,7 +103,7 @@ class PollConsumer:
         if self._group is not None:
             await self._begin_again()
         self._taking_over.clear()
-        async with task_group() as group:
+        async with TaskGroup() as group:
             self._group = group
             for desk in self._desks.values():
                 group.create_task(desk.run())

@@ -45,7 +45,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import Column, PartFacts, PartKey
-from tickwright.ports.service import task_group
+from tickwright.ports.service import TaskGroup
 
 TRIES_MAX = 10
 FETCHES_MAX = 4
@@ -214,7 +214,7 @@ class StepRun:
                 await places.fetch(PartKey(record.id, record.epoch, part.listener, record.nonce), part, path)
 
         try:
-            async with task_group() as group:
+            async with TaskGroup() as group:
                 for number, part in enumerate(part for part in parts if part.stage <= record.stage):
                     path = folder / f"part-{number}.ndjson"
                     if part.state == "done":
