@@ -2,6 +2,9 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -9,10 +12,13 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.engine import running_engine
 from kit.fix_app_roles import AppRole
+from kit.waiting import eventually_async
 from tickwright.capabilities.jobs import enqueue
 from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob, Scheduled
 from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import TickwrightError
+from tickwright.store import pool as pool_module
+from tickwright.store.pool import open_pool
 
 REFUSED = '{"n": 1e1000}'
 """Larger than what may be written out: the database refuses it, and only there."""
@@ -131,3 +137,111 @@ async def test_busy_means_that_nothing_was_done(
         )
     await holder.close()
     assert not isinstance(held, TickwrightError)
+
+
+async def _insert_counts(pool: asyncpg.Pool) -> tuple[int, int]:
+    """Return how many jobs there are, and in how many transactions they were inserted: ``now()`` is one per each."""
+    row = await pool.fetchrow("SELECT count(*), count(DISTINCT created_at) FROM ONLY tickwright.scheduled_tasks")
+    assert row is not None
+    return row[0], row[1]
+
+
+@pytest.fixture
+async def enqueuer(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Enqueuer]:
+    """One that knows the type ``noop``, on sessions that wait 300 ms for a lock."""
+    monkeypatch.setitem(pool_module.SETTINGS, "lock_timeout", "300")
+    pool = await open_pool(database_url)
+    await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('noop', 'python:noop')")
+    enqueuer = Enqueuer(pool)
+    await enqueuer.types.get("noop")
+    yield enqueuer
+    await pool.close()
+
+
+@asynccontextmanager
+async def _held(url: str, *keys: str) -> AsyncIterator[None]:
+    """Hold keys in an open transaction."""
+    holder = await asyncpg.connect(url)
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) "
+        "SELECT now(), 'noop', key FROM unnest($1::text[]) AS key",
+        keys,
+    )
+    try:
+        yield
+    finally:
+        await transaction.rollback()
+        await holder.close()
+
+
+async def test_held_keys_cost_those_beside_them_one_statement(app_role: AppRole, enqueuer: Enqueuer) -> None:
+    """However many they are: a statement per job is a round trip per job."""
+    held = [f"held-{n}" for n in range(10)]
+    keys = [*held[:5], *(f"free-{n}" for n in range(100)), *held[5:], "free-0"]
+    async with _held(app_role.url, *held):
+        calls = [asyncio.create_task(enqueuer.schedule(NewJob("noop", key=key))) for key in keys]
+        made = await asyncio.gather(*(call for key, call in zip(keys, calls, strict=True) if key not in held))
+        assert await _insert_counts(enqueuer._pool) == (100, 1)
+        assert [answer.created for answer in made] == [True] * 100 + [False]
+        assert made[0].id == made[-1].id
+        assert not any(call.done() for key, call in zip(keys, calls, strict=True) if key in held)
+    assert all(answer.created for answer in (await asyncio.gather(*calls))[:5])
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_refused_jobs_cost_those_beside_them_one_statement(enqueuer: Enqueuer, key: str | None) -> None:
+    """With a key or without one; each refused one is told so, as if it had been alone."""
+    jobs = [NewJob("noop", REFUSED if n % 10 == 0 else "{}", key=key and f"{key}{n}") for n in range(100)]
+    answers = await asyncio.gather(*map(enqueuer.schedule, jobs), return_exceptions=True)
+    assert await _insert_counts(enqueuer._pool) == (90, 1)
+    with pytest.raises(asyncpg.CheckViolationError) as alone:
+        await enqueuer.schedule(jobs[0])
+    for job, answer in zip(jobs, answers, strict=True):
+        if job.payload == REFUSED:
+            assert isinstance(answer, asyncpg.CheckViolationError)
+            assert answer.args == alone.value.args
+        else:
+            assert isinstance(answer, Scheduled)
+    ids = {answer.id for answer in answers if isinstance(answer, Scheduled)}
+    assert ids == {row[0] for row in await enqueuer._pool.fetch("SELECT id FROM tickwright.scheduled_tasks")}
+
+
+@pytest.mark.parametrize("statements", [1, 2])
+async def test_busy_of_jobs_without_a_key_means_that_nothing_was_done(
+    database_url: str, enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch, statements: int
+) -> None:
+    """Also where the table is locked after the first statements of a flush: there is a job for each id, and no more."""
+    locker = await asyncpg.connect(database_url)
+    seen = 0
+
+    async def insert(self: Enqueuer, *args: Any, **more: Any) -> list[Any]:
+        nonlocal seen
+        seen += 1
+        try:
+            return await inserted(self, *args, **more)
+        finally:
+            if seen == statements:
+                await locker.execute("BEGIN; LOCK TABLE tickwright.scheduled_tasks IN SHARE MODE")
+
+    inserted = Enqueuer._insert
+    monkeypatch.setattr(Enqueuer, "_insert", insert)
+    jobs = [NewJob("noop", REFUSED if n == 5 else "{}") for n in range(10)]
+    answers = await asyncio.gather(*map(enqueuer.schedule, jobs), return_exceptions=True)
+    await locker.close()
+    made = [answer for answer in answers if isinstance(answer, Scheduled)]
+    assert (await _insert_counts(enqueuer._pool))[0] == len(made)
+    errors = {type(answer) for answer in answers if isinstance(answer, Exception)}
+    assert errors == ({asyncpg.LockNotAvailableError} if not made else {asyncpg.CheckViolationError})
+
+
+async def test_a_key_that_stays_held_makes_no_other_held_one_busy(app_role: AppRole, enqueuer: Enqueuer) -> None:
+    """They wait together; the one that became free meanwhile is scheduled."""
+    async with _held(app_role.url, "a"):
+        async with _held(app_role.url, "b"):
+            calls = [asyncio.create_task(enqueuer.schedule(NewJob("noop", key=key))) for key in "ab"]
+            await eventually_async(lambda: sorted(enqueuer._held_keys) == ["a", "b"])
+        a, b = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(a, asyncpg.LockNotAvailableError)
+    assert isinstance(b, Scheduled)

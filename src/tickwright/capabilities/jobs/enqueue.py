@@ -3,14 +3,15 @@
 Single calls are collected without a timer: while one statement runs, what comes in waits and goes
 together in the next one. Sixteen callers then share a commit instead of queueing for sixteen.
 A call returns when its job is committed. What goes together is one statement, so it is done or not for all of it: jobs
-with keys are apart from those without, and jobs whose key a transaction of somebody else holds apart from both, which
-wait for it there.
+with keys are apart from those without. Where one job stops that statement, a second one inserts them one by one
+inside the database, and says which it was. Jobs whose key an open transaction holds wait apart from all others.
 """
 
 import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ _log = structlog.get_logger("tickwright.jobs")
 COLLECT_MAX = 1000
 COLLECTED_S = 10.0
 """For one write of what was collected; who called hears then that nobody knows its outcome."""
-HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "100ms", "2ms", "4s"
+HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
 COPY_ROWS = 5000
 PAYLOAD_BYTES_MAX = 65_536
@@ -194,8 +195,8 @@ def _read_or_not(reading: "asyncio.Task[None]") -> None:
 
 
 _Pair = tuple[NewJob, int]
-_Waiting = tuple[NewJob, int, "asyncio.Future[Any]"]
-_HELD = object()
+_Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]
+_REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -207,9 +208,9 @@ class _Collector:
         self._waiting: list[_Waiting] = []
         self._flushing: asyncio.Task[None] | None = None
 
-    async def add(self, job: NewJob, attempts: int) -> Any:
+    async def add(self, job: NewJob, attempts: int) -> Scheduled:
         """Write one job with the others; return its answer."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, attempts, future))
         self._start_flush()
         return await future
@@ -250,9 +251,9 @@ class Enqueuer:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.types = TypeCatalog(pool)
-        self._plain = _Collector(pool, self._try)
-        self._keyed = _Collector(pool, self._try_keyed)
-        self._held = _Collector(pool, partial(self._try, patience=HELD_FOR))
+        self._plain = _Collector(pool, self._write)
+        self._keyed = _Collector(pool, partial(self._write, patience=HELD_AFTER))
+        self._held = _Collector(pool, partial(self._write, patience=HELD_FOR))
         self._held_keys: Counter[str] = Counter()
 
     async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
@@ -275,49 +276,34 @@ class Enqueuer:
         if connection is not None:
             answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
             return answers[0]
-        made: Scheduled
         if job.key is None:
-            made = await self._plain.add(job, attempts)
-            return made
-        if job.key in self._held_keys or (made := await self._keyed.add(job, attempts)) is _HELD:
-            made = await self._schedule_held(job.key, job, attempts)
-        return made
+            return await self._plain.add(job, attempts)
+        if job.key not in self._held_keys:
+            with suppress(*_LOCKED):
+                return await self._keyed.add(job, attempts)
+        return await self._schedule_held(job.key, job, attempts)
 
     async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
         self._held_keys[key] += 1
         try:
-            made: Scheduled = await self._held.add(job, attempts)
-            return made
+            return await self._held.add(job, attempts)
         finally:
             self._held_keys[key] -= 1
             if not self._held_keys[key]:
                 del self._held_keys[key]
 
-    async def _try(self, connection: Connection, pairs: list[_Pair], *, patience: str | None = None) -> list[Any]:
-        """Insert what came together; when PostgreSQL refuses one of them, the others do not suffer for it.
+    async def _write(self, connection: Connection, pairs: list[_Pair], *, patience: str | None = None) -> list[Any]:
+        """Insert what came together; what stops the statement for one job is the answer to that job only.
 
-        All have a key or none has, so that one statement writes them: of a refused one nothing was done.
+        All have a key, and patience, or none has, so that one statement inserts them: one that fails has done nothing.
         """
         try:
             return await self._insert(connection, pairs, strict=False, patience=patience)
-        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
-            if len(pairs) == 1:
-                return [error]
-            return [(await self._try(connection, [pair], patience=patience))[0] for pair in pairs]
-
-    async def _try_keyed(self, connection: Connection, pairs: list[_Pair]) -> list[Any]:
-        """Do the same with keys; ``_HELD`` is the answer to each that is to wait apart."""
-        try:
-            return await self._try(connection, pairs, patience=HELD_AFTER)
-        except _LOCKED:
-            return [await self._try_held(connection, pair) for pair in pairs]
-
-    async def _try_held(self, connection: Connection, pair: _Pair) -> Any:
-        try:
-            [answer] = await self._try(connection, [pair], patience=HELD_ALONE_AFTER)
-        except _LOCKED:
-            return _HELD
-        return answer
+        except (*_REFUSED, *_LOCKED) as error:
+            is_of_all = patience is None and isinstance(error, _LOCKED)  # not a key: the table
+            if is_of_all or len(pairs) == 1:
+                return [error] * len(pairs)
+            return await self._insert_each(connection, pairs, patience and HELD_ALONE_AFTER)
 
     async def _attempts(self, job: NewJob) -> int:
         """Check a job and its type; return how many attempts it has."""
@@ -407,12 +393,27 @@ class Enqueuer:
         created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), patience)
         answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
         taken = [key for key in first if key not in answers]
-        if taken:
-            for row in await connection.fetch(_SQL["find_keys"], taken):
-                answers[row["key"]] = _existing(row["id"], row["digest"], first[row["key"]][0])
-        for key in first:
-            answers.setdefault(key, Contended("key_in_flight", "another request with this key is under way; try again"))
-        return answers
+        found = await _find(connection, taken)
+        return answers | {key: _of_taken(found, first[key][0]) for key in taken}
+
+    async def _insert_each(self, connection: Connection, pairs: list[_Pair], patience: str | None) -> list[Any]:
+        """Insert them one by one in one transaction; each has its job as the answer, or why PostgreSQL refused it."""
+        columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
+        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), patience)
+        answers = [(job, _outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
+        found = await _find(connection, [job.key for job, answer in answers if answer is None])
+        return [_of_taken(found, job) if answer is None else answer for job, answer in answers]
+
+
+async def _find(connection: Connection, keys: list[str | None]) -> dict[str | None, asyncpg.Record]:
+    return {row["key"]: row for row in await connection.fetch(_SQL["find_keys"], keys)} if keys else {}
+
+
+def _outcome(row: asyncpg.Record) -> Any:
+    """Return the job, or the error, or ``None`` where its key was taken."""
+    if row["code"]:
+        return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
+    return row["job_id"] and Scheduled(row["job_id"], created=True)
 
 
 def _tell(taken: list[_Waiting], answers: Sequence[Any]) -> None:
@@ -423,6 +424,13 @@ def _tell(taken: list[_Waiting], answers: Sequence[Any]) -> None:
             future.set_exception(answer)
         else:
             future.set_result(answer)
+
+
+def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
+    row = found.get(job.key)
+    if row is None:
+        return Contended("key_in_flight", "another request with this key is under way; try again")
+    return _existing(row["id"], row["digest"], job)
 
 
 def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:

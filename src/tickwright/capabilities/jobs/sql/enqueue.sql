@@ -28,6 +28,12 @@ SELECT coalesce(u.execute_at, now() + coalesce(u.delay, interval '0')), u.task_t
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING idempotency_key, id;
 
+-- name: insert_each
+-- Insert jobs one by one in one transaction; for each, in order, its id, or why it was refused, or neither where its key is taken. $12 as above.
+SELECT job_id, code, message
+  FROM tickwright.insert_each($12::text, $1::timestamptz[], $2::text[], $3::text[], $4::integer[], $5::smallint[], $6::integer[], $7::timestamptz[],
+                              $8::interval[], $9::text[], $10::text[], $11::bytea[]);
+
 -- name: find_keys
 -- The jobs that hold these keys, live or finished. Indexes: scheduled_tasks_key, job_keys_pkey.
 SELECT idempotency_key AS key, id, request_digest AS digest
