@@ -1,12 +1,14 @@
 """Each alert fires in its fault and clears after it; the same trouble is one alert."""
 
 import asyncio
+import json
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from kit.engine import connect
 from kit.fix_app_roles import AppRole
@@ -529,6 +531,39 @@ async def test_dead_letters_of_many_names_are_few_alerts(pool: asyncpg.Pool, lea
         await pool.execute(add, start)
         await loop.round(lease)
     assert sorted(await states(pool, "dead_letters")) == [("many others", "firing"), ("pg:often", "firing")]
+
+
+async def test_dead_letters_of_one_host_are_one_alert_that_tells_the_host_only(
+    pool: asyncpg.Pool, lease: Lease
+) -> None:
+    """What is behind the host, and a user before it, may be a credential: neither row, message nor log has it."""
+    loop = alerting(pool)
+    await pool.execute("INSERT INTO tickwright.alert_receivers (name, url) VALUES ('ops', 'https://x.example/')")
+    await pool.execute("DELETE FROM tickwright.outbox_dead")
+    add = (
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
+        "SELECT row_number() OVER (), d, '{}', '{}', now(), 1, now() FROM unnest($1::text[]) AS d"
+    )
+    urls = [f"https://hooks.example/T0/c4n4ry{number}?token=c4n4ry" for number in range(150)]
+    users = [f"https://{'c4n4ry' * 50}:c4n4ry@hooks.example/x", "odd:c4n4ry", "odd:c4n4ry/2", "pg:mine"]
+    await pool.execute(add, urls + users)
+    await pool.execute(f"{DUE.replace('known', 'a:b')}; UPDATE tickwright.scheduled_tasks SET status = 'failed'")
+    with capture_logs() as logs:
+        for _ in range(2):
+            await loop.round(lease)
+        await pool.execute("DELETE FROM tickwright.outbox_dead")
+        await loop.round(lease)
+    rows = await pool.fetch("SELECT * FROM tickwright.alerts WHERE rule = 'dead_letters'")
+    assert {(row["subject"], row["state"], json.loads(row["facts"])["count"]) for row in rows} == {
+        ("https://hooks.example/…", "resolved", 151),
+        ("odd:***", "resolved", 2),
+        ("pg:mine", "resolved", 1),
+        ("a:b", "firing", 1),
+    }
+    assert len(rows) == 4
+    told = await pool.fetch("SELECT key, payload FROM tickwright.outbox WHERE destination = 'alert:ops'")
+    assert len([one for one in told if one["key"] == "dead_letters/https://hooks.example/…"]) == 2
+    assert "c4n4ry" not in f"{told}{rows}{logs}"
 
 
 async def test_a_session_that_keeps_notifications_is_named(pool: asyncpg.Pool, database_url: str) -> None:

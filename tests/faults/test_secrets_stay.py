@@ -1,19 +1,22 @@
 """S2: secrets of an installation at work, in which everything fails, appear nowhere but where they are kept."""
 
 import base64
+import html
 import json
+import os
 import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus, urlencode
 
 import aiohttp
 import pytest
 from aiohttp import web
 from redis.asyncio import Redis
+from yarl import URL
 
 from kit.cli import environment, tickwright
 from kit.consumers import http_of_url, seed
@@ -74,7 +77,9 @@ async def test_no_secret_appears_where_it_is_not_kept(
     database_url: str, rabbit_server: RabbitServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """Logs, metrics, tables, RabbitMQ, Redis, spans, dead letters, audit, every route, page and commands are swept."""
-    token, binds = f"canary-{secrets.token_urlsafe(24)}", [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    token = f'canary-"&+ ü-{secrets.token_urlsafe(24)}'  # with characters that every encoder changes
+    header = token.replace("ü", "=")  # headers are ASCII
+    binds = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     log = tmp_path / "log"
     shutil.copy(PROGRAM, tmp_path)  # beside the kit it would find the kit's modules instead of libraries
     prefix = f"t{secrets.token_hex(4)}"
@@ -92,9 +97,11 @@ async def test_no_secret_appears_where_it_is_not_kept(
             TRACES="on",
             SECRET_TOKEN=token,
             SECRET_HOSTS_TOKEN="http://127.0.0.1",
+            SECRET_HEADER=header,
+            SECRET_HOSTS_HEADER="http://127.0.0.1",
         )
         more = {
-            "PYTHONPATH": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
@@ -104,6 +111,7 @@ async def test_no_secret_appears_where_it_is_not_kept(
             await eventually_async(lambda: _is_known(pool), 60, what=f"the program registers its types ({log})")
             canaries = {
                 "the declared secret": token,
+                "the secret of a header": header,
                 "the database's password": database_url.split(":")[2].split("@", maxsplit=1)[0],
             }
             canaries |= await _set_up(pool, env, elsewhere)
@@ -126,17 +134,41 @@ def found(places: dict[str, str], canaries: dict[str, str]) -> list[str]:
     return [
         f"{name} as {spelling!r} in {place}"
         for name, secret in canaries.items()
-        for spelling in {secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
+        for spelling in _spelled(secret)
         for place, text in places.items()
         if spelling in text
     ]
 
 
+def _spelled(secret: str) -> set[str]:
+    """Return a secret as programs write it; written out, so that the product does not judge itself."""
+    as_json = json.dumps(secret)[1:-1]
+    encoded = [encode(secret.encode()).decode() for encode in (base64.b64encode, base64.urlsafe_b64encode)]
+    return {
+        secret,
+        secret[-24:],
+        repr(secret)[1:-1],
+        as_json,
+        json.dumps(as_json)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        as_json.replace("&", "\\u0026"),
+        html.escape(secret),
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        str(URL("http://host/").with_query(k=secret)).partition("=")[2],
+        *(one.rstrip("=") for one in encoded),
+    }
+
+
 def test_the_sweep_finds_what_is_there() -> None:
-    """A secret as it is, in base64 and in a URL."""
-    canaries = {"x": "se cret"}
-    texts = ("a se cret b", "?q=se%20cret", base64.b64encode(b"se cret").decode())
-    assert [len(found({"log": text}, canaries)) for text in (*texts, "nothing")] == [1, 1, 1, 0]
+    """A secret as it is, in base64, in JSON, in HTML and in URLs."""
+    secret = 'a "secret" & ü'
+    as_json = json.dumps({"k": secret})
+    texts = (f"a {secret} b", base64.b64encode(secret.encode()).decode(), as_json, json.dumps(as_json))
+    more = (quote(secret), urlencode({"q": secret}), html.escape(secret), str(URL("http://h/").with_query(q=secret)))
+    assert all(found({"log": text}, {"x": secret}) for text in (*texts, *more))
+    assert not found({"log": "nothing"}, {"x": secret})
 
 
 async def _is_known(pool: Pool) -> bool:
@@ -153,7 +185,7 @@ async def _set_up(pool: Pool, env: dict[str, str], elsewhere: str) -> dict[str, 
     tickwright("task-types", "enable", "hook", env=env)
     for task_type in ("keeps", "tells", "returns", "hook"):
         await pool.execute(DUE, task_type)
-    http = {**http_of_url(f"{elsewhere}/{{external_id}}"), "headers": {"Authorization": "Bearer ${env:TOKEN}"}}
+    http = {**http_of_url(f"{elsewhere}/{{external_id}}"), "headers": {"Authorization": "Bearer ${env:HEADER}"}}
     await seed(pool, 3, rate="100/s", http=http)
     await seed(pool, 1, name="function", rate="100/s")
     headers = {"Authorization": f"Bearer {key}"}

@@ -1,8 +1,12 @@
 """A program whose functions fail with secrets in their hands, as functions of users do."""
 
+import json
 import os
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlencode
+
+from yarl import URL
 
 from tickwright import Answer, BatchChunk, BatchRun, EntityTask, Job, Poll, ReportRequest, Tickwright
 
@@ -19,8 +23,8 @@ async def keeps(_job: Job) -> None:
 
 @app.job("tells", max_attempts=1)
 async def tells(_job: Job) -> None:
-    """Fail with the secret in the text of the error."""
-    raise ValueError(f"401 for Bearer {os.environ[TOKEN]}")
+    """Fail with the secret in the text of the error, as JSON."""
+    raise ValueError("401: " + json.dumps({"sent": f"Bearer {os.environ[TOKEN]}"}))
 
 
 @app.job("returns", max_attempts=1)
@@ -31,15 +35,15 @@ async def returns(_job: Job) -> dict[str, Any]:
 
 @app.module("LOCATIONS", every="5s", timeout="5s")
 async def locations(task: EntityTask) -> None:
-    """Fail with the secret that the party named."""
+    """Fail with the secret that the party named, as aiohttp shows the URL of a request."""
     party = task.resolve(task.party)
-    raise RuntimeError(f"401 from {party['url']} for {party['token']}")
+    raise RuntimeError(f"401 for {party['token']}, url={URL(party['url']).with_query(key=party['token'])!r}")
 
 
 @app.partner("function", rate="100/s", concurrency=2, timeout="5s")
 async def function(_poll: Poll) -> Answer:
-    """Fail with the secret in the text of the error."""
-    raise RuntimeError(f"401 for {os.environ[TOKEN]}")
+    """Fail with the secret in the text of the error, as a form writes it."""
+    raise RuntimeError("401 for " + urlencode({"token": os.environ[TOKEN]}))
 
 
 @app.listener("numbers")

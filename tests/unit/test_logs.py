@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 import structlog
 
-from tickwright.domain.references import MASK
+from tickwright.domain.spellings import MASK
 from tickwright.observe.logs import (
     configure_logging,
     flatten_event,
@@ -125,6 +125,15 @@ def test_a_secret_that_the_cut_of_a_long_text_goes_through_is_not_shown_in_part(
     assert "Z" not in shown
     assert "A" not in shown
     assert len(shown) <= 2 * CUT
+
+
+@pytest.mark.parametrize("before", [CUT - 70, CUT - 100, CUT - 150, CUT - 170])
+def test_an_escaped_secret_that_the_cut_goes_through_is_not_shown_in_part(before: int) -> None:
+    """It is longer than the secret, and looked for in as much of the text."""
+    know_secret("&Z" * 20)
+    shown = without_secrets("x" * (before - 1) + " " + "\\u0026\\u005A" * 20 + " y" * CUT)
+    assert "005A" not in shown
+    assert shown.endswith("…")
 
 
 def test_a_long_text_is_kept_up_to_a_bound() -> None:

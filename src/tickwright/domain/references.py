@@ -4,14 +4,11 @@
 """
 
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from tickwright.domain.errors import Rejected
-
-MASK = "***"
+from tickwright.domain.spellings import spellings, without_any
 
 REFERENCE = re.compile(r"\$\{(?:env:([A-Za-z_][A-Za-z0-9_]{0,99})|(file:[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}))\}")
 Secrets = Callable[[str], str | None]
@@ -40,31 +37,6 @@ def _found(name: str, secrets: Secrets) -> str:
     return found
 
 
-def spellings(secret: str) -> set[str]:
-    """Return a secret as texts quote it: as it is, as Python shows it, as in a URL and in Base64."""
-    encoded = b64encode(secret.encode("utf-8", "surrogateescape")).decode()
-    in_urls = {quote(secret, safe=safe, errors="surrogateescape") for safe in ("", "/")}
-    return {secret, repr(secret)[1:-1], encoded, *in_urls}
-
-
-def without_any(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` with ``***`` for each secret; nothing is left of those that contain or overlap each other."""
-    shown, end = "", 0
-    for begin, until in sorted(_places(text, secrets)):
-        if begin >= end:
-            shown += text[end:begin] + MASK
-        end = max(end, until)
-    return shown + text[end:]
-
-
-def _places(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
-    for secret in secrets:
-        begin = text.find(secret)
-        while begin >= 0:
-            yield begin, begin + len(secret)
-            begin = text.find(secret, begin + 1)
-
-
 class HandedOut:
     """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
 
@@ -89,7 +61,7 @@ class HandedOut:
         return found
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with ``***`` for every secret that was looked up, also as in a URL or in Base64.
+        """Return ``text`` with ``***`` for every secret that was looked up, however it is escaped, and in Base64.
 
         One that the function has encoded in another way, such as together with a name, is not recognised.
         """

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from tickwright.domain.references import MASK, spellings, without_any
+from tickwright.domain.spellings import GROWTH_MAX, MASK, spellings, without_any
 from tickwright.observe.repeats import DriverRepeats, Repeats
 
 VALUE_CHARS_MAX = 4000
@@ -72,12 +72,12 @@ def _masked(text: str) -> str:
 def _cut(text: str) -> str:
     """Return the beginning of a long text without secrets, nor a part of one that the cut goes through.
 
-    A known secret that begins before the cut is whole in what is looked through; masks are shorter than secrets, so
-    that what is dropped afterwards reaches back to the cut. A password that has no end before the cut ends there.
+    A known secret that begins before the cut is whole in what is looked through, escaped or not. A password that has
+    no end before the cut ends there.
     """
-    longest = max(map(len, _known), default=0)
-    beginning = without_any(text[: MASKED_CHARS_MAX + longest], _known)
-    beginning = beginning[: max(0, len(beginning) - longest)]
+    longest = max((len(one.encode("utf-8", "surrogatepass")) for one in _known), default=0)
+    looked_through = text[: MASKED_CHARS_MAX + GROWTH_MAX * longest]
+    beginning = without_any(looked_through, _known, until=MASKED_CHARS_MAX)
     beginning = _URL_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning)
     beginning = _masked(_DSN_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning))
     return beginning[:-_SHAPE_CHARS] + "…"

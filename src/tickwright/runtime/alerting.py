@@ -12,7 +12,7 @@ in the same transaction: one outbox row per alert and receiver that wants to hea
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -195,12 +195,23 @@ class Alerting(LeasedService):
 async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
     if rule.name in {"outbox_oldest", "outbox_unknown_scheme"}:
         return await _ask_outbox(connection, rule)
+    if rule.name == "dead_letters":
+        return await _ask_dead_letters(connection, rule)
     rows = await connection.fetch(SQL[rule.name], *rule.bounds)
     findings: dict[str, Finding] = {}
     for row in rows:  # of one subject that is found twice the first counts, as of two that are cut to the same
         subject = row["subject"][:SUBJECT_CHARS_MAX]
         findings.setdefault(subject, Finding(subject, json.loads(row["facts"])))
     return list(findings.values())
+
+
+async def _ask_dead_letters(connection: Connection, rule: AlertRule) -> list[Finding]:
+    """Return one finding a type and a host: what is behind a host may be a credential, and receivers are told it."""
+    counts: Counter[str] = Counter()
+    for row in await connection.fetch(SQL[rule.name], *rule.bounds):
+        subject = masked_address(row["subject"]) if row["is_address"] else row["subject"]
+        counts[subject[:SUBJECT_CHARS_MAX]] += json.loads(row["facts"])["count"]
+    return [Finding(subject, {"count": count}) for subject, count in counts.items()]
 
 
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:

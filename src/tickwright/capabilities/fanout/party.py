@@ -13,7 +13,8 @@ from typing import Any
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import masked_json, read_json
-from tickwright.domain.references import MASK, REFERENCE
+from tickwright.domain.references import REFERENCE
+from tickwright.domain.spellings import MASK
 
 PARTY_BYTES_MAX = 65_536
 POINTER_CHARS_MAX = 300

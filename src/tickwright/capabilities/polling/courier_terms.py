@@ -27,7 +27,8 @@ import msgspec
 
 from tickwright.capabilities.polling.courier import EVENT_TEXT_CHARS_MAX, EVENTS_MAX, Answer, ScanEvent
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import MASK, Secrets, put_in
+from tickwright.domain.references import Secrets, put_in
+from tickwright.domain.spellings import MASK
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.wording import Reader, bad, read_fields
 from tickwright.partners.outcomes import Failed

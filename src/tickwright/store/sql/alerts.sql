@@ -23,20 +23,21 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
   FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
 
 -- name: dead_letters
--- Dead letters of the last $1, per type or destination; counted up to 10,000. Of more than a hundred of them those with a hundredth
--- each, and the rest as one: a name for each letter would fire and clear with every look.
+-- Dead letters of the last $1, per type or destination, of which a URL is cut behind its host; counted up to 10,000. Of more than a hundred
+-- of them those with a hundredth each, and the rest as one: a name for each letter would fire and clear with every look.
 -- Indexes: scheduled_tasks_dead_at, outbox_dead_at.
 WITH named AS (
-  SELECT subject, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
-    FROM ((SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
+  SELECT subject, is_address, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
+    FROM ((SELECT task_type::text AS subject, false AS is_address FROM tickwright.scheduled_tasks_dead
             WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 10000)
           UNION ALL
-          (SELECT left(destination, 200) FROM tickwright.outbox_dead
+          (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*).+', '\1/…'), true FROM tickwright.outbox_dead
             WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 10000)) AS d
-   GROUP BY subject
+   GROUP BY subject, is_address
 )
-SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, jsonb_build_object('count', sum(n))::text AS facts
-  FROM named GROUP BY 1;
+SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, alone AND is_address AS is_address,
+       jsonb_build_object('count', sum(n))::text AS facts
+  FROM named GROUP BY 1, 2;
 
 -- name: lateness
 -- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.

@@ -1,0 +1,144 @@
+"""A secret in a text, however the text spells it: as JSON, Python, a URL, HTML or Base64 escape it. Pure.
+
+Text and secret are compared without their escapes, so one rule covers every program that escapes too much or too
+little; and as they are, for a secret that has an escape in it. The time is that of the text's length.
+"""
+
+import re
+from base64 import b64encode, urlsafe_b64encode
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from html import unescape
+
+MASK = "***"
+GROWTH_MAX = 6
+"""As many characters as a byte of a secret takes at most, such as ``\\u0026`` and ``&quot;`` do."""
+_PASSES = 5  # an escape that is escaped itself, such as JSON in a URL, takes a pass each
+_CHARS_MIN = 4
+_HEX = "[0-9A-Fa-f]"
+_ESCAPE = re.compile(
+    rf"%{_HEX}{{2}}(?:%{_HEX}{{2}})*"
+    rf"|\\\\*(?:x{_HEX}{{2}}(?:\\+x{_HEX}{{2}})*|u{_HEX}{{4}}(?:\\+u{_HEX}{{4}})*|U00(?:0{_HEX}|10){_HEX}{{4}}|.?)"
+    rf"|&(?:#[xX]?{_HEX}{{1,8}}|[A-Za-z][A-Za-z0-9]{{1,31}});"
+    r"|\"\"+|''+",  # as CSV and SQL double them
+    re.DOTALL,
+)
+_ALIKE = str.maketrans("+\n\r\t\b\f\v\a\0", " nrtbfva0") | dict(
+    zip(range(0xDC80, 0xDD00), range(0x80, 0x100), strict=True)
+)
+"""An escaped line break is an n without its backslash; ``+`` may be a blank; a byte that is no UTF-8 is Latin-1."""
+
+Places = Iterator[tuple[int, int]]
+
+
+def spellings(secret: str) -> set[str]:
+    """Return what :func:`without_any` looks for: a secret, its Base64, and both without escapes."""
+    plain = secret.encode("utf-8", "surrogateescape")
+    encoded = [encode(plain).decode() for encode in (b64encode, urlsafe_b64encode)]
+    whole = {secret, *encoded, *(one.rstrip("=") for one in encoded)}
+    return whole | {short for one in whole if _says_enough(short := _Plain(one).text, one)}
+
+
+def _says_enough(short: str, whole: str) -> bool:
+    """Return false for what is left of a secret of blanks or backslashes: it would be found everywhere."""
+    return len(short.strip()) >= min(_CHARS_MIN, len(whole))
+
+
+def without_any(text: str, spelled: Collection[str], *, mask: str = MASK, until: int | None = None) -> str:
+    """Return ``text`` with ``mask`` for each secret; nothing is left of those that contain or overlap each other.
+
+    Args:
+        text: Anything.
+        spelled: What :func:`spellings` returned for each secret.
+        mask: What is shown instead.
+        until: Of the text so much is returned; a secret that begins before is masked whole.
+    """
+    until = len(text) if until is None else until
+    shown: list[str] = []
+    end = 0
+    for begin, behind in sorted(_places(text, spelled)) if spelled else ():
+        if begin >= until:
+            break
+        if begin >= end:
+            shown += (text[end:begin], mask)
+        end = max(end, behind)
+    return "".join([*shown, text[end:until]])
+
+
+def _places(text: str, spelled: Collection[str]) -> Places:
+    yield from _found(text, spelled)
+    plain = _Plain(text)
+    if plain.text != text:
+        yield from ((plain.begin(begin), plain.end(end)) for begin, end in _found(plain.text, spelled))
+
+
+def _found(text: str, spelled: Collection[str]) -> Places:
+    for one in spelled:
+        begin = text.find(one)
+        while begin >= 0:
+            yield begin, begin + len(one)
+            begin = text.find(one, begin + 1)
+
+
+class _Plain:
+    """A text without its escapes, which says where in the text each part of it was."""
+
+    def __init__(self, text: str) -> None:
+        self._passes: list[list[tuple[int, int, int, int]]] = []
+        while len(self._passes) < _PASSES and _ESCAPE.search(text):
+            text, units = _without_escapes(text)
+            self._passes.append(units)
+        self.text = text.translate(_ALIKE)
+
+    def begin(self, at: int) -> int:
+        """Return where the character at this place begins in the text."""
+        return self._there(at)[0]
+
+    def end(self, at: int) -> int:
+        """Return where the character before this place ends in the text."""
+        return self._there(at - 1)[1]
+
+    def _there(self, at: int) -> tuple[int, int]:
+        first = last = at
+        for units in reversed(self._passes):
+            first, last = _span(units, first)[0], _span(units, last)[1] - 1
+        return first, last + 1
+
+
+def _without_escapes(text: str) -> tuple[str, list[tuple[int, int, int, int]]]:
+    """Return the text, and of each escape its place there and its place here."""
+    pieces: list[str] = []
+    units: list[tuple[int, int, int, int]] = []
+    size = end = 0
+    for found in _ESCAPE.finditer(text):
+        meant = _meant(found[0])
+        begin = size + found.start() - end
+        size = begin + len(meant)
+        units.append((begin, size, *found.span()))
+        pieces += (text[end : found.start()], meant)
+        end = found.end()
+    return "".join([*pieces, text[end:]]), units
+
+
+def _span(units: list[tuple[int, int, int, int]], at: int) -> tuple[int, int]:
+    before = bisect_right(units, at, key=lambda unit: unit[0]) - 1
+    if before < 0:
+        return at, at + 1
+    _, end, there, behind = units[before]
+    return (there, behind) if at < end else (behind + at - end, behind + at - end + 1)
+
+
+def _meant(escape: str) -> str:
+    if escape[0] == "&":
+        return unescape(escape)
+    if escape[0] in "\"'":
+        return escape[0]
+    short = escape.replace("\\", "")
+    if len(short) < 2:
+        return short
+    kind, digits = short[0], short.replace(short[0], "")
+    if kind == "U":
+        return chr(int(digits, 16))
+    if kind == "u":
+        return bytes.fromhex(digits).decode("utf-16-be", "surrogatepass")
+    return bytes.fromhex(digits).decode("utf-8", "surrogateescape")
