@@ -23,6 +23,12 @@ SELECT 'a' || n, now() - interval '1 hour', p FROM generate_series(1, 5) AS n, g
 INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
 SELECT 'zzz', now() + interval '1 hour' * p, p FROM generate_series(-1, 1) AS p;
 """
+NOT_DUE = """
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'a' || n, now() + interval '1 year', p FROM generate_series(1, 5) AS n, generate_series(-100, 100) AS p;
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'zzz', now() + p * interval '1 hour', -p FROM generate_series(-1, 1) AS p;
+"""
 REPORTS = """
 INSERT INTO tickwright.reports (type, query_key, requester, plan, deadline_at, status, checksum, finished_at, error)
 SELECT 'sales', repeat('0', 64), 'ann', '{}', now(), CASE n WHEN 0 THEN 'failed' ELSE 'finished' END,
@@ -52,6 +58,7 @@ INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id,
     [
         ("fanout_failing", MODULES, "LIVE", '"entity": "E3", "count": 3, "error": "HTTP 503"'),
         ("unknown_task_type", LANES, "zzz", "{}"),
+        ("unknown_task_type", NOT_DUE, "zzz", "{}"),
         ("report_failed", REPORTS, "sales", '"count": 1'),
         ("execution_failed", EXECUTIONS, "b1", '"count": 1'),
         ("execution_stalled", STALLED, "b1001", '"done": 0'),
@@ -60,7 +67,7 @@ INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id,
 async def test_what_a_rule_leaves_out_hides_nothing(
     pool: asyncpg.Pool, rule: str, crowd: str, subject: str, fact: str
 ) -> None:
-    """Paused modules and executions, registered types and what succeeded are left out before anything is bounded."""
+    """Paused modules, registered types, jobs that are not due and the like are left out before anything is bounded."""
     await pool.execute(crowd)
     rows = await pool.fetch(SQL[rule], *next(one.bounds for one in RULES if one.name == rule))
     assert [row["subject"] for row in rows] == [subject]

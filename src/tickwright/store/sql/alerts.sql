@@ -1,21 +1,19 @@
 -- name: unknown_task_type
--- Types that are not registered, with a job that is due for longer than $1; of their lanes a thousand. Of a registered type, which may have many
--- lanes, only the first one is read. Index: scheduled_tasks_due, two probes a lane.
+-- Types that are not registered, with a job that is due for longer than $1; a thousand of them. What is not due is left out before that. Of a type that
+-- is registered, or was found, the other lanes are not read: either may have many. Index: scheduled_tasks_due, a probe a lane.
 WITH RECURSIVE walk AS (
-  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known
-     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known,
+          coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
+     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1)
   UNION ALL
-  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type)
+  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type),
+         n.due <= clock_timestamp() - $1::interval
     FROM walk w CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known THEN 32767 ELSE w.priority END::smallint)
-       ORDER BY t.task_type, t.priority LIMIT 1) AS n
+      SELECT t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known OR w.is_late THEN 32767 ELSE w.priority END::smallint)
+       ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1) AS n
 )
-SELECT DISTINCT lane.task_type AS subject, '{}'::jsonb::text AS facts
-  FROM (SELECT * FROM walk WHERE NOT is_known LIMIT 1000) AS lane
- WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
-                WHERE t.task_type = lane.task_type AND t.priority = lane.priority
-                  AND coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval);
+SELECT task_type AS subject, '{}'::jsonb::text AS facts FROM walk WHERE is_late AND NOT is_known LIMIT 1000;
 
 -- name: task_type_gone
 -- Types whose endpoint answered 410. Small: a row per type.
