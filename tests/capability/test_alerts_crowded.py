@@ -4,7 +4,9 @@ import asyncpg
 import pytest
 
 from tickwright.observe.alerts import RULES
+from tickwright.runtime import alerting
 from tickwright.runtime.alerting import SQL
+from tickwright.store.outbox import lane_heads
 
 MODULES = """
 INSERT INTO tickwright.modules (name, interval_seconds, timeout_ms) VALUES ('LIVE', 900, 30000), ('PAUSED', 900, 30000);
@@ -72,3 +74,30 @@ async def test_what_a_rule_leaves_out_hides_nothing(
     rows = await pool.fetch(SQL[rule], *next(one.bounds for one in RULES if one.name == rule))
     assert [row["subject"] for row in rows] == [subject]
     assert all(part in rows[0]["facts"] for part in fact.split(", "))
+
+
+LOWEST = """
+INSERT INTO tickwright.outbox (destination, payload)
+SELECT name, '{}' FROM (SELECT 'kafka:t' || n AS name FROM generate_series(1, 100000) AS n) AS made_up
+ ORDER BY hashtextextended(name, 0) LIMIT 1100
+"""
+
+
+async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Pool) -> None:
+    """A thousand destinations are walked by their hashes, and those of the oldest messages are read beside them."""
+    await pool.execute(
+        "INSERT INTO tickwright.outbox (destination, payload, created_at) "
+        "SELECT 'https://h' || n || '.example/x', '{}', now() - interval '1 hour' FROM generate_series(1, 50) AS n"
+    )
+    oldest, many = (
+        next(one for one in RULES if one.name == name) for name in ("outbox_oldest", "outbox_many_destinations")
+    )
+    async with pool.acquire() as connection:
+        assert await connection.fetch(SQL[many.name]) == []
+        await connection.execute(LOWEST)
+        findings = await alerting._ask(connection, oldest)
+        heads = await lane_heads(connection)
+        [said] = await connection.fetch(SQL[many.name])
+    assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
+    assert len(heads) == 1000
+    assert said["subject"] == "destinations"

@@ -86,6 +86,12 @@ RULES: tuple[AlertRule, ...] = (
         "Outbox rows to {subject} wait: {reason}",
     ),
     AlertRule(
+        "outbox_many_destinations",
+        "warning",
+        "Messages to more than {count} destinations wait; alerts and metrics on the outbox may leave out some of them.",
+        hold=timedelta(minutes=1),
+    ),
+    AlertRule(
         "possible_data_loss",
         "critical",
         "The database went from timeline {old} to {new} at {noticed_at} (forked at {forked_at}): "
