@@ -158,9 +158,10 @@ SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'repo
 SELECT date_part('epoch', clock_timestamp()), set_config('statement_timeout', $1, true);
 
 -- name: fire
--- Open an alert, or say that it is still seen: one row per rule and subject, however often. Index: alerts_firing.
-INSERT INTO tickwright.alerts AS a (rule, subject, severity, summary, state, facts)
-SELECT $1, u.subject, $2, u.summary, 'firing', u.facts::jsonb
+-- Open an alert, or say that it is still seen: one row per rule and subject, however often. What is opened together fired at the same
+-- instant, by which tell knows it. Index: alerts_firing.
+INSERT INTO tickwright.alerts AS a (rule, subject, severity, summary, state, facts, fired_at)
+SELECT $1, u.subject, $2, u.summary, 'firing', u.facts::jsonb, statement_timestamp()
   FROM unnest($3::text[], $4::text[], $5::text[]) AS u (subject, summary, facts)
 ON CONFLICT (rule, subject) WHERE state = 'firing'
    DO UPDATE SET seen_at = clock_timestamp(), summary = excluded.summary, facts = excluded.facts
