@@ -101,3 +101,25 @@ async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Poo
     assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
     assert len(heads) == 1000
     assert said["subject"] == "destinations"
+
+
+DEAD = """
+INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at)
+SELECT $1::integer + n, $3, '{}', '{}', now(), 1, now() - make_interval(mins => $4)
+  FROM generate_series(1, $2::integer) AS n
+"""
+
+
+async def test_very_many_dead_letters_hide_no_others_unsaid(pool: asyncpg.Pool) -> None:
+    """Ten thousand newer ones hide nothing; more than are read are said, and resolve nothing."""
+    letters, many = (next(one for one in RULES if one.name == name) for name in ("dead_letters", "dead_letters_many"))
+    await pool.execute(DEAD, 0, 50, "pg:quiet", 10)
+    await pool.execute(DEAD, 100, 10_000, "pg:noise", 0)
+    async with pool.acquire() as connection:
+        found = await alerting._ask(connection, letters)
+        assert {finding.subject for finding in found} == {"pg:quiet", "pg:noise"}
+        assert not found.cut
+        assert await alerting._ask(connection, many) == []
+        await connection.execute(DEAD, 100_000, 30_000, "pg:noise", 0)
+        assert (await alerting._ask(connection, letters)).cut
+        assert [finding.subject for finding in await alerting._ask(connection, many)] == ["letters"]

@@ -65,6 +65,14 @@ RULES: tuple[AlertRule, ...] = (
         (timedelta(hours=1),),
     ),
     AlertRule(
+        "dead_letters_many",
+        "warning",
+        "More than {count} jobs or messages died within the last hour; the alerts on dead letters read the newest "
+        "{count}, and may leave out types and destinations.",
+        (timedelta(hours=1),),
+        every=timedelta(minutes=1),
+    ),
+    AlertRule(
         "lateness",
         "critical",
         "Jobs of {subject} are {late_s} s late although workers are alive.",

@@ -209,7 +209,7 @@ async def _ask(connection: Connection, rule: AlertRule) -> Findings:
     for row in rows:  # of one subject that is found twice the first counts, as of two that are cut to the same
         subject = row["subject"][:SUBJECT_CHARS_MAX]
         findings.setdefault(subject, Finding(subject, json.loads(row["facts"])))
-    return Findings(findings.values(), cut=len(rows) >= rule.rows_max)
+    return Findings(findings.values(), cut=len(rows) >= rule.rows_max or any(row.get("cut") for row in rows))
 
 
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:

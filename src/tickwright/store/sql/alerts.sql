@@ -21,20 +21,29 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
   FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
 
 -- name: dead_letters
--- Dead letters of the last $1, per type or destination; counted up to 10,000. Of more than a hundred of them those with a hundredth
+-- Dead letters of the last $1, per type or destination; counted up to 30,000. Of more than a hundred of them those with a hundredth
 -- each, and the rest as one: a name for each letter would fire and clear with every look.
 -- Indexes: scheduled_tasks_dead_at, outbox_dead_at.
 WITH named AS (
   SELECT subject, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
     FROM ((SELECT task_type::text AS subject FROM tickwright.scheduled_tasks_dead
-            WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 10000)
+            WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 30000)
           UNION ALL
           (SELECT left(destination, 200) FROM tickwright.outbox_dead
-            WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 10000)) AS d
+            WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 30000)) AS d
    GROUP BY subject
 )
-SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, jsonb_build_object('count', sum(n))::text AS facts
+SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, jsonb_build_object('count', sum(n))::text AS facts,
+       (SELECT sum(n) FROM named) >= 30000 AS cut
   FROM named GROUP BY 1;
+
+-- name: dead_letters_many
+-- Whether more letters of a kind died within $1 than dead_letters reads. Indexes: scheduled_tasks_dead_at, outbox_dead_at.
+SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
+ WHERE 30000 < (SELECT count(*) FROM (SELECT FROM tickwright.scheduled_tasks_dead
+                                       WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs)
+    OR 30000 < (SELECT count(*) FROM (SELECT FROM tickwright.outbox_dead
+                                       WHERE died_at > clock_timestamp() - $1::interval LIMIT 30001) AS messages);
 
 -- name: lateness
 -- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.
