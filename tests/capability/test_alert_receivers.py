@@ -128,6 +128,30 @@ async def test_a_receiver_is_told_signed_that_an_alert_fired_and_that_it_is_over
         verified("whsec_" + "x" * 43 + "=", world.http.received[0])
 
 
+async def test_of_very_many_alerts_at_once_twenty_are_told_and_how_many_more(world: World) -> None:
+    """The last of them has the number; those that were told are told when they are resolved, and the others are not."""
+    await world.put()
+    await world.pool.execute(
+        "INSERT INTO tickwright.task_types (name, target, gone_at) "
+        "SELECT 't' || n, 'python:x', now() FROM generate_series(1, 50) AS n"
+    )
+    await world.round()
+    await world.breaks("later")
+    await world.pool.execute("UPDATE tickwright.task_types SET gone_at = NULL")
+    await world.round()
+    await world.deliver()
+    bodies = [json.loads(one.body) for one in world.http.received]
+    fired, resolved = (
+        {one["subject"]: one for one in bodies if one["event"] == event} for event in ("fired", "resolved")
+    )
+    assert len(bodies) == 2 * 21
+    assert set(fired) == set(resolved)
+    assert "later" in fired
+    [last] = [one for one in bodies if "more" in one]
+    assert last["more"] == 30
+    assert last["summary"].endswith(" And 30 more like this: see tickwright alerts.")
+
+
 async def test_a_second_fault_is_told_again(world: World) -> None:
     """What fires after it was resolved is a new alert, and a new message."""
     await world.put()
@@ -227,7 +251,7 @@ async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(
 
         async def waiting() -> Any:
             return await world.pool.fetchval(
-                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%alert_receivers%' "
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%tickwright.outbox%' "
                 "AND datname = current_database() AND pid <> pg_backend_pid()"
             )
 

@@ -757,6 +757,28 @@ async def test_rules_that_a_long_round_leaves_out_come_first_in_the_next_one(
     assert await states(pool, RULE_FAILED.name) == [("unknown_task_type", "firing")]
 
 
+LATE = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at) SELECT {}, now() - interval '1 hour'"
+MANY = LATE.format("'a{}x' || n") + " FROM generate_series(1, 1000) AS n"
+
+
+async def test_an_answer_that_was_cut_resolves_nothing_and_opens_a_bounded_number(
+    pool: asyncpg.Pool, lease: Lease
+) -> None:
+    """A type whose jobs wait behind a thousand made-up ones keeps its alert; what is over goes once all is read."""
+    loop = alerting(pool)
+    await pool.execute(LATE.format("'zzz'"))
+    await loop.round(lease)
+    for crowd in (3, 2, 1):
+        await pool.execute(MANY.format(crowd))
+        await loop.round(lease)
+    found = await states(pool, "unknown_task_type")
+    assert found[0] == ("zzz", "firing")
+    assert len(found) == module.FIRING_MAX
+    await pool.execute(f"{NO_JOBS} WHERE task_type <> 'zzz'")
+    await loop.round(lease)
+    assert [one for one in await states(pool, "unknown_task_type") if one[1] == "firing"] == [("zzz", "firing")]
+
+
 async def test_a_missing_savepoint_is_found(pool: asyncpg.Pool, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a savepoint of its own, a rule that fails takes the whole round along."""
     mutate(monkeypatch, Alerting._evaluate, "connection.transaction() if isolated else nullcontext()", "nullcontext()")

@@ -4,7 +4,9 @@ import asyncpg
 import pytest
 
 from tickwright.observe.alerts import RULES
+from tickwright.runtime import alerting
 from tickwright.runtime.alerting import SQL
+from tickwright.store.outbox import lane_heads
 
 MODULES = """
 INSERT INTO tickwright.modules (name, interval_seconds, timeout_ms) VALUES ('LIVE', 900, 30000), ('PAUSED', 900, 30000);
@@ -22,6 +24,12 @@ INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
 SELECT 'a' || n, now() - interval '1 hour', p FROM generate_series(1, 5) AS n, generate_series(-100, 100) AS p;
 INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
 SELECT 'zzz', now() + interval '1 hour' * p, p FROM generate_series(-1, 1) AS p;
+"""
+NOT_DUE = """
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'a' || n, now() + interval '1 year', p FROM generate_series(1, 5) AS n, generate_series(-100, 100) AS p;
+INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority)
+SELECT 'zzz', now() + p * interval '1 hour', -p FROM generate_series(-1, 1) AS p;
 """
 REPORTS = """
 INSERT INTO tickwright.reports (type, query_key, requester, plan, deadline_at, status, checksum, finished_at, error)
@@ -52,6 +60,7 @@ INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id,
     [
         ("fanout_failing", MODULES, "LIVE", '"entity": "E3", "count": 3, "error": "HTTP 503"'),
         ("unknown_task_type", LANES, "zzz", "{}"),
+        ("unknown_task_type", NOT_DUE, "zzz", "{}"),
         ("report_failed", REPORTS, "sales", '"count": 1'),
         ("execution_failed", EXECUTIONS, "b1", '"count": 1'),
         ("execution_stalled", STALLED, "b1001", '"done": 0'),
@@ -60,8 +69,57 @@ INSERT INTO tickwright.execution_chunks (execution_id, number, value) SELECT id,
 async def test_what_a_rule_leaves_out_hides_nothing(
     pool: asyncpg.Pool, rule: str, crowd: str, subject: str, fact: str
 ) -> None:
-    """Paused modules and executions, registered types and what succeeded are left out before anything is bounded."""
+    """Paused modules, registered types, jobs that are not due and the like are left out before anything is bounded."""
     await pool.execute(crowd)
     rows = await pool.fetch(SQL[rule], *next(one.bounds for one in RULES if one.name == rule))
     assert [row["subject"] for row in rows] == [subject]
     assert all(part in rows[0]["facts"] for part in fact.split(", "))
+
+
+LOWEST = """
+INSERT INTO tickwright.outbox (destination, payload)
+SELECT name, '{}' FROM (SELECT 'kafka:t' || n AS name FROM generate_series(1, 100000) AS n) AS made_up
+ ORDER BY hashtextextended(name, 0) LIMIT 1100
+"""
+
+
+async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Pool) -> None:
+    """A thousand destinations are walked by their hashes, and those of the oldest messages are read beside them."""
+    await pool.execute(
+        "INSERT INTO tickwright.outbox (destination, payload, created_at) "
+        "SELECT 'https://h' || n || '.example/x', '{}', now() - interval '1 hour' FROM generate_series(1, 50) AS n"
+    )
+    oldest, many = (
+        next(one for one in RULES if one.name == name) for name in ("outbox_oldest", "outbox_many_destinations")
+    )
+    async with pool.acquire() as connection:
+        assert await connection.fetch(SQL[many.name]) == []
+        await connection.execute(LOWEST)
+        findings = await alerting._ask(connection, oldest)
+        heads = await lane_heads(connection)
+        [said] = await connection.fetch(SQL[many.name])
+    assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
+    assert len(heads) == 1000
+    assert said["subject"] == "destinations"
+
+
+DEAD = """
+INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at)
+SELECT $1::integer + n, $3, '{}', '{}', now(), 1, now() - make_interval(mins => $4)
+  FROM generate_series(1, $2::integer) AS n
+"""
+
+
+async def test_very_many_dead_letters_hide_no_others_unsaid(pool: asyncpg.Pool) -> None:
+    """Ten thousand newer ones hide nothing; more than are read are said, and resolve nothing."""
+    letters, many = (next(one for one in RULES if one.name == name) for name in ("dead_letters", "dead_letters_many"))
+    await pool.execute(DEAD, 0, 50, "pg:quiet", 10)
+    await pool.execute(DEAD, 100, 10_000, "pg:noise", 0)
+    async with pool.acquire() as connection:
+        found = await alerting._ask(connection, letters)
+        assert {finding.subject for finding in found} == {"pg:quiet", "pg:noise"}
+        assert not found.cut
+        assert await alerting._ask(connection, many) == []
+        await connection.execute(DEAD, 100_000, 30_000, "pg:noise", 0)
+        assert (await alerting._ask(connection, letters)).cut
+        assert [finding.subject for finding in await alerting._ask(connection, many)] == ["letters"]

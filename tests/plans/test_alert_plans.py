@@ -88,3 +88,18 @@ def test_budgets_are_reckoned_for_accounts_that_lag(crowded: Planner) -> None:
     assert plan.root["Actual Rows"] == 0  # 31 good days pay for two bad hours
     month = [node for node in plan.nodes if node.get("Index Name") == "account_freshness_pkey"]
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in month) <= 20 * 60, plan.text
+
+
+def test_an_unknown_type_costs_a_probe_a_lane_until_it_is_found(planner: Planner) -> None:
+    """Of 100 lanes of each of four types: all where none is due, one where it is known or late."""
+    planner.prepare_rules("unknown_task_type")
+    planner.run("INSERT INTO tickwright.task_types (name, target) VALUES ('known', 'python:x')")
+    planner.run(
+        "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at, priority) "
+        "SELECT name, now() + interval '1 hour' * CASE name WHEN 'idle' THEN 1 ELSE -1 END, p "
+        "FROM unnest(ARRAY['idle', 'known', 'late', 'z']) AS name, generate_series(1, 100) AS p, generate_series(1, 40)"
+    )
+    plan = planner.explain_rule("unknown_task_type")
+    assert plan.root["Actual Rows"] == 2
+    assert plan.scans_of("scheduled_tasks") == {"scheduled_tasks_due"}, plan.text
+    assert plan.rows_of("scheduled_tasks") <= 100 + 4, plan.text

@@ -2,8 +2,8 @@
 
 A rule is a named query of ``store/sql/alerts.sql`` that returns one row per subject in trouble
 (``subject`` and ``facts``), with bounds as its arguments. A subject that is returned fires; one that
-is returned no longer is resolved. So every rule clears by itself, and the same trouble is one alert
-however often it is seen.
+is returned no longer is resolved, unless the answer was cut: then it may be among what was left out. So every
+rule clears by itself, and the same trouble is one alert however often it is seen.
 """
 
 from collections.abc import Mapping
@@ -26,6 +26,7 @@ class AlertRule:
         bounds: The query's arguments, in order.
         hold: A subject fires only when it was found for so long, round after round: for what a deploy looks like.
         every: At least so long between two looks: for what costs more than a few pages.
+        rows_max: As many rows as its query returns at most; an answer of so many may be cut.
     """
 
     name: str
@@ -34,6 +35,7 @@ class AlertRule:
     bounds: tuple[Bound, ...] = ()
     hold: timedelta = timedelta()
     every: timedelta = timedelta()
+    rows_max: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ RULES: tuple[AlertRule, ...] = (
         (timedelta(hours=1),),
     ),
     AlertRule(
+        "dead_letters_many",
+        "warning",
+        "More than {count} jobs or messages died within the last hour; the alerts on dead letters read the newest "
+        "{count}, and may leave out types and destinations.",
+        (timedelta(hours=1),),
+        every=timedelta(minutes=1),
+    ),
+    AlertRule(
         "lateness",
         "critical",
         "Jobs of {subject} are {late_s} s late although workers are alive.",
@@ -86,11 +96,18 @@ RULES: tuple[AlertRule, ...] = (
         "Outbox rows to {subject} wait: {reason}",
     ),
     AlertRule(
+        "outbox_many_destinations",
+        "warning",
+        "Messages to more than {count} destinations wait; alerts and metrics on the outbox may leave out some of them.",
+        hold=timedelta(minutes=1),
+    ),
+    AlertRule(
         "possible_data_loss",
         "critical",
         "The database went from timeline {old} to {new} at {noticed_at} (forked at {forked_at}): "
         "what was committed last may be missing.",
         (timedelta(days=1),),
+        rows_max=10,
     ),
     AlertRule(
         "session_lost",
@@ -226,6 +243,7 @@ RULES: tuple[AlertRule, ...] = (
         "fanout_unknown_module",
         "warning",
         "{count} entities name the module {subject}, which nobody knows. Set it up (modules put) or correct the list.",
+        rows_max=100,
     ),
     AlertRule(
         "fanout_many_lists",

@@ -1,19 +1,20 @@
 """Evaluates the alert rules, in a leased loop that every role carries, so that the dead one is not its own judge.
 
 A round is one transaction under the lease ``alerting``: ask every rule, open what is new, say that
-the rest is still seen, resolve what is over. When a rule fails, the round is done again with a savepoint
+the rest is still seen, resolve what is over. Of an answer that was cut nothing is over, and the alerts of one rule stay
+bounded. When a rule fails, the round is done again with a savepoint
 around each rule, and so are the next ones until none fails: the others are evaluated, and the one that failed is an
 alert itself. So is one with a statement that takes longer than ``RULE_S``: what rules read may grow with rows that any
 program inserts. A round ends after ``ROUND_S``, and the next one begins with the rules that it left out.
 
 A round also renews the lease, so an idle process pays four transactions a minute. What fired or was resolved is told
 in the same transaction: one outbox row per alert and receiver that wants to hear of it, which the relay delivers
-(:mod:`tickwright.runtime.alert_receivers`).
+(:mod:`tickwright.runtime.alert_receivers`). Of a rule whose alerts fire by the hundreds it tells ``TOLD_MAX`` a round.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -40,12 +41,22 @@ JUMP_S = 1.0
 JUMP_SHOWN_S = 300.0
 SUBJECT_CHARS_MAX = 200
 ERROR_CHARS_MAX = 300
+FIRING_MAX = 2000
+TOLD_MAX = 20
 
 _log = structlog.get_logger("tickwright.alerts")
 
 
 class _RuleFailedError(Exception):
     """A rule failed, and with it the transaction of the round."""
+
+
+class Findings(list[Finding]):
+    """What a rule found; ``cut`` where more may be in trouble than it read."""
+
+    def __init__(self, found: Iterable[Finding] = (), *, cut: bool = False) -> None:
+        super().__init__(found)
+        self.cut = cut
 
 
 class ClockWatch:
@@ -176,7 +187,9 @@ class Alerting(LeasedService):
     ) -> None:
         try:
             async with connection.transaction() if isolated else nullcontext():
-                await _settle(connection, rule, await self._lasting(connection, rule, firing), firing)
+                found = await _ask(connection, rule)
+                lasting = self.patience.lasting(rule, found, firing, monotonic()) if rule.hold else found
+                await _settle(connection, rule, lasting, firing, cut=found.cut)
         except Exception as error:
             if connection.is_closed() or isinstance(error, TimeoutError):  # the database, not the rule
                 raise
@@ -187,12 +200,8 @@ class Alerting(LeasedService):
         else:
             self._failed.pop(rule.name, None)
 
-    async def _lasting(self, connection: Connection, rule: AlertRule, firing: Collection[str]) -> Sequence[Finding]:
-        findings = await _ask(connection, rule)
-        return self.patience.lasting(rule, findings, firing, monotonic()) if rule.hold else findings
 
-
-async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
+async def _ask(connection: Connection, rule: AlertRule) -> Findings:
     if rule.name in {"outbox_oldest", "outbox_unknown_scheme"}:
         return await _ask_outbox(connection, rule)
     if rule.name == "dead_letters":
@@ -202,21 +211,23 @@ async def _ask(connection: Connection, rule: AlertRule) -> list[Finding]:
     for row in rows:  # of one subject that is found twice the first counts, as of two that are cut to the same
         subject = row["subject"][:SUBJECT_CHARS_MAX]
         findings.setdefault(subject, Finding(subject, json.loads(row["facts"])))
-    return list(findings.values())
+    return Findings(findings.values(), cut=len(rows) >= rule.rows_max)
 
 
-async def _ask_dead_letters(connection: Connection, rule: AlertRule) -> list[Finding]:
+async def _ask_dead_letters(connection: Connection, rule: AlertRule) -> Findings:
     """Return one finding a type and a host: what is behind a host may be a credential, and receivers are told it."""
-    counts: Counter[str] = Counter()
-    for row in await connection.fetch(SQL[rule.name], *rule.bounds):
+    rows, counts = await connection.fetch(SQL[rule.name], *rule.bounds), Counter[str]()
+    for row in rows:
         subject = masked_address(row["subject"]) if row["is_address"] else row["subject"]
         counts[subject[:SUBJECT_CHARS_MAX]] += json.loads(row["facts"])["count"]
-    return [Finding(subject, {"count": count}) for subject, count in counts.items()]
+    found = (Finding(subject, {"count": count}) for subject, count in counts.items())
+    return Findings(found, cut=any(row["cut"] for row in rows))
 
 
-async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
+async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
     findings: dict[str, Finding] = {}
-    for head in sorted(await lane_heads(connection), key=lambda one: one["age_s"]):  # of those alike the oldest one
+    heads = await lane_heads(connection)
+    for head in sorted(heads, key=lambda one: one["age_s"]):  # of those alike the oldest one
         subject = masked_address(head["destination"])[:SUBJECT_CHARS_MAX]
         reason = head["error_message"] or "no relay has tried it"
         unknown = reason.startswith("unknown_scheme")
@@ -224,18 +235,25 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> list[Finding]:
         late = isinstance(bound, timedelta) and head["age_s"] > bound.total_seconds()
         if unknown if rule.name == "outbox_unknown_scheme" else late and not unknown:
             findings[subject] = Finding(subject, {"age_s": round(head["age_s"]), "reason": reason[:300]})
-    return list(findings.values())
+    return Findings(findings.values(), cut=any(head["cut"] for head in heads))
 
 
 async def _settle(
-    connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str]
+    connection: Connection, rule: AlertRule, findings: Sequence[Finding], firing: Collection[str], *, cut: bool = False
 ) -> None:
     """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed.
+
+    What a cut answer leaves out may still be in trouble, so it resolves nothing; and it opens no alert beyond
+    ``FIRING_MAX``, or names that somebody makes up would fire without end.
 
     They are others' servers, so of an address in an error they hear the host; operators find the whole of it where the
     error is.
     """
     changed: list[int] = []
+    if cut:
+        new = [finding for finding in findings if finding.subject not in firing]
+        beyond = {finding.subject for finding in new[max(0, FIRING_MAX - len(firing)) :]}
+        findings = [finding for finding in findings if finding.subject not in beyond]
     subjects = [finding.subject for finding in findings]
     if findings:
         summaries = [masked_text(summary_of(rule, finding)) for finding in findings]
@@ -245,9 +263,9 @@ async def _settle(
             if row["is_new"]:
                 changed.append(row["id"])
                 _log.warning("alert.firing", rule=rule.name, subject=row["subject"], severity=rule.severity)
-    over = not set(firing) <= set(subjects)
+    over = not cut and not set(firing) <= set(subjects)
     for row in await connection.fetch(SQL["resolve"], rule.name, subjects) if over else ():
         changed.append(row["id"])
         _log.info("alert.resolved", rule=rule.name, subject=row["subject"])
     if changed:
-        await connection.execute(RECEIVERS["tell"], changed)
+        await connection.execute(RECEIVERS["tell"], changed, TOLD_MAX)

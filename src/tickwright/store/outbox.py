@@ -136,7 +136,7 @@ async def put_message(
 
 
 async def lane_heads(connection: Connection) -> Sequence[Any]:
-    """Return per destination the row that waits longest: ``destination age_s error_message``."""
+    """Return per destination the row that waits longest: ``destination age_s error_message cut``, the oldest first."""
     heads: Sequence[Any] = await connection.fetch(SQL["lane_heads"])
     return heads
 

@@ -51,16 +51,26 @@ SELECT r.name, r.url,
   FROM tickwright.alert_receivers r WHERE r.name = ANY ($1::text[]);
 
 -- name: tell
--- A message for every receiver that wants to hear of these alerts as they are now: fired or resolved. In the transaction that
--- changed them, so each change is told once. Small: a row per receiver. Index: alerts_pkey.
+-- A message for every receiver that wants to hear of these alerts of a rule as they are now: fired or resolved. In the transaction that
+-- changed them, so each change is told once. Of alerts that fired together the first $2 are told, also when they are resolved; the last
+-- one says how many more there are. Small: a row per receiver. Index: alerts_pkey; those that fired together have ids close by.
 INSERT INTO tickwright.outbox (destination, key, payload)
 SELECT 'alert:' || r.name, a.rule || '/' || a.subject,
        jsonb_build_object('version', 1, 'event', CASE a.state WHEN 'firing' THEN 'fired' ELSE 'resolved' END, 'alert_id', a.id,
-                          'rule', a.rule, 'subject', a.subject, 'severity', a.severity, 'summary', a.summary, 'facts', a.facts,
+                          'rule', a.rule, 'subject', a.subject, 'severity', a.severity, 'facts', a.facts,
+                          'summary', a.summary || CASE WHEN a.more > 0 THEN ' And ' || a.more || ' more like this: see tickwright alerts.' ELSE '' END,
                           'at', CASE a.state WHEN 'firing' THEN a.fired_at ELSE a.resolved_at END)
-  FROM tickwright.alerts a
+       || CASE WHEN a.more > 0 THEN jsonb_build_object('more', a.more) ELSE '{}' END
+  FROM (SELECT c.*, together.before,
+               CASE WHEN c.state = 'firing' AND together.before = $2::integer - 1 THEN count(*) FILTER (WHERE c.state = 'firing') OVER () - $2::integer END AS more
+          FROM tickwright.alerts c
+         CROSS JOIN LATERAL (
+           SELECT count(*) AS before FROM (SELECT FROM tickwright.alerts b
+                                            WHERE b.id BETWEEN c.id - 1000 AND c.id - 1 AND b.rule = c.rule AND b.fired_at = c.fired_at
+                                            ORDER BY b.id DESC LIMIT $2::integer) AS some_of_them) AS together
+         WHERE c.id = ANY ($1::bigint[])) AS a
   JOIN tickwright.alert_receivers r
     ON (r.rules IS NULL OR a.rule = ANY (r.rules))
    AND array_position(ARRAY['info', 'warning', 'critical'], a.severity)
     >= array_position(ARRAY['info', 'warning', 'critical'], r.severity_min)
- WHERE a.id = ANY ($1::bigint[]) ORDER BY a.id, r.name;
+ WHERE a.before < $2::integer ORDER BY a.id, r.name;

@@ -1,21 +1,19 @@
 -- name: unknown_task_type
--- Types that are not registered, with a job that is due for longer than $1; of their lanes a thousand. Of a registered type, which may have many
--- lanes, only the first one is read. Index: scheduled_tasks_due, two probes a lane.
+-- Types that are not registered, with a job that is due for longer than $1; a thousand of them. What is not due is left out before that. Of a type that
+-- is registered, or was found, the other lanes are not read: either may have many. Index: scheduled_tasks_due, a probe a lane.
 WITH RECURSIVE walk AS (
-  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known
-     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority LIMIT 1)
+  (SELECT t.task_type, t.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = t.task_type) AS is_known,
+          coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval AS is_late
+     FROM ONLY tickwright.scheduled_tasks t ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1)
   UNION ALL
-  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type)
+  SELECT n.task_type, n.priority, EXISTS (SELECT FROM tickwright.task_types k WHERE k.name = n.task_type),
+         n.due <= clock_timestamp() - $1::interval
     FROM walk w CROSS JOIN LATERAL (
-      SELECT t.task_type, t.priority FROM ONLY tickwright.scheduled_tasks t
-       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known THEN 32767 ELSE w.priority END::smallint)
-       ORDER BY t.task_type, t.priority LIMIT 1) AS n
+      SELECT t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) AS due FROM ONLY tickwright.scheduled_tasks t
+       WHERE (t.task_type, t.priority) > (w.task_type, CASE WHEN w.is_known OR w.is_late THEN 32767 ELSE w.priority END::smallint)
+       ORDER BY t.task_type, t.priority, coalesce(t.retry_at, t.execute_at) LIMIT 1) AS n
 )
-SELECT DISTINCT lane.task_type AS subject, '{}'::jsonb::text AS facts
-  FROM (SELECT * FROM walk WHERE NOT is_known LIMIT 1000) AS lane
- WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
-                WHERE t.task_type = lane.task_type AND t.priority = lane.priority
-                  AND coalesce(t.retry_at, t.execute_at) <= clock_timestamp() - $1::interval);
+SELECT task_type AS subject, '{}'::jsonb::text AS facts FROM walk WHERE is_late AND NOT is_known LIMIT 1000;
 
 -- name: task_type_gone
 -- Types whose endpoint answered 410. Small: a row per type.
@@ -23,21 +21,29 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
   FROM tickwright.task_types WHERE gone_at IS NOT NULL LIMIT 1000;
 
 -- name: dead_letters
--- Dead letters of the last $1, per type or destination, of which a URL is cut behind its host; counted up to 10,000. Of more than a hundred
+-- Dead letters of the last $1, per type or destination, of which a URL is cut behind its host; counted up to 30,000. Of more than a hundred
 -- of them those with a hundredth each, and the rest as one: a name for each letter would fire and clear with every look.
 -- Indexes: scheduled_tasks_dead_at, outbox_dead_at.
 WITH named AS (
   SELECT subject, is_address, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
     FROM ((SELECT task_type::text AS subject, false AS is_address FROM tickwright.scheduled_tasks_dead
-            WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 10000)
+            WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 30000)
           UNION ALL
           (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*).+', '\1/…'), true FROM tickwright.outbox_dead
-            WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 10000)) AS d
+            WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 30000)) AS d
    GROUP BY subject, is_address
 )
 SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, alone AND is_address AS is_address,
-       jsonb_build_object('count', sum(n))::text AS facts
+       jsonb_build_object('count', sum(n))::text AS facts, (SELECT sum(n) FROM named) >= 30000 AS cut
   FROM named GROUP BY 1, 2;
+
+-- name: dead_letters_many
+-- Whether more letters of a kind died within $1 than dead_letters reads. Indexes: scheduled_tasks_dead_at, outbox_dead_at.
+SELECT 'letters' AS subject, jsonb_build_object('count', 30000)::text AS facts
+ WHERE 30000 < (SELECT count(*) FROM (SELECT FROM tickwright.scheduled_tasks_dead
+                                       WHERE completed_at > clock_timestamp() - $1::interval LIMIT 30001) AS jobs)
+    OR 30000 < (SELECT count(*) FROM (SELECT FROM tickwright.outbox_dead
+                                       WHERE died_at > clock_timestamp() - $1::interval LIMIT 30001) AS messages);
 
 -- name: lateness
 -- Types that may run, whose oldest due job waits for longer than $1 while a worker is alive; however many unknown types there are.
@@ -65,6 +71,18 @@ SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
                 WHERE EXISTS (SELECT FROM ONLY tickwright.scheduled_tasks t
                                WHERE t.task_type = lane.task_type AND t.priority = lane.priority
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
+
+-- name: outbox_many_destinations
+-- Whether messages to more destinations wait than lane_heads walks. Index: outbox_lane, a probe a lane.
+WITH RECURSIVE walk AS (
+  (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
+  UNION ALL
+  SELECT n.h FROM walk w CROSS JOIN LATERAL (
+    SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
+     WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
+)
+SELECT 'destinations' AS subject, jsonb_build_object('count', 1000)::text AS facts FROM (SELECT FROM walk LIMIT 1001) AS some_of_them
+HAVING count(*) > 1000;
 
 -- name: possible_data_loss
 -- Changes of the database's timeline within the last $1, with their numbers: a second restore may lead to the same timeline.
@@ -149,9 +167,10 @@ SELECT name || ' #' || id AS subject, jsonb_build_object('count', facts -> 'repo
 SELECT date_part('epoch', clock_timestamp()), set_config('statement_timeout', $1, true);
 
 -- name: fire
--- Open an alert, or say that it is still seen: one row per rule and subject, however often. Index: alerts_firing.
-INSERT INTO tickwright.alerts AS a (rule, subject, severity, summary, state, facts)
-SELECT $1, u.subject, $2, u.summary, 'firing', u.facts::jsonb
+-- Open an alert, or say that it is still seen: one row per rule and subject, however often. What is opened together fired at the same
+-- instant, by which tell knows it. Index: alerts_firing.
+INSERT INTO tickwright.alerts AS a (rule, subject, severity, summary, state, facts, fired_at)
+SELECT $1, u.subject, $2, u.summary, 'firing', u.facts::jsonb, statement_timestamp()
   FROM unnest($3::text[], $4::text[], $5::text[]) AS u (subject, summary, facts)
 ON CONFLICT (rule, subject) WHERE state = 'firing'
    DO UPDATE SET seen_at = clock_timestamp(), summary = excluded.summary, facts = excluded.facts

@@ -92,15 +92,25 @@ SELECT g.id, g.destination, g.key, g.payload, g.headers, g.created_at, g.attempt
 UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND error_message IS DISTINCT FROM $2;
 
 -- name: lane_heads
--- Per destination the row that waits longest, for alerts and metrics; 1,000 destinations at most. Index: outbox_lane.
+-- Per destination the row that waits longest, for alerts and metrics: of the destinations of the 10,000 oldest rows, and of the first 1,000 by their
+-- hash, which whoever may add rows can choose; the 1,000 that wait longest, and whether there are more destinations than those that were walked.
+-- Ids are nearly in the order of age. Indexes: outbox_pkey for the oldest; outbox_lane, a probe a lane and two a head.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
   UNION ALL
   SELECT n.h FROM walk w CROSS JOIN LATERAL (
     SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
      WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
-), lane AS MATERIALIZED (SELECT h FROM walk LIMIT 1000)
-SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at) AS age_s, head.error_message
+), walked AS MATERIALIZED (
+  SELECT h FROM walk LIMIT 1001
+), lane AS MATERIALIZED (
+  SELECT h FROM walked
+   UNION
+  SELECT hashtextextended(oldest.destination, 0)
+    FROM (SELECT o.destination FROM tickwright.outbox o WHERE (SELECT count(*) FROM walked) > 1000 ORDER BY o.id LIMIT 10000) AS oldest
+)
+SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at) AS age_s, head.error_message,
+       (SELECT count(*) FROM walked) > 1000 AS cut
   FROM lane CROSS JOIN LATERAL (
     SELECT r.destination, r.created_at, r.error_message
       FROM ((SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
@@ -109,7 +119,8 @@ SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at)
             (SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
               WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
               ORDER BY o.next_at, o.id LIMIT 1)) AS r
-     ORDER BY r.created_at LIMIT 1) AS head;
+     ORDER BY r.created_at LIMIT 1) AS head
+ ORDER BY head.created_at LIMIT 1000;
 
 -- name: lanes
 -- The lanes in which something waits, $1 at most, and whether a relay works. Index: outbox_lane, a probe a lane; job_config_pkey.
