@@ -8,13 +8,14 @@ from typing import Any, Literal
 import pytest
 
 from kit.api import ADMIN, allow_all
-from kit.engine import Engine, insert, job_row, policy, running_engine
+from kit.engine import SHORT, Engine, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob
 from tickwright.capabilities.jobs.filters import JobFilter, ListQuery
 from tickwright.capabilities.jobs.model import Fail, Job
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.jobs.worker import WorkerLimits
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool
@@ -254,6 +255,8 @@ GRANTED = (
     "VALUES (2, 'v', '{worker}', '0', now() + interval '1 minute', '{\"handlers\": [\"noop\"]}'); "
     "INSERT INTO tickwright.type_grants VALUES ('noop', 1, 0), ('noop', 2, 2);"
 )
+FULL = """UPDATE tickwright.workers SET facts = facts || '{"counters": {"jobs": {"running": 4, "slots": 4}}}';"""
+ROOM = """UPDATE tickwright.workers SET facts = facts || '{"counters": {"jobs": {"running": 3, "slots": 4}}}'"""
 LIMITED = (
     "UPDATE tickwright.task_types SET rate_per_s = 0.01; "
     "INSERT INTO tickwright.type_rates VALUES ('noop', now() + interval '1 minute')"
@@ -283,6 +286,13 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
             GRANTED + "UPDATE tickwright.workers SET facts = '{\"handlers\": []}' WHERE id = 2",
             ["no_place_granted"],
         ),
+        ("now()", WORKER + FULL, ["workers_full"]),
+        (LATER, WORKER + FULL, ["not_due"]),
+        ("now()", WORKER + ROOM, ["due"]),
+        ("now()", WORKER + 'UPDATE tickwright.workers SET facts = \'{"counters": {"jobs": {"running": 4}}}\'', ["due"]),
+        ("now()", GRANTED + FULL, ["workers_full"]),
+        ("now()", GRANTED + FULL + ROOM + " WHERE id = 2", ["due"]),
+        ("now()", GRANTED + FULL + ROOM + " WHERE id = 1", ["no_place_granted"]),
         ("now()", LIMITED, ["no_worker", "rate_limited"]),
         ("now()", RAISED, ["no_worker"]),
         (
@@ -322,6 +332,47 @@ async def test_explain_counts_what_is_held_and_what_waits_before(pool: Pool, ser
     assert set(reasons) == {"concurrency_saturated", "queued_behind"}
     assert reasons["queued_behind"].startswith("1 due")
     assert reasons["concurrency_saturated"].startswith("1 of 1")
+
+
+@pytest.mark.parametrize("priority", [5, 0, -5])
+async def test_explain_counts_what_is_held_of_every_priority(pool: Pool, service: JobService, priority: int) -> None:
+    """A limit and the places of a worker are for the whole type; the jobs before this one are of its priority only."""
+    await pool.execute(GRANTED + "UPDATE tickwright.type_grants SET granted = 1 WHERE worker = 2")
+    held, waits = await insert(pool, "noop", priority=priority), await insert(pool, "noop")
+    await insert(pool, "noop", priority=7, at="now() - interval '1 hour'")
+    await pool.execute(HELD.replace("owner = 1", "owner = 2") + f" WHERE id = {held}")
+    assert [reason.code for reason in (await service.explain(waits)).reasons] == ["no_place_granted"]
+    await pool.execute("UPDATE tickwright.task_types SET concurrency = 1")
+    [reason] = (await service.explain(waits)).reasons
+    assert reason.code == "concurrency_saturated"
+    assert reason.text.startswith("1 of 1")
+
+
+async def test_a_job_whose_workers_are_full_says_so(database_url: str) -> None:
+    """Each heartbeat tells how many slots a worker has and how many of them are taken; the reason has both numbers."""
+    may_end = asyncio.Event()
+
+    async def long(_job: Job) -> None:
+        await may_end.wait()
+
+    async def other(_job: Job) -> None:
+        return None
+
+    handlers, limits = {"long": long, "other": other}, WorkerLimits(concurrency=2)
+    async with running_engine(database_url, handlers, terms=SHORT, limits=limits) as engine:
+        for _ in range(2):
+            await engine.until(await engine.insert("long"), "processing")
+        await eventually_async(lambda: engine.worker.runner.busy == 2)
+        waits = await engine.insert("other")
+        service = JobService(engine.pool, enqueuer=Enqueuer(engine.pool), allow_target=allow_all)
+
+        async def full() -> str:
+            [reason] = (await service.explain(waits)).reasons
+            return reason.text if reason.code == "workers_full" else ""
+
+        assert await eventually_async(full) == "the live workers that can run it (1) have no free slot: 2 of 2 run jobs"
+        may_end.set()
+        await engine.until(waits, "completed")
 
 
 async def test_one_refused_row_does_not_fail_the_calls_collected_with_it(pool: Pool, service: JobService) -> None:

@@ -174,7 +174,7 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
         assert one.worker.entries()["few"].granted == 0
         job_id = await one.insert("few")
         reasons = explain(await JobsStore(one.pool).explain(job_id) or {}).reasons
-        assert [reason.code for reason in reasons] == ["no_place_granted"]
+        assert [reason.code for reason in reasons] == ["workers_full"]
         async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
             await eventually_async(lambda: two.worker.entries()["few"].granted == 4, 30)
             one.session.terms = LONG

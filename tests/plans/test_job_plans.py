@@ -9,6 +9,7 @@ import pytest
 from plans.conftest import FILL, Planner
 from tickwright.capabilities.jobs import claims_store
 from tickwright.capabilities.jobs.claims_store import ClaimRequest
+from tickwright.capabilities.jobs.jobs_store import _EXPLAIN
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.runtime.session import _OWNS
 
@@ -159,3 +160,24 @@ def test_whoever_takes_jobs_back_walks_past_no_names_that_somebody_made_up(plann
     assert plan.blocks < 10_000, f"{plan.blocks} pages beside 20,000 names"
     written = "'{7}', 'lost'" if name == "reclaim" else "7, '{}', '{}'"
     assert planner.run(f"EXECUTE {name} ({written})")[0][0] == 1, "the held job is found"
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_why_a_job_waits_is_read_from_a_bounded_part_of_the_due_index(planner: Planner, limit: int | None) -> None:
+    """Of its own lane, and of the others where its type is limited: one range each, however many jobs wait."""
+    planner.run(
+        "INSERT INTO tickwright.task_types (name, target, concurrency) VALUES ('good', 'python:good', %s)", limit
+    )
+    planner.prepare("why", _EXPLAIN)
+    planner.run(FILL)
+    planner.run(
+        "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, priority) "
+        "SELECT now(), 'good', n FROM generate_series(1, 100) n"
+    )
+    [(job_id,)] = planner.run("SELECT max(id) FROM ONLY tickwright.scheduled_tasks WHERE priority = 0")
+    plan = planner.explain("why", job_id)
+    assert {name for name in plan.scans_of(TABLE) if not name.endswith("_pkey")} == {DUE}, plan.text
+    others = 0 if limit is None else 100
+    due = planner.run("SELECT count(*) FROM ONLY tickwright.scheduled_tasks WHERE execute_at <= now()")[0][0]
+    assert plan.rows_of(TABLE) < due + 3 * others, plan.text
+    assert plan.blocks < 4 * due + 20 * others, f"{plan.blocks} pages for {due} due jobs of 50,000"

@@ -106,7 +106,7 @@ def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
 
 def worker_of(entries: dict[str, Entry]) -> Any:
     """Return a worker, as far as its counters go."""
-    return SimpleNamespace(entries=lambda: entries, runner=SimpleNamespace(busy=3, queued=0))
+    return SimpleNamespace(entries=lambda: entries, runner=SimpleNamespace(busy=3, queued=0, slots=4))
 
 
 def entry(name: str, starts: int = 0) -> Entry:

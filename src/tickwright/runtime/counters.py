@@ -1,10 +1,10 @@
 """What a process has done since it began, for the row that it renews anyway as its heartbeat.
 
 Only numbers that rise, so that whoever looks twice knows a rate, and nothing is counted by a query. ``running`` and
-``queued`` alone are as they are now. The row stays below 32 kB: a hundred task types and partners at most, the
-busiest, and as many of them as have room::
+``queued`` alone are as they are now, and ``slots`` is how many jobs the worker runs at once. The row stays below 32 kB:
+a hundred task types and partners at most, the busiest, and as many of them as have room::
 
-    {"jobs": JOB, "types": {"invoice.remind": JOB, ...},
+    {"jobs": JOB with "slots", "types": {"invoice.remind": JOB, ...},
      "polls": {"published": 7, "answered": 7, "late": 0, "superseded": 0},
      "partners": {"dhl": {"answered": 7, "throttled": 0, "failed": 0}, ...},
      "fanout": {"succeeded": 7, "failed": 0, "throttled": 0},
@@ -69,7 +69,8 @@ class Counters:
             entries = self._worker.entries()
             self._sum_up(entries)
             runner = self._worker.runner
-            said["jobs"] = _job(self._late, self._late_s, self._ended, runner.busy, runner.queued)
+            total = _job(self._late, self._late_s, self._ended, runner.busy, runner.queued)
+            said["jobs"] = {**total, "slots": runner.slots}
             said["types"] = _busiest(_types(entries), lambda one: int(one["starts"]), TYPES_BYTES_MAX)
         self._add_samples(said)
         return said

@@ -83,12 +83,17 @@ def _type_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
 
 def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     limit, running, ahead = facts["concurrency"], facts["running"], facts["waiting_before"]
-    if limit is not None and running >= limit:
+    saturated = limit is not None and running >= limit
+    if saturated:
         yield Reason(
             "concurrency_saturated",
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
-    elif limit is not None and not facts["has_place"]:
+    if facts["able_workers"] and facts["full_workers"] == facts["able_workers"]:
+        able, slots = facts["able_workers"], facts["full_slots"]
+        text = f"the live workers that can run it ({able}) have no free slot: {slots} of {slots} run jobs"
+        yield Reason("workers_full", text)
+    elif limit is not None and not saturated and not facts["has_place"]:
         yield Reason(
             "no_place_granted",
             f"{running} of {limit} jobs of this type are held now, and no worker that has room may take another yet",

@@ -86,18 +86,31 @@ SELECT job_id FROM tickwright.job_keys WHERE key = $1
 LIMIT 1;
 
 -- name: explain
--- Everything that decides whether a job runs now. Primary keys, and at most 10,000 rows of scheduled_tasks_due.
-WITH job AS MATERIALIZED (
+-- Everything that decides whether a job runs now. The jobs of its own lane and, where its type has a limit, those of the type's other lanes, which count
+-- together: the first 10,000 that are due of each, 100,000 in all. A worker is full as of its last heartbeat; one that names no slots is not.
+-- Indexes: primary keys; scheduled_tasks_due, one probe and one range a lane.
+WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
-), ahead AS MATERIALIZED (
-  SELECT h.status, h.owner, coalesce(h.retry_at, h.execute_at) AS due_at, h.id
-    FROM job CROSS JOIN LATERAL (
-      SELECT t.* FROM ONLY tickwright.scheduled_tasks t
-       WHERE t.task_type = job.task_type AND t.priority = job.priority
+), walked AS (
+  SELECT y.name AS task_type, 32767::smallint AS priority
+    FROM job JOIN tickwright.task_types y ON y.name = job.task_type AND y.concurrency IS NOT NULL
+  UNION ALL
+  SELECT w.task_type, (SELECT max(t.priority) FROM ONLY tickwright.scheduled_tasks t WHERE t.task_type = w.task_type AND t.priority < w.priority)
+    FROM walked w WHERE w.priority IS NOT NULL
+), lane AS MATERIALIZED (
+  SELECT task_type, priority, true AS own FROM job
+  UNION ALL
+  SELECT w.task_type, w.priority, false FROM walked w JOIN job ON w.priority <> job.priority
+), due AS MATERIALIZED (
+  SELECT h.status, h.owner, h.due_at, h.id, lane.own
+    FROM lane CROSS JOIN LATERAL (
+      SELECT t.status, t.owner, coalesce(t.retry_at, t.execute_at) AS due_at, t.id FROM ONLY tickwright.scheduled_tasks t
+       WHERE t.task_type = lane.task_type AND t.priority = lane.priority
          AND coalesce(t.retry_at, t.execute_at) <= now() + interval '10 seconds'
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
+   LIMIT 100000
 ), able AS MATERIALIZED (
-  SELECT w.id
+  SELECT w.id, jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running >= @.slots).slots')::numeric AS full_slots
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
     CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
@@ -110,20 +123,21 @@ SELECT job.*, clock_timestamp() AS now,
        r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
-       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker
-                 LEFT JOIN (SELECT a.owner, count(*) AS held FROM ahead a WHERE a.status = 'processing' GROUP BY a.owner) AS has ON has.owner = g.worker
+       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND able.full_slots IS NULL
+                 LEFT JOIN (SELECT d.owner, count(*) AS held FROM due d WHERE d.status = 'processing' GROUP BY d.owner) AS has ON has.owner = g.worker
                 WHERE g.task_type = job.task_type AND g.granted > coalesce(has.held, 0)) AS has_place,
-       (SELECT count(*) FROM ahead a WHERE a.status = 'processing') AS running,
-       (SELECT count(*) FROM ahead a
-         WHERE a.status = 'pending' AND a.due_at <= now() AND (a.due_at, a.id) < (job.due_at, job.id)) AS waiting_before,
+       (SELECT count(*) FROM due d WHERE d.status = 'processing') AS running,
+       (SELECT count(*) FROM due d
+         WHERE d.own AND d.status = 'pending' AND d.due_at <= now() AND (d.due_at, d.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
-       (SELECT count(*) FROM able) AS able_workers,
+       able.workers AS able_workers, able.full AS full_workers, able.full_slots,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
-  LEFT JOIN tickwright.workers o ON o.id = job.owner;
+  LEFT JOIN tickwright.workers o ON o.id = job.owner
+ CROSS JOIN (SELECT count(*) AS workers, count(full_slots) AS full, sum(full_slots) AS full_slots FROM able) AS able;
 
 -- name: history_of_today
 -- The history table of the database's day in UTC, made where it is missing, and the number of that day since 1970. No table.
