@@ -163,6 +163,21 @@ def test_a_whole_number_that_parquet_does_not_have_is_refused_with_what_to_write
     assert more in str(duckdb.read_parquet(f"{tmp_path}/out.parquet").fetchall())
 
 
+@pytest.mark.parametrize("value", ["{v}", "[{v}]", "{{'a': {v}}}"])
+def test_a_negative_interval_in_parquet_is_refused_with_what_to_write(
+    tmp_path: Path, shop: list[PartFile], value: str
+) -> None:
+    """DuckDB raises an error of the disk; it is the value, and trying again changes nothing."""
+    negative = "INTERVAL '1 day -00:00:01'"
+    sql = f"SELECT {value.format(v=negative)} AS v"
+    error = refused(tmp_path, shop, sql, form="parquet")
+    assert (error.code, error.retriable) == ("merge_refused", False)
+    assert "CAST(v AS VARCHAR)" in error.message
+    merged(tmp_path, shop, f"SELECT CAST(v AS VARCHAR) AS v FROM ({sql})", form="parquet")
+    assert "1 day -00:00:01" in str(duckdb.read_parquet(f"{tmp_path}/out.parquet").fetchall())
+    assert "1 day -00:00:01" in merged(tmp_path, shop, sql)[1].decode()
+
+
 @pytest.mark.parametrize(
     ("sql", "says"),
     [

@@ -1,6 +1,6 @@
 """Rows become one file: the same from mappings and from a source, whole or not there."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from hashlib import sha256
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tickwright.capabilities.reports.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.ports.reports import Column
 
 
 async def these(*rows: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
@@ -42,6 +44,59 @@ async def test_keys_may_come_in_any_order(tmp_path: Path) -> None:
     """The first row's is the file's."""
     await write_part(these({"a": 1, "b": 2}, {"b": 4, "a": 3}), tmp_path / "p", declared={})
     assert (tmp_path / "p").read_text() == '{"a":1,"b":2}\n{"a":3,"b":4}\n'
+
+
+def wide(columns: int, first: int = 0) -> dict[str, int]:
+    """Return a row with so many columns."""
+    return {f"c{number}": number for number in range(first, first + columns)}
+
+
+class OfSource:
+    """Rows as a source gives them."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = [Column(name, "BIGINT") for name in wide(columns)]
+
+    async def __aiter__(self) -> AsyncIterator[list[tuple[int, ...]]]:
+        """Give one row."""
+        yield [tuple(range(len(self.columns)))]
+
+
+@pytest.mark.parametrize(
+    ("make", "row"),
+    [
+        (lambda columns: these(wide(columns)), 1),
+        (lambda columns: these(wide(2), wide(columns, first=2)), 2),
+        (lambda columns: these(wide(COLUMNS_MAX), wide(columns)), 2),
+        (OfSource, None),
+    ],
+)
+async def test_a_part_has_a_bound_on_its_columns_wherever_they_come_from(
+    tmp_path: Path, make: Callable[[int], Any], row: int | None
+) -> None:
+    """A mapping's are counted in each row, before they are compared; the error says what to do."""
+    with pytest.raises(Rejected, match="1000 columns at the most, and these are 1001: leave out") as refused:
+        await write_part(make(COLUMNS_MAX + 1), tmp_path / "p", declared={})
+    assert (refused.value.code, refused.value.retriable) == ("too_many_columns", False)
+    assert refused.value.details.get("row") == row
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [OfSource, lambda columns: these(wide(columns))])
+async def test_a_part_may_have_as_many_columns_as_its_bound(tmp_path: Path, make: Callable[[int], Any]) -> None:
+    """One less than too many."""
+    facts = await write_part(make(COLUMNS_MAX), tmp_path / "p", declared={})
+    assert len(facts.columns) == COLUMNS_MAX
+
+
+@pytest.mark.parametrize("value", [[1] * 4_000, [[]] * 4_000, wide(4_000), {"a": [{"b": 1}] * 2_000}])
+async def test_long_values_are_gathered_to_few(tmp_path: Path, value: Any) -> None:
+    """Items of lists and members of objects take memory as columns do, though there is no text in them."""
+    written: list[int] = []
+    rows = these(*({"a": value} for _ in range(30)))
+    facts = await write_part(rows, tmp_path / "p", declared={}, progress=written.append)
+    assert facts.rows == 30
+    assert len(written) >= 10, "three rows in a piece"
 
 
 async def test_a_part_without_rows_has_the_declared_columns(tmp_path: Path) -> None:

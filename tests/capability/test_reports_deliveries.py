@@ -19,6 +19,7 @@ from kit.servers import RedisServer
 from kit.waiting import eventually_async
 from tickwright.adapters.redis import RedisParts
 from tickwright.capabilities.reports import deliveries
+from tickwright.capabilities.reports.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.deliveries import Deliveries
 from tickwright.capabilities.reports.part_places import INLINE_BYTES_MAX
 
@@ -216,6 +217,7 @@ BAD: list[tuple[bytes, int, str]] = [
     (b'{"user_id":1,"amount":1}\n{"user_id":1,"price":1}\n', 422, "row_columns_differ"),
     (b'{"user_id":1}\n', 422, "row_columns_differ"),
     (b'{"user_id":1,"amount":1}\n{"user_id":', 400, "invalid_json"),
+    (json.dumps({f"c{number}": number for number in range(COLUMNS_MAX + 1)}).encode(), 422, "too_many_columns"),
 ]
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from tickwright.capabilities.reports.columns import COLUMNS_MAX
 from tickwright.capabilities.reports.ndjson import LINE_BYTES_MAX, rows_of
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
@@ -64,6 +65,16 @@ def test_a_line_that_cannot_be_a_row_is_named(line: bytes, code: str) -> None:
     with pytest.raises(Rejected, match="line 3") as refused:
         read(b'{"a": 1}\n{"a": 2}\n' + line + b"\n")
     assert (refused.value.code, refused.value.details["line"]) == (code, 3)
+
+
+def test_a_line_with_too_many_columns_is_refused_before_anything_is_done_with_them() -> None:
+    """What is inside a value counts no more than the value."""
+    members = b",".join(b'"c%d": 1' % number for number in range(COLUMNS_MAX + 1))
+    with pytest.raises(Rejected, match="row 2: a part has 1000 columns at the most, and these are 1001") as refused:
+        read(b'{"a": 1}\n{' + members + b"}\n")
+    assert (refused.value.code, refused.value.details["row"]) == ("too_many_columns", 2)
+    ((row),) = read(b'{"a": {' + members + b"}}")
+    assert len(row["a"]) == COLUMNS_MAX + 1
 
 
 def test_a_line_without_an_end_is_not_kept() -> None:

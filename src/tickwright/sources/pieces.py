@@ -74,13 +74,16 @@ def row_too_large(of: str) -> Rejected:
 
 
 def cells_of(rows: Sequence[Row]) -> int:
-    """Return how many values are in rows; the items of a list are values, too."""
-    return sum(len(row) + sum(_items(value) for value in row if value.__class__ in _NESTED) for row in rows)
-
-
-def _items(value: Any) -> int:
-    inside = value.values() if isinstance(value, dict) else value
-    return len(value) + sum(_items(one) for one in inside if one.__class__ in _NESTED)
+    """Return how many values are in rows, the items of a list included; above ``PIECE_CELLS`` no more are counted."""
+    left: list[Any] = list(rows)
+    cells = 0
+    while left:
+        value = left.pop()
+        cells += len(value)
+        if cells >= PIECE_CELLS:
+            break
+        left += [one for one in (value.values() if isinstance(value, dict) else value) if one.__class__ in _NESTED]
+    return cells
 
 
 def weight_bytes(value: Any) -> int:

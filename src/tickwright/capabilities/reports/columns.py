@@ -13,6 +13,8 @@ from tickwright.domain.errors import Rejected
 
 DIGITS_MAX = 38
 NAME_CHARS_MAX = 255
+COLUMNS_MAX = 1_000
+"""Of a part, declared or not: each takes time and memory of the process that writes it."""
 INT64_MAX, INT128_MAX = 2**63 - 1, 2**127 - 1
 EXACT_FLOAT_MAX = 2**53
 ANY_DECIMAL = "DECIMAL"
@@ -62,12 +64,28 @@ def check_type(text: str) -> str:
     return found + lists
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse columns that a merge could not tell apart or name.
+def check_count(columns: int, row: int | None = None) -> None:
+    """Refuse more columns than a part may have; ``row`` is the number of the row that has them.
 
     Raises:
-        Rejected: ``duplicate_column``, ``invalid_column``. Permanent.
+        Rejected: ``too_many_columns``. Permanent.
     """
+    if columns > COLUMNS_MAX:
+        where, details = ("", {}) if row is None else (f"row {row}: ", {"row": row})
+        text = (
+            f"{where}a part has {COLUMNS_MAX} columns at the most, and these are {columns}: leave out what the report "
+            "does not need, or put values into one column as an object"
+        )
+        raise Rejected("too_many_columns", text, columns_max=COLUMNS_MAX, **details)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns that a merge could not tell apart or name, and too many of them.
+
+    Raises:
+        Rejected: ``duplicate_column``, ``invalid_column``, ``too_many_columns``. Permanent.
+    """
+    check_count(len(names))
     seen: set[str] = set()
     for name in names:
         if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():

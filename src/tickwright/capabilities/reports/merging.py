@@ -39,6 +39,11 @@ _TOO_LONG_FOR_PARQUET = (
     "a whole number of the result has more than 38 digits, and Parquet has no type for it: cast its column in the SQL, "
     "such as CAST(n AS VARCHAR), which keeps each digit; CSV has them as they are"
 )
+_NEGATIVE_INTERVAL = "Parquet files do not support negative intervals"
+_NOT_FOR_PARQUET = (
+    "an interval of the result is negative, and Parquet has no value for it: cast its column in the SQL, such as "
+    "CAST(v AS VARCHAR); CSV has it as it is"
+)
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -143,6 +148,10 @@ def _write(connection: "DuckDBPyConnection", select: str, *, out: Path, form: Fo
     except duckdb.ConversionException as error:
         if form == "parquet" and f"to {_PARQUET_WHOLE}" in str(error):
             raise Rejected("merge_refused", _TOO_LONG_FOR_PARQUET) from error
+        raise
+    except duckdb.IOException as error:  # which DuckDB raises for this value, too
+        if _NEGATIVE_INTERVAL in str(error):
+            raise Rejected("merge_refused", _NOT_FOR_PARQUET) from error
         raise
     return _finished(out, rows)
 

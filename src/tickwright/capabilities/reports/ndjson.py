@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from decimal import Decimal
 from typing import Any
 
+from tickwright.capabilities.reports.columns import check_count
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import loads
 
@@ -22,8 +23,8 @@ async def rows_of(stream: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]
 
     Raises:
         Rejected: ``line_too_long``, ``row_value``: a line is no object; ``invalid_json``, ``duplicate_key``,
-            ``non_finite_number``, ``number_out_of_range``, ``too_deep``, ``unsupported_character``; all with ``line``.
-            Permanent.
+            ``non_finite_number``, ``number_out_of_range``, ``too_deep``, ``unsupported_character``; all with ``line``;
+            ``too_many_columns`` with ``row``. Permanent.
     """
     number, kept = 0, bytearray()  # of a line without its end; it grows in place
     async for chunk in stream:
@@ -49,6 +50,7 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
         raise Rejected(error.code, f"line {number}: {error.message}", status=error.http_status, **details) from None
     if not isinstance(row, dict):
         raise Rejected("row_value", f"line {number}: write one JSON object with the columns of the row", line=number)
+    check_count(len(row), number)
     return json.loads(line, parse_float=_exact) if _LONG_NUMBER.search(line) else row
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Any, get_args
 
-from tickwright.capabilities.reports.columns import check_type
+from tickwright.capabilities.reports.columns import COLUMNS_MAX, check_type
 from tickwright.capabilities.reports.names import SOURCE_NAME
 from tickwright.capabilities.reports.plan import Format, Listener, Parameter, ParameterType, Plan
 from tickwright.domain.durations import format_duration
 from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, whole
 
-STAGES_MAX, COLUMNS_MAX = 10, 1_000
+STAGES_MAX = 10
 SQL_BYTES_MAX = 65_536
 COLUMN_CHARS_MAX = 200
 NAMES_MAX = 1_000

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tickwright.capabilities.reports.columns import NOTHING, check_names, check_type, type_of
+from tickwright.capabilities.reports.columns import NOTHING, check_count, check_names, check_type, type_of
 from tickwright.capabilities.reports.ndjson import rows_of
 from tickwright.capabilities.reports.spelling import Unspellable, first_unspellable, refuse_value, spell
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column, PartFacts, Rows
-from tickwright.sources.pieces import weighed
+from tickwright.sources.pieces import cells_of, weighed
 
 BYTES_MAX = 16 * 2**30
 PIECE_CELLS = 10_000
@@ -52,7 +52,8 @@ async def write_part(
 
     Raises:
         Rejected: ``row_columns_differ``, ``row_value``, ``duplicate_column``, ``invalid_column``,
-            ``invalid_column_type``, ``part_too_large``, ``row_too_large``, and what reading them raises. Permanent.
+            ``invalid_column_type``, ``too_many_columns``, ``part_too_large``, ``row_too_large``, and what reading them
+            raises. Permanent.
         Unavailable: ``no_space``, ``disk_failed``, and what reading them raises. Retry.
 
     Invariants:
@@ -109,22 +110,24 @@ async def _of_mappings(rows: AsyncIterable[Mapping[str, Any]], declared: Mapping
     columns = tuple(Column(name, "") for name in declared)
     names: list[str] | None = None
     gathered: list[Sequence[Any]] = []
-    count = size_bytes = 0
+    count = size_bytes = cells = 0
     async for row in rows:
         count += 1
         if names is None:
             names = _names_of(row)
             columns = tuple(Column(name, "") for name in names)
         elif len(row) != len(names):
+            check_count(len(row), count)
             raise _differs(count, row, names)
         try:
             gathered.append([row[name] for name in names])
         except (KeyError, TypeError):
             raise _differs(count, row, names) from None
         size_bytes += weighed(gathered[-1:], "the listener")
-        if len(gathered) * len(names) >= PIECE_CELLS or len(gathered) >= PIECE_ROWS_MAX or size_bytes >= PIECE_BYTES:
+        cells += cells_of(gathered[-1:])
+        if cells >= PIECE_CELLS or len(gathered) >= PIECE_ROWS_MAX or size_bytes >= PIECE_BYTES:
             yield columns, gathered
-            gathered, size_bytes = [], 0
+            gathered, size_bytes, cells = [], 0, 0
     yield columns, gathered
 
 
@@ -132,6 +135,7 @@ def _names_of(row: Mapping[str, Any]) -> list[str]:
     names = list(row) if isinstance(row, Mapping) else []  # type: ignore[redundant-expr]  # it is a stranger's
     if not names or not all(isinstance(name, str) for name in names):
         raise Rejected("row_value", "row 1: a row is a mapping from the names of its columns to their values", row=1)
+    check_count(len(names), 1)
     return names
 
 
