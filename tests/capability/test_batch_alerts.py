@@ -129,6 +129,22 @@ async def test_a_resume_and_a_retry_begin_the_time_of_an_execution_again(batches
     assert await named() == []
 
 
+async def test_a_retried_execution_that_waited_for_another_one_is_not_stalled_as_it_begins(
+    batches: BatchWorld, watch: Watch
+) -> None:
+    """Its time begins with its claim, not with its retry: until then another execution of its batch was at work."""
+    execution_id = await batches.start(await batches.put())
+    await batches.pool.execute(AT_WORK, execution_id)
+    await batches.end(execution_id, "EXCEPTION_OCCURRED")
+    await Executions(batches.pool, Cursors(batches.pool)).retry(execution_id, caller=ADMIN)
+    await batches.pool.execute(AGED, execution_id)
+    assert await batches.store.claim_execution(1, ["program:numbers"])
+    assert (await batches.execution(execution_id))["status"] == "IN_PROGRESS"
+    assert await watch.firing("execution_stalled") == {}
+    await batches.pool.execute(AGED, execution_id)
+    assert list(await watch.firing("execution_stalled")) == ["numbers"]
+
+
 async def test_batches_without_a_scheduler_are_told_of(batches: BatchWorld, watch: Watch) -> None:
     """What is due does not begin, and no action leaves; a pause, and a producer that has just begun, are no fault."""
     await batches.process(Numbers())

@@ -71,7 +71,7 @@ async def check_claims_are_one_processs_each(world: ReportWorld) -> None:
     for _ in range(20):
         await ask(world)
     async with world.pool.acquire() as connection, connection.transaction():
-        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None, 0)
+        rows = await connection.fetch(parts_store.SQL["claim_parts"], 1, [*ROOMS], [5, 5], None, None, 0, [])
         try:
             async with asyncio.timeout(1):
                 others = await world.parts.claim(2, ROOMS)
@@ -146,6 +146,13 @@ async def check_the_last_place_is_for_others(world: ReportWorld) -> None:
     assert not await world.records.claim(1, 1, merging=["test"], places=1), "RSV-3 broken: it took the last place"
 
 
+async def check_a_type_with_parts_leaves_the_last_place_of_a_function(world: ReportWorld) -> None:
+    """RPL-3: what is passed over is not claimed."""
+    await ask(world)
+    taken = await world.parts.claim(1, ROOMS, but=[(name, "test") for name in ROOMS])
+    assert not taken, "RPL-3 broken: it took the last place"
+
+
 CHECKS: list[Check] = [
     check_a_late_step_finishes_nothing,
     check_a_part_of_an_older_epoch_is_not_done,
@@ -155,6 +162,7 @@ CHECKS: list[Check] = [
     check_the_last_of_two_rings,
     check_damaged_rows_are_not_merged,
     check_the_last_place_is_for_others,
+    check_a_type_with_parts_leaves_the_last_place_of_a_function,
 ]
 
 
@@ -177,6 +185,11 @@ def finishes_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_type_takes_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place is a place, of whatever type."""
     without(monkeypatch, records_store, "claim_steps", "(c.type = ANY ($4::text[]))::integer", "0")
+
+
+def a_type_takes_every_place_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place is a place, of whatever type."""
+    without(monkeypatch, parts_store, "claim_parts", "<> ALL ($7::text[])", "<> array_to_string($7::text[], '')")
 
 
 def parts_without_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +254,11 @@ MUTANTS: dict[str, tuple[Mutate, Check, str]] = {
     "every put counts": (every_put_counts, check_a_redelivered_part_counts_once, "count broken"),
     "no lock": (no_lock_before_the_ring, check_the_last_of_two_rings, "ring broken"),
     "a type takes every place": (a_type_takes_every_place, check_the_last_place_is_for_others, "RSV-3 broken"),
+    "a type takes every place of a function": (
+        a_type_takes_every_place_of_a_function,
+        check_a_type_with_parts_leaves_the_last_place_of_a_function,
+        "RPL-3 broken",
+    ),
     "no checksum": (whatever_is_there_is_merged, check_damaged_rows_are_not_merged, "G1 broken"),
 }
 

@@ -152,6 +152,7 @@ class ReportWorld:
         functions: Mapping[str, Function],
         *,
         sources: Mapping[str, str] | None = None,
+        connections: int = 5,
         secrets: Mapping[str, str] | None = None,
         at_once: int = 4,
         probe: Probe = NO_PROBE,
@@ -167,7 +168,9 @@ class ReportWorld:
         kept = objects or self.objects
         places = PartPlaces(parts, self.shared, kept, probe=probe)
         hearing = Hearing("report-hearing", self.url if hears else None, "tickwright_reports")
-        terms = {name: SourceTerms(url=as_reader(url)) for name, url in (sources or {}).items()}
+        terms = {
+            name: SourceTerms(url=as_reader(url), connections_max=connections) for name, url in (sources or {}).items()
+        }
         opened = Sources(terms, (secrets or {}).get)
         bringers = Bringers(functions_of(functions), opened)
         folder = self.folder / "work"

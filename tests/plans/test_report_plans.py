@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -126,9 +127,10 @@ def test_a_statement_uses_the_index_that_it_names(reports: Planner, prefix: str,
 
 
 def test_a_claim_of_parts_reads_what_is_due(reports: Planner) -> None:
-    """By who serves them, in the order of their time; the record of each by its key."""
-    for announced in ((None, None), (50, "lefts")):
-        plan = reports.explain("parts_claim_parts", 1, ["function:lefts", "function:rights"], [4, 4], *announced, 0)
+    """By who serves them, in the order of their time; the record of each by its key, also to pass over a type."""
+    names = ["function:lefts", "function:rights"]
+    for announced, but in product(((None, None), (50, "lefts")), ([], ["function:lefts sales"])):
+        plan = reports.explain("parts_claim_parts", 1, names, [4, 4], *announced, 0, but)
         assert plan.scans_of("report_parts") == {"report_parts_due", "report_parts_pkey"}, plan.text
         assert "seq" not in plan.scans_of("reports"), plan.text
         assert plan.blocks < 1500, plan.text

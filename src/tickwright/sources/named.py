@@ -33,7 +33,7 @@ class SourceTerms(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    connections_max: int = 4
+    connections_max: int = 5
     statement_timeout: timedelta = STATEMENT_TIMEOUT_MAX
 
 
@@ -89,6 +89,10 @@ class Sources:
     def names(self) -> list[str]:
         """Return the names of all sources that are configured here."""
         return sorted(self._terms)
+
+    def connections_max(self, name: str) -> int:
+        """Return how many queries at once the source of that name takes from this process."""
+        return self._terms[name].connections_max
 
     def get(self, name: str) -> Source:
         """Return the source of that name; nothing is connected before its first query.

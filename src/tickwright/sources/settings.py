@@ -4,7 +4,7 @@
 
     [sources.plt_fund]
     url = "postgresql://reader:${env:FUND_PASSWORD}@db/plt_fund"   # or sqlite:///…, duckdb:///…, files:///…
-    connections_max = 4           # queries at once from one process, 1 to 50
+    connections_max = 5           # queries at once from one process, 1 to 50
     statement_timeout = "10m"     # of one query, 10 ms to 6 h
 
 Every mistake is named at once. An URL is not repeated: it may have a password in it.

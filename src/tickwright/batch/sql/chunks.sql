@@ -1,6 +1,7 @@
 -- name: claim_execution
 -- Take one execution that is to be begun or cut into chunks, of what this process can do ($2): the oldest slot of its batch, while no other
 -- one of it is at work. It gets the newest version of its batch, unless it had one already. One that has its chunks is not held any further.
+-- What begins, also once more behind a retry, is due from now on: the time for which it waited for its turn is no delay.
 -- Nothing for a session that was lost, or refuses claims of the number $3. Index: executions_to_begin, executions_open, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $3 FOR KEY SHARE
@@ -17,7 +18,8 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE tickwright.executions e
    SET status = 'IN_PROGRESS', owner = CASE WHEN e.planned_at IS NULL THEN $1::bigint END, fence = greatest(e.fence, (SELECT tickwright.fence_floor())) + 1,
-       started_at = coalesce(e.started_at, clock_timestamp()), version = coalesce(e.version, b.version),
+       started_at = coalesce(e.started_at, clock_timestamp()),
+       due_at = CASE e.status WHEN 'NEW' THEN clock_timestamp() ELSE e.due_at END, version = coalesce(e.version, b.version),
        served_by = coalesce(e.served_by, b.served_by),
        snapshot = coalesce(e.snapshot, b.definition || jsonb_build_object('product_codes', to_jsonb(b.product_codes)))
   FROM found f JOIN tickwright.batches b ON b.id = (SELECT x.batch_id FROM tickwright.executions x WHERE x.id = f.id)

@@ -25,6 +25,10 @@ class SourcesByName(Protocol):
         """Return what they are called."""
         ...
 
+    def connections_max(self, name: str) -> int:
+        """Return how many queries at once the source of that name takes from this process."""
+        ...
+
     def get(self, name: str) -> Source:
         """Return the source of that name.
 
@@ -52,8 +56,12 @@ class Bringers:
 
     def names(self) -> list[str]:
         """Return what this process serves, as the ledger calls it."""
-        functions = [f"function:{one.name}" for one in self._functions.all()]
-        return [*functions, *(f"source:{name}" for name in self._sources.names())]
+        return [*self.limits()]
+
+    def limits(self) -> dict[str, int | None]:
+        """Return the same, and how many parts at once each can bring, where it says so."""
+        functions: dict[str, int | None] = {f"function:{one.name}": None for one in self._functions.all()}
+        return functions | {f"source:{name}": self._sources.connections_max(name) for name in self._sources.names()}
 
     def cleared(self, text: str) -> str:
         """Return what a listener said of its failure, without passwords in addresses and secrets of sources."""

@@ -12,7 +12,7 @@ hears every second how far it is, and says whether it is still ours.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -30,6 +30,8 @@ from tickwright.store.hearing import Hearing
 from tickwright.store.pool import AWAY, Connection
 
 RENEW_S = 60.0
+OTHERS_LOOK_S = 1.0
+"""How long after a search for last places that found none: it reads past all that waits of types with parts here."""
 
 _log = structlog.get_logger("tickwright.reports")
 
@@ -40,11 +42,15 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
     Args:
         bringers: What this process can bring.
         folder: Where rows are spooled.
-        at_once: Parts at a time of one function or one source in this process, 1 to 100.
+        at_once: Parts at a time of one function or one source in this process, 1 to 100. There is one more, for a type
+            that has none; but a source has no more than it takes queries, and its last one is for such a type.
 
     Invariants:
         RPL-1: nothing is brought without a claim, and counts only under that claim.
         RPL-2: a part whose claim is lost is cancelled within two seconds of the loss being known.
+        RPL-3: parts of one type, however long they take, keep no other type from their function or source, unless that
+            takes one query at a time.
+        RPL-4: no more parts of a source are claimed than it takes queries.
     """
 
     name = "report-listener"
@@ -67,6 +73,7 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         self._runs = PartRuns(parts, places, session, bringers, folder, probe=probe)
         self._renewed_s: dict[tuple[int, int], float] = {}
         self._one_claims = asyncio.Lock()
+        self._others_at_s = 0.0
 
     @property
     def stuck(self) -> int:
@@ -81,14 +88,27 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
             return AWAY_S
         rooms = self._rooms()
         try:
-            found = await self._claim(rooms) if rooms else 0
+            found = await self._claim() if rooms else 0
             next_s = await self._parts.next_in_s([*rooms]) if rooms else None
+            look_s = await self._look_for_others()
         except AWAY as error:
             _log.warning("reports.parts_not_claimed", error=repr(error))
             return AWAY_S
         if next_s is None or (found == 0 and next_s <= 0):  # due, and somebody else is about to take it
-            return self._look_s if next_s is None else LOOK_WITHOUT_NEWS_S
-        return min(max(next_s, 0.0), self._look_s)
+            return look_s if next_s is None else min(look_s, LOOK_WITHOUT_NEWS_S)
+        return min(max(next_s, 0.0), look_s)
+
+    async def _look_for_others(self) -> float:
+        """Fill last places; return after how many seconds to look again."""
+        if not self._last_places():
+            return self._look_s
+        wait_s = self._others_at_s - monotonic()
+        if wait_s > 0:
+            return min(wait_s, self._look_s)
+        if await self._claim(last=True):
+            return 0.0
+        self._others_at_s = monotonic() + OTHERS_LOOK_S
+        return min(OTHERS_LOOK_S, self._look_s)
 
     async def hear(self, report_id: int, listener: str) -> None:
         """Claim a part that was announced, if it is still to be claimed and there is room.
@@ -98,16 +118,28 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         """
         if self._stopping.is_set() or not self._session.holds():
             return  # due by itself soon
-        await self._claim(self._rooms(), announced=(report_id, listener))
+        await self._claim(last=True, announced=(report_id, listener))
+
+    def _left(self) -> Iterator[tuple[str, int, bool]]:
+        """Give each function and source, its places left for any type, and whether only the last one is left."""
+        taken = Counter(held.claim.served_by for held in self._held.values())
+        for name, limit in self._bringers.limits().items():
+            most = self._at_once if limit is None else min(self._at_once, max(limit - 1, 1))
+            yield name, most - taken[name], most == taken[name] and most != limit
 
     def _rooms(self) -> dict[str, int]:
-        taken = Counter(held.claim.served_by for held in self._held.values())
-        rooms = {name: self._at_once - taken[name] for name in self._bringers.names()}
-        return {name: room for name, room in rooms.items() if room > 0}
+        return {name: room for name, room, _ in self._left() if room > 0}
 
-    async def _claim(self, rooms: Mapping[str, int], *, announced: tuple[int, str] | None = None) -> int:
+    def _last_places(self) -> dict[str, int]:
+        return {name: 1 for name, _, is_last in self._left() if is_last}
+
+    async def _claim(self, *, last: bool = False, announced: tuple[int, str] | None = None) -> int:
+        """Claim what there is room for; the last places, too, for types that have none of the same."""
         async with self._one_claims, self._gate.claiming() as (owner, number):
-            claims = await self._parts.claim(owner, rooms, announced=announced, number=number)
+            others = self._last_places() if last else {}
+            have = [(held.claim.served_by, held.claim.type) for held in self._held.values()]
+            but = {(name, kind) for name, kind in have if name in others}
+            claims = await self._parts.claim(owner, self._rooms() | others, but=but, announced=announced, number=number)
             for claim in claims:
                 self._begin((claim.key.report_id, claim.key.listener), HeldPart(claim, owner), self._bring)
         return len(claims)

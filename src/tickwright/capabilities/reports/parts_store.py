@@ -1,7 +1,7 @@
 """The ledger of parts: who brings what, under which claim, and where it is now."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -66,19 +66,27 @@ class PartsStore:
         self.connect = pool.acquire
 
     async def claim(
-        self, owner: int, rooms: Mapping[str, int], *, announced: tuple[int, str] | None = None, number: int = 0
+        self,
+        owner: int,
+        rooms: Mapping[str, int],
+        *,
+        but: Collection[tuple[str, str]] = (),
+        announced: tuple[int, str] | None = None,
+        number: int = 0,
     ) -> list[Claim]:
         """Take what is due, at most as much as there is room for.
 
         Args:
             owner: Token of the session.
             rooms: How many more this process can bring, by who serves them.
+            but: By who serves them, types of which nothing is taken.
             announced: Only this listener's part of this report, though it may not be due yet.
             number: Of the claim; the session may refuse it.
         """
         report_id, listener = announced or (None, None)
+        passed_over = [f"{name} {kind}" for name, kind in but]  # no name has a space
         rows = await self._pool.fetch(
-            SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener, number
+            SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener, number, passed_over
         )
         pending = [row["report_id"] for row in rows if row["status"] == "pending"]
         if pending:

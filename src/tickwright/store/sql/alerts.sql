@@ -518,7 +518,7 @@ SELECT b.name AS subject,
 
 -- name: execution_stalled
 -- Executions at work of which no chunk has been done for $1, though nobody has paused them and their rate would let one begin; looked at are the hundred
--- chunks about the number of those that are done. A resume and a retry count as a beginning: due_at, unless an attempt to cut it moved that on. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
+-- chunks about the number of those that are done. A resume and the claim behind a retry count as a beginning: due_at, unless an attempt to cut it moved that on. Index: executions_at_work, execution_chunks_pkey, batches_pkey.
 SELECT b.name AS subject,
        jsonb_build_object('execution', e.id, 'done', e.chunks_done, 'chunks', e.chunks,
                           'idle_s', round(date_part('epoch', clock_timestamp() - m.moved_at)::numeric))::text AS facts

@@ -1,7 +1,7 @@
 -- name: claim_parts
 -- Take what is due of what this process can bring, as much as it has room for. $4 and $5: only this listener of this report,
--- due or not yet, because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. Index: report_parts_due,
--- workers_pkey.
+-- due or not yet, because it was announced. Nothing for a session that was lost, or refuses claims of the number $6. $7: who serves it and its
+-- type, with a space between, of parts that are passed over. Index: report_parts_due, reports_pkey, workers_pkey.
 WITH mine AS MATERIALIZED (
   SELECT id FROM tickwright.workers WHERE id = $1 AND lost_at IS NULL AND claims_from <= $6 FOR KEY SHARE
 ), found AS (
@@ -11,6 +11,7 @@ WITH mine AS MATERIALIZED (
      SELECT p.report_id, p.listener FROM tickwright.report_parts p
       WHERE p.served_by = can.served_by AND p.state = 'due'
         AND (p.due_at <= now() OR (p.attempts = 0 AND p.report_id = $4)) AND ($4::bigint IS NULL OR (p.report_id = $4 AND p.listener = $5))
+        AND p.served_by || ' ' || (SELECT r.type FROM tickwright.reports r WHERE r.id = p.report_id) <> ALL ($7::text[])
       ORDER BY p.due_at LIMIT can.room FOR UPDATE SKIP LOCKED) AS c
 )
 UPDATE tickwright.report_parts p
