@@ -109,7 +109,9 @@ class TaskGroup:
 
     def create_task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Let ``work`` run as a member."""
-        task = self._group.create_task(_fails_or_ends(work))
+        member = _fails_or_ends(work)
+        member.__name__, member.__qualname__ = work.__name__, work.__qualname__  # type: ignore[attr-defined]  # shown in lists of tasks
+        task = self._group.create_task(member)
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it is not begun
         return task
 
