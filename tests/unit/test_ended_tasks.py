@@ -80,7 +80,7 @@ async def _failing_group(member: Callable[[], Coroutine[Any, Any, None]] = _fail
 
 
 async def test_a_group_that_failed_leaves_its_task_as_it_was() -> None:
-    """Else whoever catches the failure and goes on is taken for cancelled, and its timeouts do not end."""
+    """Else a task that catches the failure and goes on counts as cancelled, and its timeouts do not end."""
     with pytest.raises(ExceptionGroup):
         await _failing_group()
     assert not _this_task().cancelling()
@@ -105,4 +105,4 @@ async def test_a_member_that_ends_by_a_cancellation_of_its_own_has_failed() -> N
     """As a library may raise one: asyncio would go on without it."""
     with pytest.raises(ExceptionGroup) as failed:
         await _failing_group(_cancelled)
-    assert str(failed.value.exceptions[0]) == "a cancellation that nobody asked for"
+    assert str(failed.value.exceptions[0]) == "an unrequested cancellation"

@@ -78,9 +78,9 @@ async def take_cancels_back() -> None:
 class TaskGroup:
     """Tasks that run together and fail together, as those of ``asyncio``, with two repairs.
 
-    A member that ends by a cancellation which nobody asked for, as a library may raise one, has failed; asyncio would
-    go on without it, for ever. And behind a failure this task is as it was. Before Python 3.13 asyncio counts a
-    cancellation of it that is never taken back: whoever catches the failure and goes on is taken for cancelled, and in
+    A member that ends by an unrequested cancellation, as a library may raise one, has failed; asyncio would go on
+    without it, for ever. And behind a failure this task is as it was. Before Python 3.13 asyncio counts a
+    cancellation of it that is never taken back: a task that catches the failure and goes on counts as cancelled, and in
     Python 3.11.2 the next timeout ends it without a word.
     Source: https://github.com/python/cpython/issues/116720
     """
@@ -122,7 +122,7 @@ async def _fails_or_ends(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError as error:
         if _cancels():
             raise
-        raise RuntimeError("a cancellation that nobody asked for") from error
+        raise RuntimeError("an unrequested cancellation") from error
 
 
 def _cancels() -> int:

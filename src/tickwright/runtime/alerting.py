@@ -244,7 +244,7 @@ async def _settle(
     """Open, refresh and resolve the alerts of one rule, and tell the receivers what changed.
 
     What a cut answer leaves out may still be in trouble, so it resolves nothing; and it opens no alert beyond
-    ``FIRING_MAX``, or names that somebody makes up would fire without end.
+    ``FIRING_MAX``, or made-up names would fire without end.
 
     They are others' servers, so of an address in an error they hear the host; operators find the whole of it where the
     error is.

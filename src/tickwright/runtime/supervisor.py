@@ -112,7 +112,7 @@ class _Runner:
         self.running = True
         try:
             await self.service.run()
-        except BaseException as error:  # a loop must not die of an error that nobody thought of
+        except BaseException as error:  # a loop must not die of an unforeseen error
             if isinstance(error, (SystemExit, KeyboardInterrupt)) or _is_asked_to_end(error):
                 raise
             self.last_error = repr(error)[:500]

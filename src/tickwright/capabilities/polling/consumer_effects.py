@@ -133,7 +133,7 @@ class Effector:
 
     async def run(self) -> None:
         """Write until stopped and nothing waits; answers for trackers that are locked then are lost."""
-        self._woken.set()  # behind a crash: what was lost waits no more, and whoever waits for that is to know
+        self._woken.set()  # behind a crash: what was lost waits no more, and a stop waits for that
         while not self._stopping or self._waiting:
             await self._wait()
             if self._waiting:

@@ -93,7 +93,7 @@ UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND er
 
 -- name: lane_heads
 -- Per destination the row that waits longest, for alerts and metrics: of the destinations of the 10,000 oldest rows, and of the first 1,000 by their
--- hash, which whoever may add rows can choose; the 1,000 that wait longest, and whether there are more destinations than those that were walked.
+-- hash, which any role that may add rows can choose; the 1,000 that wait longest, and whether there are more destinations than those that were walked.
 -- Ids are nearly in the order of age. Indexes: outbox_pkey for the oldest; outbox_lane, a probe a lane and two a head.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
