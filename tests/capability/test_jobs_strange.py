@@ -384,7 +384,7 @@ MUTANTS = {
     "cyclic": (_ending_with, "except BaseException as error:", "except (TypeError, ValueError) as error:"),
     "unwritable": (Endings._errored, "_kept(error.message)", "error.message"),
     "refused": (Settler._refused, 'self.add("fail", batch.ids[0], "failed", why)', "pass"),
-    "swallowed": (Runner._slot, "while me.cancelling():", "while False:"),
+    "swallowed": (Runner._slot, "if me.cancelling():", "if False:"),
 }
 
 

@@ -8,16 +8,25 @@ while work is found the next claim follows at once, as far as slots and limits a
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Protocol
 
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.claims_store import LONG_BYTES, LONG_MAX, Claimed, ClaimRequest, ClaimStore, Row
+from tickwright.capabilities.jobs.claims_store import (
+    LONG_BYTES,
+    LONG_MAX,
+    Claimed,
+    ClaimRequest,
+    ClaimStore,
+    Row,
+    lengths_of,
+)
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.lanebook import LaneBook, Look
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane, allot, plan_claim
@@ -223,7 +232,7 @@ class Claimer:
             self._flight = None
         full = self._lanes.note(flight.plan, flight.look, claimed)
         if full:  # the database works on the next batch while this one is taken over
-            self._flight = self._start_claim(arriving=claimed.rows)
+            self._flight = self._start_claim(arriving=claimed)
         self._accept(claimed)
         await self._claim_paced(self._budget())
         if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
@@ -236,9 +245,9 @@ class Claimer:
         else:
             await self._rest(now_s, next_due_s)
 
-    def _start_claim(self, arriving: Sequence[Row] = ()) -> Flight | None:
+    def _start_claim(self, arriving: Claimed | None = None) -> Flight | None:
         """Send a claim for what there is room for beside ``arriving``."""
-        budget = self._budget() - len(arriving)
+        budget = self._budget() - (len(arriving.rows) if arriving else 0)
         if budget <= 0 or not self._session.holds():
             return None
         self._turn += 1
@@ -271,14 +280,14 @@ class Claimer:
     def _weigh(self) -> Counter[str]:
         """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
         if self._bytes.total() > HELD_BYTES_MAX // 2:
-            self._bytes = _bytes_of((job.type, job.payload_json) for job in self._runner.held())
+            self._bytes = lengths_of([job._row for job in self._runner.held()])  # noqa: SLF001  the worker's side
         return self._bytes
 
-    def _allowance(self, budget: int, arriving: Sequence[Row]) -> dict[str, int]:
+    def _allowance(self, budget: int, arriving: Claimed | None) -> dict[str, int]:
         allowance = {}
         self._crowded = False
-        arrive = Counter(row[1] for row in arriving)
-        room, threads = self._byte_room(arriving), self._thread_shares(arrive)
+        arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
+        room, threads = self._byte_room(lengths), self._thread_shares(arrive)
         for name, entry in self._takes.entries().items():
             if entry.kind.waits or entry.kind.rate_per_s is not None:
                 continue
@@ -312,9 +321,9 @@ class Claimer:
                 self._runner.tell_when_thread_free()
         return rows
 
-    def _byte_room(self, arriving: Sequence[Row] = ()) -> Callable[[str], int]:
+    def _byte_room(self, arriving: Mapping[str, int] = MappingProxyType({})) -> Callable[[str], int]:
         """Return how many bytes of payloads a type may still have: it shares bytes as it shares places."""
-        held = self._weigh() + _bytes_of((row[1], row[2]) for row in arriving)
+        held = self._weigh() + Counter(arriving)
         left = max(0, HELD_BYTES_MAX - held.total())
         return lambda name: allot(left, held[name], all_free=left)
 
@@ -383,7 +392,7 @@ class Claimer:
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
         self._lanes.learn(claimed.new_lanes)
         if claimed.rows:
-            self._bytes += _bytes_of((row[1], row[2]) for row in claimed.rows)
+            self._bytes += claimed.lengths
             self.rest.found_work()
             self._takes.take(claimed)
 
@@ -426,11 +435,3 @@ class Claimer:
         now = monotonic()
         paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
         await self.rest.sleep(max(GAP_S, min([wait_s, self._pacer.again_s - now, *paced])))
-
-
-def _bytes_of(payloads: Iterable[tuple[str, str]]) -> Counter[str]:
-    """Return how many bytes the payloads have, by the type in front of each."""
-    found: Counter[str] = Counter()
-    for name, payload in payloads:
-        found[name] += len(payload)
-    return found

@@ -1,10 +1,13 @@
 """The worker's side of the jobs tables: claims, results, lanes. Every write carries the session's token."""
 
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import asyncpg
@@ -41,7 +44,10 @@ Row = Sequence[Any]
 _log = structlog.get_logger("tickwright.jobs")
 
 
-@dataclass(frozen=True, slots=True)
+_type_of, _payload_of = itemgetter(1), itemgetter(2)
+
+
+@dataclass(frozen=True)
 class Claimed:
     """What one claim brought.
 
@@ -66,6 +72,16 @@ class Claimed:
     was_cut: bool = False
     empty_lanes: list[Lane] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """How many rows each task type has."""
+        return Counter(map(_type_of, self.rows))
+
+    @cached_property
+    def lengths(self) -> Counter[str]:
+        """How long the payloads of each task type are."""
+        return lengths_of(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +229,17 @@ class ClaimStore:
         sql = _RESULTS[name].format(history=self._history, **_FRAGMENTS)
         self._sql[name] = sql
         return sql
+
+
+def lengths_of(rows: Sequence[Row]) -> Counter[str]:
+    """Return how long the payloads are, by task type."""
+    names, lengths = map(_type_of, rows), map(len, map(_payload_of, rows))
+    if len(kinds := set(names)) == 1:
+        return Counter({kinds.pop(): sum(lengths)})
+    found: Counter[str] = Counter()
+    for name, length in zip(map(_type_of, rows), lengths, strict=True):
+        found[name] += length
+    return found
 
 
 _PRIORITY_MIN, _PRIORITY_MAX = -101, 101

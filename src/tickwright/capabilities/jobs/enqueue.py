@@ -41,6 +41,8 @@ HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
 COPY_ROWS = 5000
 PAYLOAD_BYTES_MAX = 65_536
+SURELY_FITS = PAYLOAD_BYTES_MAX // 4
+"""So many characters are no more bytes than a payload may have, however they are encoded."""
 WRITTEN_BYTES_MAX = 1_048_576
 DIGITS_MAX = 309
 EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
@@ -102,7 +104,7 @@ def check_new_job(job: NewJob) -> NewJob:
         raise Rejected(
             "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
         )
-    if _is_too_long(job.payload):
+    if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
         raise Rejected(
             "payload_too_large",
             f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",

@@ -151,10 +151,9 @@ class LaneBook:
         self.learn(claimed.new_lanes)
         if claimed.next_due_s is not None:
             self.next_due_s = min(claimed.next_due_s, self.next_due_s or claimed.next_due_s)
-        counts = Counter(row[1] for row in claimed.rows)
         asked = dict(zip(plan.types, plan.rows_max, strict=True))
         all_full = claimed.was_cut or len(claimed.rows) >= plan.total_max
-        more = {name for name, count in counts.items() if count >= asked[name] or all_full}
+        more = {name for name, count in claimed.counts.items() if count >= asked[name] or all_full}
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
         latest = _latest(claimed.rows)

@@ -40,11 +40,11 @@ class TaskType:
     gone: bool = False
     secrets: tuple[str, ...] = ()
     version: int = 1
+    waits: bool = field(init=False)
+    """Whether its jobs wait for an operator."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether its jobs wait for an operator."""
-        return self.paused or self.gone
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "waits", self.paused or self.gone)  # asked of each job: no property
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,12 @@ class Job:
     def max_attempts(self) -> int:
         """How many attempts the job has in all."""
         return self._row[5]  # type: ignore[no-any-return]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no attempt is left behind this one."""
+        row = self._row
+        return row[4] >= row[5]  # type: ignore[no-any-return]
 
     @property
     def fence(self) -> int:

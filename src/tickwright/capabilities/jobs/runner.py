@@ -176,7 +176,7 @@ class Runner:
         upcoming, ready = self._upcoming, self._ready
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
-            is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
+            is_last = job.is_last  # it keeps its distance behind its begin
             if not is_last and (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
@@ -279,57 +279,67 @@ class Runner:
     # ------------------------------------------------------------------ the slots
 
     async def _slot(self, number: int) -> None:
-        loop, ready, running = asyncio.get_running_loop(), self._ready, self._running
+        ready, running, context = self._ready, self._running, self._context
         me: Any = asyncio.current_task()
         worked_since = monotonic()
-        while not self._closing and not self._gives_way(number):
-            while not ready:
-                turn = loop.create_future()
-                self._idle.append(turn)
-                await turn
-                self._waking = False
+        while not self._closing and _are_equal(copy_context(), context):
+            if not ready:
+                await self._until_ready()
                 worked_since = monotonic()
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
             now = monotonic()
-            job.started_s, job._task = now, me  # noqa: SLF001
-            threaded, now_s = None if job.entry.is_async else job.entry, self._clock.now(now)
-            if not self._starts(job, threaded, now_s):
+            job.started_s, job._task, row = now, me, job._row  # noqa: SLF001  a property costs more than what it returns
+            entry, now_s = job.entry, self._clock.now(now)
+            threaded = None if entry.is_async else entry
+            if (threaded or entry.kind.waits or row[10] is not None) and not self._starts(job, threaded, now_s):
                 continue
             running[number] = job
-            job.entry.note_start(now_s - job.due_s)
+            entry.note_start(now_s - row[9])
             self.busy += 1
             try:
-                await (self._traced(job) if traces.recording() or job.traceparent else self._attempt(job))
+                await (self._traced(job) if traces.recording() or row[11] else self._attempt(job))
             except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 running[number] = None
-                self._over(threaded)
-            while me.cancelling():  # the attempt's, not the next one's; what was asked in this turn arrives here
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)
-                me.uncancel()
-            if len(ready) + len(self._threadless) < self._free_below:
+                self.busy -= 1
+                self.ended.count += 1
+                if threaded or not self.busy:
+                    self._over(threaded)
+            if me.cancelling():
+                await self._uncancel(me)
+            if self._free_below and len(ready) + len(self._threadless) < self._free_below:
                 self._free_below = 0
                 self.freed()
             if now - worked_since > YIELD_AFTER_S:
                 await asyncio.sleep(0)
                 worked_since = monotonic()
+        self._go_on(number)
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._slot(number), context=self._context.copy())
 
-    def _gives_way(self, number: int) -> bool:
-        """Whether a new task goes on with the slot: a handler has set context variables, which end with its attempt."""
-        try:
-            if copy_context() == self._context:
-                return False
-        except Exception:  # noqa: BLE001  the comparison of two values of a user's
-            _log.debug("jobs.context_incomparable")
-        self._tasks[number] = self._new_slot(number)
-        return True
+    def _go_on(self, number: int) -> None:
+        """Let a new task go on with the slot: a handler has set context variables, which end with its attempt."""
+        if not self._closing:
+            self._tasks[number] = self._new_slot(number)
+
+    async def _until_ready(self) -> None:
+        while not self._ready:
+            turn = asyncio.get_running_loop().create_future()
+            self._idle.append(turn)
+            await turn
+            self._waking = False
+
+    @staticmethod
+    async def _uncancel(task: asyncio.Task[Any]) -> None:
+        """Take what was asked of an attempt from the slot's next one; what was asked in this turn arrives here."""
+        while task.cancelling():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            task.uncancel()
 
     def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
         if job.entry.kind.waits:
@@ -358,8 +368,6 @@ class Runner:
         return True
 
     def _over(self, threaded: Entry | None) -> None:
-        self.busy -= 1
-        self.ended.count += 1
         if threaded is not None:
             self._thread_back(threaded)
         if not self.busy:
@@ -384,7 +392,8 @@ class Runner:
 
     async def _attempt(self, job: Job) -> None:
         entry: Entry = job.entry
-        started = job.attempt < job.max_attempts
+        row = job._row  # noqa: SLF001  as above
+        started = row[4] < row[5]
         try:
             if not started and not await self._begins(job):
                 return
@@ -402,8 +411,8 @@ class Runner:
         else:
             if result is _REPORTED:
                 return
-            if job.stop_reason is not None and job.stop_reason != "shutdown":
-                self._end_stopped(job, job.stop_reason)
+            if job._stop is not None and job._stop != "shutdown":  # noqa: SLF001  as above
+                self._end_stopped(job, job._stop)  # noqa: SLF001
             elif result is None:
                 self._ends.completed(job)
             else:
@@ -494,6 +503,14 @@ def _facts_of(job: Job) -> dict[str, str | int]:
         "tickwright.attempt": job.attempt,
         "tickwright.fence": job.fence,
     }
+
+
+def _are_equal(here: Context, other: Context) -> bool:
+    try:
+        return here == other
+    except Exception:  # noqa: BLE001  the comparison of two values of a user's
+        _log.debug("jobs.context_incomparable")
+        return False
 
 
 def _call(job: Job, entry: Entry) -> Any:

@@ -220,11 +220,12 @@ class JobWorker:
     def take(self, claimed: Claimed) -> None:
         """Run the claimed rows, each at its own instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
-        rows.sort(key=_order if len({row[3] for row in rows}) > 1 else _due)
+        rows.sort(key=_order if len(set(map(_priority, rows))) > 1 else _due)
+        entries = {name: self._entries[name] for name in claimed.counts if name in self._entries}
         jobs = []
         for row in rows:
-            entry = self._entries.get(row[1])
-            if entry is None or entry.kind.waits:  # deleted or paused while its jobs were on their way here
+            entry = entries.get(row[1])
+            if entry is None or entry.kind.waits:  # its type was deleted or paused while it was on its way here
                 self.settler.add("release", row[0], row[6])
                 continue
             entry.held += 1
@@ -370,7 +371,7 @@ class JobWorker:
         self._pacer.session_lost(self._entries.values())
 
 
-_due = itemgetter(9)
+_due, _priority = itemgetter(9), itemgetter(3)
 
 
 def _order(row: Any) -> tuple[int, float]:
