@@ -93,14 +93,14 @@ async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Poo
         next(one for one in RULES if one.name == name) for name in ("outbox_oldest", "outbox_many_destinations")
     )
     async with pool.acquire() as connection:
-        assert await connection.fetch(SQL[many.name]) == []
+        assert await alerting._ask(connection, many) == []
         await connection.execute(LOWEST)
         findings = await alerting._ask(connection, oldest)
         heads = await lane_heads(connection)
-        [said] = await connection.fetch(SQL[many.name])
+        [said] = await alerting._ask(connection, many)
     assert {finding.subject for finding in findings} == {f"https://h{n}.example/…" for n in range(1, 51)}
     assert len(heads) == 1000
-    assert said["subject"] == "destinations"
+    assert (said.subject, said.facts) == ("destinations", {"count": 1000})
 
 
 DEAD = """

@@ -26,7 +26,7 @@ from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, RULES, AlertRule,
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.runtime.leases import Lease, LeasedService, Leases
-from tickwright.store.outbox import lane_heads
+from tickwright.store.outbox import LANES_WALKED, lane_heads
 from tickwright.store.pool import AWAY, Connection
 from tickwright.store.queries import load, with_lanes, with_shared
 
@@ -202,7 +202,7 @@ class Alerting(LeasedService):
 
 
 async def _ask(connection: Connection, rule: AlertRule) -> Findings:
-    if rule.name in {"outbox_oldest", "outbox_unknown_scheme"}:
+    if rule.name in {"outbox_oldest", "outbox_unknown_scheme", "outbox_many_destinations"}:
         return await _ask_outbox(connection, rule)
     if rule.name == "dead_letters":
         return await _ask_dead_letters(connection, rule)
@@ -227,6 +227,9 @@ async def _ask_dead_letters(connection: Connection, rule: AlertRule) -> Findings
 async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
     findings: dict[str, Finding] = {}
     heads = await lane_heads(connection)
+    cut = any(head["cut"] for head in heads)
+    if rule.name == "outbox_many_destinations":
+        return Findings([Finding("destinations", {"count": LANES_WALKED})] if cut else [])
     for head in sorted(heads, key=lambda one: one["age_s"]):  # of those alike the oldest one
         subject = masked_address(head["destination"])[:SUBJECT_CHARS_MAX]
         reason = head["error_message"] or "no relay has tried it"
@@ -235,7 +238,7 @@ async def _ask_outbox(connection: Connection, rule: AlertRule) -> Findings:
         late = isinstance(bound, timedelta) and head["age_s"] > bound.total_seconds()
         if unknown if rule.name == "outbox_unknown_scheme" else late and not unknown:
             findings[subject] = Finding(subject, {"age_s": round(head["age_s"]), "reason": reason[:300]})
-    return Findings(findings.values(), cut=any(head["cut"] for head in heads))
+    return Findings(findings.values(), cut=cut)
 
 
 async def _settle(

@@ -9,6 +9,8 @@ from tickwright.store.queries import load
 
 SQL = load("tickwright.store.sql", "outbox.sql")
 LANE_MIN = -(2**63)
+LANES_WALKED = 1000
+"""Destinations that ``lane_heads`` finds by their hashes, as its query says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,18 +72,6 @@ SELECT 'workers' AS subject, '{}'::jsonb::text AS facts
                                WHERE t.task_type = lane.task_type AND t.priority = lane.priority
                                  AND coalesce(t.retry_at, t.execute_at) < clock_timestamp() - $1::interval));
 
--- name: outbox_many_destinations
--- Whether messages to more destinations wait than lane_heads walks. Index: outbox_lane, a probe a lane.
-WITH RECURSIVE walk AS (
-  (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
-  UNION ALL
-  SELECT n.h FROM walk w CROSS JOIN LATERAL (
-    SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o
-     WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
-)
-SELECT 'destinations' AS subject, jsonb_build_object('count', 1000)::text AS facts FROM (SELECT FROM walk LIMIT 1001) AS some_of_them
-HAVING count(*) > 1000;
-
 -- name: possible_data_loss
 -- Changes of the database's timeline within the last $1, with their numbers: a second restore may lead to the same timeline.
 -- Small: a row per change.
