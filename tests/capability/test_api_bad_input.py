@@ -100,6 +100,16 @@ async def test_a_key_outside_its_pattern_is_refused(api: RunningApi, key: str) -
     assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
 
 
+async def test_two_keys_that_differ_are_refused(api: RunningApi) -> None:
+    """None of them counts, or the request could make a second job; one key that is sent twice is one key."""
+    for path, kind in (("/v1/jobs", "application/json"), ("/v1/jobs:bulk", "application/x-ndjson")):
+        headers = [("Content-Type", kind), ("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+        (await api.operator.post(path, JOB % b"", headers=headers)).says(422, "key_conflict")
+    assert await api.pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 0
+    twice = await api.operator.post("/v1/jobs", JOB % b"", headers=[("Idempotency-Key", "a")] * 2)
+    assert twice.status == 201
+
+
 async def test_errors_say_where_they_are(api: RunningApi) -> None:
     """Line and column, pointer, field: what a person needs to find it."""
     said = (await api.operator.post("/v1/jobs", b'{"task_type":\n  nope}')).json

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import aiohttp
+from multidict import CIMultiDict
 
 from tickwright.adapters.objectstore import open_store
 from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
@@ -74,7 +75,7 @@ class Client:
 
     async def send(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         """Send one request; ``body`` is JSON unless it is bytes or an iterator of bytes."""
-        headers = dict(more.pop("headers", {}))
+        headers = CIMultiDict(more.pop("headers", {}))
         if self.key is not None:
             headers.setdefault("Authorization", f"Bearer {self.key}")
         if body is not None:

@@ -12,7 +12,7 @@ from tickwright.api.bodies import JSON_TYPES, Receive, check_type, read_body
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
 from tickwright.api.problems import SAFE_HEADERS
-from tickwright.capabilities.jobs.requests import key_of_header
+from tickwright.capabilities.jobs.requests import key_of
 from tickwright.capabilities.jobs.routes import SCOPE, created_answer
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
@@ -37,7 +37,7 @@ async def post_job(
         raise Rejected("unknown_parameter", f"no parameter {shown(name)}; known: none here", status=400)
     body = await read_body(receive, check_type(headers, JSON_TYPES), limits.body_bytes_max, limits.body_timeout)
     with traces.continued(traceparent_of(headers)):
-        made = await context.jobs.schedule_text(body, key=_key(headers), now=auth.now(), bounds=limits.schedule)
+        made = await context.jobs.schedule_text(body, key=key_of(headers), now=auth.now(), bounds=limits.schedule)
     status, location, text = created_answer(made.id, created=made.created)
     await send(
         {
@@ -51,10 +51,3 @@ async def post_job(
         }
     )
     await send({"type": "http.response.body", "body": text})
-
-
-def _key(headers: list[tuple[bytes, bytes]]) -> str | None:
-    for name, value in headers:
-        if name == b"idempotency-key":
-            return key_of_header(value.decode("latin-1"))
-    return None

@@ -6,7 +6,7 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -140,12 +140,20 @@ def with_digest(job: NewJob) -> NewJob:
     return msgspec.structs.replace(job, digest=digest)
 
 
-def key_of_header(key: str | None) -> str | None:
-    """Return the value of an ``Idempotency-Key`` header that is as its schema says.
+def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the value of the ``Idempotency-Key`` header of a request, if there is one.
+
+    Args:
+        headers: Of the request, with names in lower case, as ASGI has them.
 
     Raises:
-        Rejected: ``invalid_key`` (409). Permanent.
+        Rejected: ``key_conflict``: there are two that differ; ``invalid_key`` (409): it is not as its schema says.
+            Permanent.
     """
+    keys = {value.decode("latin-1") for name, value in headers if name == b"idempotency-key"}
+    if len(keys) > 1:
+        raise Rejected("key_conflict", "there are Idempotency-Key headers that differ; send one of them")
+    key = keys.pop() if keys else None
     if key is not None and not _HEADER_KEY.match(key):
         raise Rejected("invalid_key", "Idempotency-Key: ASCII characters without blanks, at least one", status=409)
     return key

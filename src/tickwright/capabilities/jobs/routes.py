@@ -23,7 +23,7 @@ from tickwright.capabilities.jobs.requests import (
     ScheduleBounds,
     TaskTypeChange,
     TaskTypeRequest,
-    key_of_header,
+    key_of,
 )
 from tickwright.capabilities.jobs.service import JobService
 from tickwright.capabilities.jobs.views import (
@@ -94,7 +94,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
         body = await gate.read_bytes(request)
         with traces.continued(traceparent_of(request.scope["headers"])):
             made = await service.schedule_text(
-                body, key=key_of_header(request.headers.get("idempotency-key")), now=gate.now(), bounds=bounds
+                body, key=key_of(request.scope["headers"]), now=gate.now(), bounds=bounds
             )
         status, location, text = created_answer(made.id, created=made.created)
         return Response(text, status, {"location": location}, media_type="application/json")
@@ -116,7 +116,7 @@ def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: Sche
             done = await service.imports.run(
                 gate.stream(request),
                 caller=caller,
-                key=key_of_header(request.headers.get("idempotency-key")),
+                key=key_of(request.scope["headers"]),
                 now=gate.now(),
                 bounds=bounds,
             )
