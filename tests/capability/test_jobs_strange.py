@@ -176,7 +176,7 @@ async def _sound_ones_end(engine: Engine) -> None:
 def _check_slots(engine: Engine) -> None:
     """Every slot lives and is free, and nothing is held, queued or unwritten."""
     runner = engine.worker.runner
-    assert [task for task in runner._tasks if task.done()] == []
+    assert [task for task in runner._slots if task.done()] == []
     assert (runner.busy, runner.queued, runner.threads_stuck, engine.worker.backlog()) == (0, 0, 0, 0)
     assert {name: entry.held for name, entry in engine.worker.entries().items() if entry.held} == {}
 
@@ -325,7 +325,7 @@ async def test_a_worker_that_stops_counts_no_attempt_of_a_handler_that_cleans_up
         await engine.worker.stop()
         row = await engine.job(job)
         assert (row["status"], row["attempts"]) == ("pending", 0)
-        assert all(task.done() for task in engine.worker.runner._tasks)
+        assert all(task.done() for task in engine.worker.runner._slots)
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
@@ -351,7 +351,7 @@ async def test_a_worker_that_stops_behind_a_timeout_says_once_how_it_ended(
         await engine.insert("strange", max_attempts=1)
         await eventually_async(lambda: runner.threads_stuck or timed_out.is_set(), what="it goes on")
         await engine.worker.stop()
-        assert all(task.done() for task in runner._tasks)
+        assert all(task.done() for task in runner._slots)
         assert engine.worker.entries()["strange"].held == 0
         assert engine.worker.entries()["strange"].counts == {"failed": 1}
         over.set()
@@ -371,7 +371,7 @@ async def test_an_error_of_ours_behind_an_attempt_costs_no_slot(
             job = await engine.insert("strange", max_attempts=ATTEMPTS)
             await engine.until(job, "processing")
             await _sound_ones_end(engine)
-            assert not [task for task in engine.worker.runner._tasks if task.done()]
+            assert not [task for task in engine.worker.runner._slots if task.done()]
     [said] = [line for line in lines if line["event"] == "jobs.attempt_broken"]
     assert (said["job"], said["exc_info"]) == (job, True)
 

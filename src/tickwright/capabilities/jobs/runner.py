@@ -10,7 +10,11 @@ not started: it can be cancelled and released like every other attempt that wait
 and it is released when it finds no thread for a second, since another worker may have one.
 
 Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
-cancellation of its own: only ``close`` ends a slot.
+cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
+the slot's task later (a timer); then another task goes on with the slot.
+
+A close waits a few seconds for handlers that ignore it. What goes on behind it is known and counted
+until it ends, also when the slots are opened again meanwhile; its slot then takes nothing more.
 """
 
 import asyncio
@@ -25,6 +29,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -103,12 +108,14 @@ class Runner:
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._running: list[Job | None] = [None] * slots
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self._slots: list[asyncio.Task[None]] = []
+        self._sweeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
         self._waking = False
-        self._closing = False
+        self._life: object | None = None
+        """Of the slots that are open; other ones take nothing more."""
         self._quiet = asyncio.Event()
         self.busy = 0
         self.ended = Rate()
@@ -233,13 +240,13 @@ class Runner:
 
     def start(self) -> None:
         """Open the slots; once more after a close."""
-        self._closing = False
+        self._life = object()
         self._executor = self._new_executor()
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._context.run(traces.leave)
-        self._tasks = [self._new_slot(number) for number in range(self.slots)]
-        self._tasks.append(self._loop.create_task(self._sweep()))
+        self._slots = [self._new_slot(number) for number in range(self.slots)]
+        self._sweeper = self._loop.create_task(self._sweep())
 
     async def quiet(self) -> None:
         """Return when no attempt is running."""
@@ -249,14 +256,14 @@ class Runner:
 
     async def close(self) -> None:
         """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
-        self._closing = True
-        for job in self._running:
-            if job is not None:
-                job.stop_because("shutdown")
-        for task in self._tasks:
+        self._life = None
+        for job in self._running.values():
+            job.stop_because("shutdown")
+        tasks = [*self._slots, self._sweeper] if self._sweeper else []
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            _, deaf = await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN_S)
+        if tasks:
+            _, deaf = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
             if deaf:
                 _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -267,22 +274,22 @@ class Runner:
     def running(self, longer_than_s: float = 0.0) -> list[Job]:
         """Return the attempts that are running for at least so long."""
         before = monotonic() - longer_than_s
-        return [job for job in self._running if job is not None and job.started_s <= before]
+        return [job for job in self._running.values() if job.started_s <= before]
 
     def stop_job(self, job: Job, reason: str) -> None:
         """Cancel a running attempt's handler."""
-        if job in self._running and job.stop_reason is None:
+        if job in self._running.values() and job.stop_reason is None:
             job.stop_because(reason)
             if job._task is not None:  # noqa: SLF001
                 job._task.cancel()  # noqa: SLF001
 
     # ------------------------------------------------------------------ the slots
 
-    async def _slot(self, number: int) -> None:
+    async def _slot(self, life: object | None) -> None:
         ready, running, context = self._ready, self._running, self._context
         me: Any = asyncio.current_task()
         worked_since = monotonic()
-        while not self._closing and _are_equal(copy_context(), context):
+        while self._life is life and _are_equal(copy_context(), context):  # what a handler sets ends with its attempt
             if not ready:
                 await self._until_ready()
                 worked_since = monotonic()
@@ -295,7 +302,7 @@ class Runner:
             threaded = None if entry.is_async else entry
             if (threaded or entry.kind.waits or row[10] is not None) and not self._starts(job, threaded, now_s):
                 continue
-            running[number] = job
+            running[me] = job
             entry.note_start(now_s - row[9])
             self.busy += 1
             try:
@@ -303,7 +310,7 @@ class Runner:
             except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
-                running[number] = None
+                del running[me]
                 self.busy -= 1
                 self.ended.count += 1
                 if threaded or not self.busy:
@@ -316,22 +323,27 @@ class Runner:
             if now - worked_since > YIELD_AFTER_S:
                 await asyncio.sleep(0)
                 worked_since = monotonic()
-        self._go_on(number)
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._slot(number), context=self._context.copy())
+        slot = asyncio.get_running_loop().create_task(self._slot(self._life), context=self._context.copy())
+        slot.add_done_callback(partial(self._go_on, number))
+        return slot
 
-    def _go_on(self, number: int) -> None:
-        """Let a new task go on with the slot: a handler has set context variables, which end with its attempt."""
-        if not self._closing:
-            self._tasks[number] = self._new_slot(number)
+    def _go_on(self, number: int, ended: asyncio.Task[None]) -> None:
+        """Let a new task go on with a slot that is open: its context was changed, or something has cancelled it."""
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            _log.error("jobs.slot_broken", exc_info=error)
+        if self._life is not None and self._slots[number] is ended:
+            self._slots[number] = self._new_slot(number)
 
     async def _until_ready(self) -> None:
         while not self._ready:
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)
-            await turn
-            self._waking = False
+            try:
+                await turn
+            finally:  # also where the slot that was woken ends: another one is woken with the next attempt
+                self._waking = False
 
     @staticmethod
     async def _uncancel(task: asyncio.Task[Any]) -> None:
@@ -456,7 +468,7 @@ class Runner:
         call = self._executor.submit(copy_context().run, _call, job, entry)
         back = asyncio.wrap_future(call)
         try:
-            return await asyncio.shield(back)
+            return await self._answer_of(job, back)
         except asyncio.CancelledError:
             if job.stop_reason is None or back.done():
                 raise
@@ -477,6 +489,16 @@ class Runner:
             return _REPORTED
 
     @staticmethod
+    async def _answer_of(job: Job, back: "asyncio.Future[Any]") -> Any:
+        """Wait for a thread until its attempt is stopped; a cancellation that another handler left behind ends none."""
+        while True:
+            try:
+                return await asyncio.shield(back)
+            except asyncio.CancelledError:
+                if job.stop_reason is not None or back.done():
+                    raise
+
+    @staticmethod
     async def _wait_for_thread(job: Job, back: "asyncio.Future[Any]") -> None:
         _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
         await asyncio.wait([back])
@@ -490,8 +512,8 @@ class Runner:
             await asyncio.sleep(SWEEP_EVERY_S)
             if self.busy:
                 now = monotonic()
-                for job in self._running:
-                    if job is not None and job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
+                for job in self._running.values():
+                    if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
                         self.stop_job(job, "timeout")
                 while self._threadless and now - self._threadless[0].started_s > THREAD_WITHIN_S:
                     self._ends.unstarted(self._threadless.popleft(), "no_thread")
@@ -508,7 +530,7 @@ def _facts_of(job: Job) -> dict[str, str | int]:
 def _are_equal(here: Context, other: Context) -> bool:
     try:
         return here == other
-    except Exception:  # noqa: BLE001  the comparison of two values of a user's
+    except BaseException:  # noqa: BLE001  the comparison of two values of a user's
         _log.debug("jobs.context_incomparable")
         return False
 
