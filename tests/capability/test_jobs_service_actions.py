@@ -370,7 +370,34 @@ async def test_a_job_whose_workers_are_full_says_so(database_url: str) -> None:
             [reason] = (await service.explain(waits)).reasons
             return reason.text if reason.code == "workers_full" else ""
 
-        assert await eventually_async(full) == "the live workers that can run it (1) have no free slot: 2 of 2 run jobs"
+        assert await eventually_async(full) == (
+            "the live workers that can run it (1) have no free slot for it: 2 of 2 run jobs"
+        )
+        may_end.set()
+        await engine.until(waits, "completed")
+
+
+async def test_a_job_whose_type_has_its_share_of_the_slots_says_so(database_url: str) -> None:
+    """The quarter that is free is for others: a worker of 256 slots runs 192 jobs of one type."""
+    may_end = asyncio.Event()
+
+    async def long(_job: Job) -> None:
+        await may_end.wait()
+
+    limits = WorkerLimits(concurrency=4)
+    async with running_engine(database_url, {"long": long}, terms=SHORT, limits=limits) as engine:
+        for _ in range(3):
+            await engine.until(await engine.insert("long"), "processing")
+        waits = await engine.insert("long")
+        service = JobService(engine.pool, enqueuer=Enqueuer(engine.pool), allow_target=allow_all)
+
+        async def full() -> str:
+            reasons = (await service.explain(waits)).reasons
+            return next((reason.text for reason in reasons if reason.code == "workers_full"), "")
+
+        assert (await eventually_async(full)).endswith(
+            "3 of 4 run jobs; one type may take three quarters of the slots that others leave"
+        )
         may_end.set()
         await engine.until(waits, "completed")
 

@@ -90,9 +90,10 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
     if facts["able_workers"] and facts["full_workers"] == facts["able_workers"]:
-        able, slots = facts["able_workers"], facts["full_slots"]
-        text = f"the live workers that can run it ({able}) have no free slot: {slots} of {slots} run jobs"
-        yield Reason("workers_full", text)
+        able, taken, slots = facts["able_workers"], facts["able_running"], facts["able_slots"]
+        text = f"the live workers that can run it ({able}) have no free slot for it: {taken} of {slots} run jobs"
+        most = "" if taken == slots else "; one type may take three quarters of the slots that others leave"
+        yield Reason("workers_full", text + most)
     elif limit is not None and not saturated and not facts["has_place"]:
         yield Reason(
             "no_place_granted",

@@ -87,7 +87,8 @@ LIMIT 1;
 
 -- name: explain
 -- Everything that decides whether a job runs now. The jobs of its own lane and, where its type has a limit, those of the type's other lanes, which count
--- together: the first 10,000 that are due of each, 100,000 in all. A worker is full as of its last heartbeat; one that names no slots is not.
+-- together: the first 10,000 that are due of each, 100,000 in all. A worker is full as of its last heartbeat, also where this type runs in three quarters of
+-- the slots that others leave (allot in model.py); one that names no slots is not.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one range a lane.
 WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
@@ -110,9 +111,14 @@ WITH RECURSIVE job AS MATERIALIZED (
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
    LIMIT 100000
 ), able AS MATERIALIZED (
-  SELECT w.id, jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running >= @.slots).slots')::numeric AS full_slots
+  SELECT w.id, at.running, at.slots,
+         coalesce(least(at.running, (SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id)) >= 3 * (at.slots - at.running), false)
+           AS is_full
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
     CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
+    LEFT JOIN LATERAL (
+      SELECT (told.jobs ->> 'running')::numeric AS running, (told.jobs ->> 'slots')::numeric AS slots
+        FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS told (jobs)) AS at ON true
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
      AND CASE WHEN jsonb_typeof(told.has) = 'array'
               THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
@@ -123,7 +129,7 @@ SELECT job.*, clock_timestamp() AS now,
        r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
-       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND able.full_slots IS NULL
+       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT able.is_full
                  LEFT JOIN (SELECT d.owner, count(*) AS held FROM due d WHERE d.status = 'processing' GROUP BY d.owner) AS has ON has.owner = g.worker
                 WHERE g.task_type = job.task_type AND g.granted > coalesce(has.held, 0)) AS has_place,
        (SELECT count(*) FROM due d WHERE d.status = 'processing') AS running,
@@ -131,13 +137,13 @@ SELECT job.*, clock_timestamp() AS now,
          WHERE d.own AND d.status = 'pending' AND d.due_at <= now() AND (d.due_at, d.id) < (job.due_at, job.id)) AS waiting_before,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
-       able.workers AS able_workers, able.full AS full_workers, able.full_slots,
+       able.workers AS able_workers, able.full AS full_workers, able.running AS able_running, able.slots AS able_slots,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner
- CROSS JOIN (SELECT count(*) AS workers, count(full_slots) AS full, sum(full_slots) AS full_slots FROM able) AS able;
+ CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE is_full) AS full, sum(running) AS running, sum(slots) AS slots FROM able) AS able;
 
 -- name: history_of_today
 -- The history table of the database's day in UTC, made where it is missing, and the number of that day since 1970. No table.
