@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tickwright.app.payloads import to_json
@@ -37,3 +38,14 @@ def test_a_list_of_lists_is_kept_or_refused(levels: int) -> None:
         assert kept.count("[") == levels
         return
     assert refused.code == "too_deep"
+
+
+@pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"a":', b"}")], ids=["lists", "objects"])
+def test_what_is_encoded_already_is_held_to_its_levels(brackets: tuple[bytes, bytes]) -> None:
+    """PostgreSQL would refuse it, and with it all jobs that are written in the same statement."""
+    opening, closing = brackets
+    for levels in (2000, 10_000):
+        with pytest.raises(Rejected) as refused:
+            to_json({"inside": msgspec.Raw(opening * levels + b"1" + closing * levels)})
+        assert refused.value.code == "too_deep"
+    assert to_json(msgspec.Raw(opening * 100 + b"1" + closing * 100)).count(opening.decode()) == 100

@@ -18,6 +18,8 @@ from tickwright.domain.errors import Rejected
 _encode = msgspec.json.Encoder().encode
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INT64_CHARS = 20
+MAYBE_DEEP = 500
+"""Objects and arrays; with no more of them a payload has no more levels than PostgreSQL takes."""
 
 
 def to_json(payload: Any) -> str:
@@ -45,6 +47,8 @@ def _checked_json(payload: Any) -> str:
         raise Rejected("non_finite_number", "payload: NaN and infinities are no JSON numbers", field="payload")
     if b"[" in raw and _has_set(payload):
         raise Rejected("invalid_payload", "payload: a set has no order and JSON no sets; give a list", field="payload")
+    if raw.count(b"[") + raw.count(b"{") > MAYBE_DEEP:  # what is encoded already was not walked through
+        json.loads(raw)
     if _LONG_NUMBER.search(raw):
         json.loads(raw, parse_int=_int64)
     if b"\\u" in raw:
