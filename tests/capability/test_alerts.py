@@ -549,6 +549,21 @@ async def test_dead_letters_of_made_up_names_resolve_no_other_alert(pool: asyncp
     assert await states(pool, "dead_letters") == [("known", "resolved"), ("many others", "resolved")]
 
 
+async def test_dead_letters_of_an_address_without_a_path_name_its_host_and_port(
+    pool: asyncpg.Pool, lease: Lease
+) -> None:
+    """Whole, so that two hosts or ports are two alerts; where more follows, it is cut behind them."""
+    bare = ["https://hooks1", "https://hooks2", "https://shop1.example:8443"]
+    await pool.execute(
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
+        "SELECT row_number() OVER (), d, '{}', '{}', now(), 1, now() FROM unnest($1::text[]) AS d",
+        [*bare, *(f"https://shop2.example:8443{rest}" for rest in ("/a", "?b", "#c", "/", "/a\nb"))],
+    )
+    await alerting(pool).round(lease)
+    subjects = [subject for subject, _ in await states(pool, "dead_letters")]
+    assert sorted(subjects) == [*bare, "https://shop2.example:8443/…"]
+
+
 async def test_dead_letters_of_one_host_are_one_alert_that_tells_the_host_only(
     pool: asyncpg.Pool, lease: Lease
 ) -> None:

@@ -30,7 +30,7 @@ WITH named AS (
     FROM ((SELECT task_type::text AS subject, false AS is_address FROM tickwright.scheduled_tasks_dead
             WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 30000)
           UNION ALL
-          (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*).+', '\1/…'), true FROM tickwright.outbox_dead
+          (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*)[/?#].*', '\1/…'), true FROM tickwright.outbox_dead
             WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 30000)) AS d
    GROUP BY subject, is_address
 )
