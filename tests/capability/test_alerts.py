@@ -533,6 +533,37 @@ async def test_dead_letters_of_many_names_are_few_alerts(pool: asyncpg.Pool, lea
     assert sorted(await states(pool, "dead_letters")) == [("many others", "firing"), ("pg:often", "firing")]
 
 
+async def test_dead_letters_of_made_up_names_resolve_no_other_alert(pool: asyncpg.Pool, lease: Lease) -> None:
+    """A name below a hundredth may still have its letters: it is resolved when names are no longer folded."""
+    loop = alerting(pool)
+    await pool.execute(f"{DUE}; UPDATE tickwright.scheduled_tasks SET status = 'failed'")
+    await loop.round(lease)
+    await pool.execute(
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
+        "SELECT n, 'pg:made-up' || n % 101, '{}', '{}', now(), 1, now() FROM generate_series(1, 505) AS n"
+    )
+    await loop.round(lease)
+    assert await states(pool, "dead_letters") == [("known", "firing"), ("many others", "firing")]
+    await pool.execute("DELETE FROM tickwright.outbox_dead; DELETE FROM tickwright.scheduled_tasks_dead")
+    await loop.round(lease)
+    assert await states(pool, "dead_letters") == [("known", "resolved"), ("many others", "resolved")]
+
+
+async def test_dead_letters_of_an_address_without_a_path_name_its_host_and_port(
+    pool: asyncpg.Pool, lease: Lease
+) -> None:
+    """Whole, so that two hosts or ports are two alerts; where more follows, it is cut behind them."""
+    bare = ["https://hooks1", "https://hooks2", "https://shop1.example:8443"]
+    await pool.execute(
+        "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at) "
+        "SELECT row_number() OVER (), d, '{}', '{}', now(), 1, now() FROM unnest($1::text[]) AS d",
+        [*bare, *(f"https://shop2.example:8443{rest}" for rest in ("/a", "?b", "#c", "/", "/a\nb"))],
+    )
+    await alerting(pool).round(lease)
+    subjects = [subject for subject, _ in await states(pool, "dead_letters")]
+    assert sorted(subjects) == [*bare, "https://shop2.example:8443/…"]
+
+
 async def test_dead_letters_of_one_host_are_one_alert_that_tells_the_host_only(
     pool: asyncpg.Pool, lease: Lease
 ) -> None:

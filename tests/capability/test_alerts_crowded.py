@@ -103,6 +103,28 @@ async def test_made_up_destinations_hide_no_message_that_waits(pool: asyncpg.Poo
     assert (said.subject, said.facts) == ("destinations", {"count": 1000})
 
 
+TRIED = """
+INSERT INTO tickwright.outbox (destination, payload, created_at, attempts, next_at)
+SELECT $1, '{}', now() - make_interval(secs => $3), 1, now() + make_interval(secs => $4)
+  FROM generate_series(1, $2::integer)
+"""
+
+
+@pytest.mark.parametrize(("others", "before"), [(0, 15_000), (15_000, 1000)])
+async def test_younger_tries_hide_no_message_that_waits(pool: asyncpg.Pool, others: int, before: int) -> None:
+    """The oldest one is tried last: it is among the oldest of all, or among the thousands that are read of a lane."""
+    destination, oldest = "https://shop.example/x", next(one for one in RULES if one.name == "outbox_oldest")
+    await pool.execute(TRIED, "pg:other", others, 0, 0)
+    await pool.execute(TRIED, destination, 1, 3600, 1200)
+    await pool.execute(TRIED, destination, before, 0, 1)
+    async with pool.acquire() as connection:
+        [found] = await alerting._ask(connection, oldest)
+        heads = {head["destination"]: head["age_s"] for head in await lane_heads(connection)}
+    assert found.subject == "https://shop.example/…"
+    assert heads.keys() == {destination} | ({"pg:other"} if others else set())
+    assert heads[destination] >= 3600
+
+
 DEAD = """
 INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts, died_at)
 SELECT $1::integer + n, $3, '{}', '{}', now(), 1, now() - make_interval(mins => $4)

@@ -116,15 +116,22 @@ async def test_a_new_row_beside_very_many_lanes_waits_for_no_turn(
     assert len(found - {new}) == 1000
 
 
-async def test_the_oldest_of_very_many_destinations_are_found_by_index(database_url: str) -> None:
-    """20,000 messages to a destination of its own each: the first ones by age and by hash are read, and no others."""
+@pytest.mark.parametrize(
+    ("destination", "attempts", "rows_max"),
+    [("'pg:t' || n", 0, 1001 + 10000 + 2 * 11001 + 1000), ("'http://refuses/' || n % 5", 1, 2 * 10000 + 50)],
+)
+async def test_the_oldest_messages_are_found_by_index(
+    database_url: str, destination: str, attempts: int, rows_max: int
+) -> None:
+    """20,000 messages, to a destination of its own each or tried ones to five: as many are read as the query says."""
     connection = await asyncpg.connect(database_url, server_settings=SETTINGS)
     await connection.execute(
-        "INSERT INTO tickwright.outbox (destination, payload) SELECT 'pg:t' || n, '{}' FROM generate_series(1, 20000) n"
+        "INSERT INTO tickwright.outbox (destination, payload, attempts, next_at) "
+        f"SELECT {destination}, '{{}}', {attempts}, now() - make_interval(secs => n) FROM generate_series(1, 20000) n"
     )
     await connection.execute("ANALYZE tickwright.outbox")
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {SQL['lane_heads']}")
     await connection.close()
     scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if node.get("Relation Name") == "outbox"]
     assert {node.get("Index Name") for node in scans} == {"outbox_pkey", "outbox_lane"}
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 1001 + 10000 + 2 * 11001
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= rows_max

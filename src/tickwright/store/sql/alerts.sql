@@ -22,19 +22,20 @@ SELECT name AS subject, jsonb_build_object('gone_at', gone_at)::text AS facts
 
 -- name: dead_letters
 -- Dead letters of the last $1, per type or destination, of which a URL is cut behind its host; counted up to 30,000. Of more than a hundred
--- of them those with a hundredth each, and the rest as one: a name for each letter would fire and clear with every look.
+-- of them those with a hundredth each, and the rest as one: a name for each letter would fire and clear with every look. While
+-- names are folded the answer is cut: those that fired alone may be among them.
 -- Indexes: scheduled_tasks_dead_at, outbox_dead_at.
 WITH named AS (
   SELECT subject, is_address, count(*) AS n, count(*) OVER () <= 100 OR count(*) * 100 >= sum(count(*)) OVER () AS alone
     FROM ((SELECT task_type::text AS subject, false AS is_address FROM tickwright.scheduled_tasks_dead
             WHERE completed_at > clock_timestamp() - $1::interval ORDER BY completed_at DESC LIMIT 30000)
           UNION ALL
-          (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*).+', '\1/…'), true FROM tickwright.outbox_dead
+          (SELECT regexp_replace(destination, '^([^:/?#]+://[^/?#]*)[/?#].*', '\1/…'), true FROM tickwright.outbox_dead
             WHERE died_at > clock_timestamp() - $1::interval ORDER BY died_at DESC LIMIT 30000)) AS d
    GROUP BY subject, is_address
 )
 SELECT CASE WHEN alone THEN subject ELSE 'many others' END AS subject, alone AND is_address AS is_address,
-       jsonb_build_object('count', sum(n))::text AS facts, (SELECT sum(n) FROM named) >= 30000 AS cut
+       jsonb_build_object('count', sum(n))::text AS facts, (SELECT sum(n) >= 30000 OR NOT bool_and(alone) FROM named) AS cut
   FROM named GROUP BY 1, 2;
 
 -- name: dead_letters_many

@@ -94,7 +94,9 @@ UPDATE tickwright.outbox SET error_message = $2, fence = $3 WHERE id = $1 AND er
 -- name: lane_heads
 -- Per destination the row that waits longest, for alerts and metrics: of the destinations of the 10,000 oldest rows, and of the first 1,000 by their
 -- hash, which any role that may add rows can choose; the 1,000 that wait longest, and whether there are more destinations than those that were walked.
--- Ids are nearly in the order of age. Indexes: outbox_pkey for the oldest; outbox_lane, a probe a lane and two a head.
+-- Ids are nearly in the order of age, and so are new rows of a lane; tried rows are in the order of their next try, so 10,000 of them are read, the same
+-- number of each lane. A row that is older than all that is read of its lane is behind 10,000 that wait longer.
+-- Indexes: outbox_pkey for the oldest and the answer; outbox_lane, a probe a lane and two a head.
 WITH RECURSIVE walk AS (
   (SELECT hashtextextended(o.destination, 0) AS h FROM tickwright.outbox o ORDER BY 1 LIMIT 1)
   UNION ALL
@@ -103,24 +105,30 @@ WITH RECURSIVE walk AS (
      WHERE hashtextextended(o.destination, 0) > w.h ORDER BY 1 LIMIT 1) AS n
 ), walked AS MATERIALIZED (
   SELECT h FROM walk LIMIT 1001
+), oldest AS MATERIALIZED (
+  SELECT hashtextextended(o.destination, 0) AS h, o.id FROM tickwright.outbox o ORDER BY o.id LIMIT 10000
 ), lane AS MATERIALIZED (
-  SELECT h FROM walked
-   UNION
-  SELECT hashtextextended(oldest.destination, 0)
-    FROM (SELECT o.destination FROM tickwright.outbox o WHERE (SELECT count(*) FROM walked) > 1000 ORDER BY o.id LIMIT 10000) AS oldest
+  SELECT h FROM walked UNION SELECT h FROM oldest
+), head AS (
+  SELECT min(r.id) AS id
+    FROM (SELECT h, id FROM oldest
+          UNION ALL
+          SELECT lane.h, tried.id FROM lane CROSS JOIN LATERAL (
+            SELECT o.id FROM tickwright.outbox o
+             WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
+             ORDER BY o.next_at LIMIT (SELECT greatest(1, 10000 / count(*)) FROM lane)) AS tried
+          UNION ALL
+          SELECT lane.h, new.id FROM lane CROSS JOIN LATERAL (
+            SELECT o.id FROM tickwright.outbox o
+             WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
+             ORDER BY o.next_at, o.id LIMIT 1) AS new) AS r
+   GROUP BY r.h
 )
-SELECT head.destination, date_part('epoch', clock_timestamp() - head.created_at) AS age_s, head.error_message,
+SELECT o.destination, date_part('epoch', clock_timestamp() - o.created_at) AS age_s, o.error_message,
        (SELECT count(*) FROM walked) > 1000 AS cut
-  FROM lane CROSS JOIN LATERAL (
-    SELECT r.destination, r.created_at, r.error_message
-      FROM ((SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
-              WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1 ORDER BY o.next_at LIMIT 1)
-            UNION ALL
-            (SELECT o.destination, o.created_at, o.error_message FROM tickwright.outbox o
-              WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 0
-              ORDER BY o.next_at, o.id LIMIT 1)) AS r
-     ORDER BY r.created_at LIMIT 1) AS head
- ORDER BY head.created_at LIMIT 1000;
+  FROM tickwright.outbox o
+ WHERE o.id = ANY (ARRAY (SELECT id FROM head ORDER BY id LIMIT 1000))
+ ORDER BY o.created_at;
 
 -- name: lanes
 -- The lanes in which something waits, $1 at most, and whether a relay works. Index: outbox_lane, a probe a lane; job_config_pkey.
