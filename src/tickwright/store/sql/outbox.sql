@@ -116,7 +116,7 @@ WITH RECURSIVE walk AS (
           SELECT lane.h, tried.id FROM lane CROSS JOIN LATERAL (
             SELECT o.id FROM tickwright.outbox o
              WHERE hashtextextended(o.destination, 0) = lane.h AND least(o.attempts, 1) = 1
-             ORDER BY o.next_at LIMIT (SELECT greatest(1, 10000 / count(*)) FROM lane)) AS tried
+             ORDER BY o.next_at LIMIT (SELECT greatest(1, 10000 / nullif(count(*), 0)) FROM lane)) AS tried
           UNION ALL
           SELECT lane.h, new.id FROM lane CROSS JOIN LATERAL (
             SELECT o.id FROM tickwright.outbox o
