@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from tickwright.brokers.http.answers import EXCERPT_CHARS_MAX, excerpt
+from tickwright.domain.masking import masked_text
 
 PATH = "/hook/T0?tenant=7&key=it's+SECRET=="
 
@@ -60,6 +61,12 @@ def test_words_of_a_refusal_stay() -> None:
         "a hook has at most 7 of them, see /docs"
     )
     assert excerpt(b"see / or ?", "/?") == "see / or ?"
+
+
+def test_another_address_in_a_refusal_keeps_its_escapes() -> None:
+    """A password with an escaped slash would else end where its path begins, and pass for the host."""
+    shown = excerpt(b"no clone of https://SECRET%2Fa@git.example/repo.git", "/hook")
+    assert masked_text(shown) == "no clone of https://***"
 
 
 def test_a_long_path_is_masked_whole_where_the_excerpt_ends() -> None:

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-from tickwright.domain.masking import unescaped
 from tickwright.domain.retry_after import parse_retry_after
 from tickwright.domain.spellings import GROWTH_MAX, spellings, without_any
 from tickwright.ports.broker import Refused, Unknown
@@ -46,11 +45,11 @@ def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
 def excerpt(body: bytes, path: str = "") -> str:
     """Return the beginning of a body as printable text, at most 500 characters, without ``path`` or a part of it.
 
-    Escaped slashes and colons become plain ones, so that addresses are recognised as such where they are masked.
+    Its escapes stay: whether a slash was one decides what of another address in it is shown as its host.
     """
     spelled = set().union(*map(spellings, _hidden(path)))
     looked_at = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
-    text = unescaped(body[:looked_at].decode("utf-8", "backslashreplace"))
+    text = body[:looked_at].decode("utf-8", "backslashreplace")
     text = without_any(text, spelled, mask="/…", until=4 * EXCERPT_CHARS_MAX)
     return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()
 
