@@ -102,6 +102,13 @@ def test_a_long_text_costs_its_length_and_not_its_square(piece: str) -> None:
     assert process_time() - began_s < 10
 
 
+@pytest.mark.parametrize("backslashes", [31, 32, 63, 2**16 - 1])
+def test_a_slash_is_recognised_behind_any_number_of_backslashes(backslashes: int) -> None:
+    """JSON in JSON doubles them; a run is read once from its beginning, so it needs no bound."""
+    slash = "\\" * backslashes + "/"
+    assert masked_text(f"https:{slash}{slash}hooks.example{slash}SECRET") == HOST
+
+
 def test_escapes_without_an_address_stay_as_they_are() -> None:
     """Paths of Windows, shares of a hundred, and slashes."""
     for text in ("C:\\dir\\file", "100 % of a\\/b, c%2Fd & e", '{"a": "b\\/c"}'):

@@ -19,8 +19,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]%&]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
-_SLASHES = r"(?:/|\\{1,31}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"  # JSON in JSON doubles its backslashes
-_COLONS = r"(?::|\\{1,31}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
+_RUN = r"\\(?<!\\\\)\\*"  # JSON in JSON doubles them; from the first one only, or a run takes its square
+_SLASHES = rf"(?:/|{_RUN}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"
+_COLONS = rf"(?::|{_RUN}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
 _SLASH, _COLON = (re.compile(spelled, re.IGNORECASE) for spelled in (_SLASHES, _COLONS))
 SEPARATOR = _COLONS + _SLASHES + _SLASHES
 """What is between scheme and host, also as JSON, a URL or HTML escape it: for Python and for PostgreSQL."""
