@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tickwright.brokers.http.answers import EXCERPT_CHARS_MAX, excerpt
 from tickwright.domain.masking import masked_text
+from tickwright.outbound import EXCERPT_CHARS_MAX, excerpt
 
 PATH = "/hook/T0?tenant=7&key=it's+SECRET=="
 
