@@ -73,7 +73,17 @@ async def test_a_refusal_is_passed_on_with_its_wish(gateway: Gateway, broker: We
     assert isinstance(outcome, Refused)
     assert outcome.retry_after == timedelta(hours=1)
     assert outcome.reason.isprintable()
-    assert len(outcome.reason) <= 1000
+    assert len(outcome.reason) <= 500
+
+
+async def test_a_refusal_is_kept_without_path_and_query_of_the_gateway(
+    gateway: Gateway, broker: WebSocketBroker
+) -> None:
+    """They may hold a credential, and a gateway may repeat them."""
+    gateway.mood = "refuse"
+    gateway.refusal = {"error": "no inbox at /push?token=SECRET/a, nor for SECRET%2Fa"}
+    outcome = await broker.publish(message(f"{gateway.url}?token=SECRET/a"))
+    assert outcome == Refused("gateway_refused", "no inbox at /…, nor for /…")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"nope", b'"\xff"', b"{}{}", b'{},"x":1', DEEP])

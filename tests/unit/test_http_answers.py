@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tickwright.brokers.http.answers import EXCERPT_CHARS_MAX, excerpt
+from tickwright.domain.masking import masked_text
+from tickwright.outbound import EXCERPT_CHARS_MAX, excerpt
 
 PATH = "/hook/T0?tenant=7&key=it's+SECRET=="
 
@@ -54,12 +55,40 @@ def test_a_refusal_is_kept_without_the_path_as_others_write_it(path: str, said: 
     assert excerpt(said.encode(), path).rstrip("/") == "no route for /…"
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Cannot POST /T024BE7LD/B01/SECRET7SECRET", "Cannot POST /…"),
+        ("Cannot POST /B01/SECRET7SECRET?a=1", "Cannot POST /…?a=1"),
+        ("Cannot POST \\/B01\\/SECRET7SECRET", "Cannot POST /…"),
+        ("invalid token SECRET7SECRET", "invalid token /…"),
+        ("services of T024BE7LD are off", "services of /… are off"),
+    ],
+)
+def test_a_refusal_is_kept_without_tails_and_segments_of_the_path(said: str, shown: str) -> None:
+    """An application below a prefix shows what is behind it, and one with a token in its path the token."""
+    assert excerpt(said.encode(), "/services/T024BE7LD/B01/SECRET7SECRET/") == shown
+
+
+def test_a_long_segment_is_hidden_without_a_digit() -> None:
+    """No word of a refusal has 16 characters; the path's words stay."""
+    assert excerpt(b"the webhooks of SECRETsecretSECRET: v1", "/webhooks/v1/SECRETsecretSECRET") == (
+        "the webhooks of /…: v1"
+    )
+
+
 def test_words_of_a_refusal_stay() -> None:
     """A short value of the query, and a path of one name, are in many texts."""
     assert excerpt(b"a hook has at most 7 of them, see /docs", "/hook?n=7&on=yes") == (
         "a hook has at most 7 of them, see /docs"
     )
     assert excerpt(b"see / or ?", "/?") == "see / or ?"
+
+
+def test_another_address_in_a_refusal_keeps_its_escapes() -> None:
+    """A password with an escaped slash would else end where its path begins, and pass for the host."""
+    shown = excerpt(b"no clone of https://SECRET%2Fa@git.example/repo.git", "/hook")
+    assert masked_text(shown) == "no clone of https://***"
 
 
 def test_a_long_path_is_masked_whole_where_the_excerpt_ends() -> None:

@@ -65,12 +65,48 @@ def test_nothing_of_an_address_with_escapes_passes_for_its_host(user: str, separ
     assert "SECRET" not in masked_text(f"see https{separator}{user}hooks.example{rest} again")
 
 
+@pytest.mark.parametrize("user", ["SECRET{}a", "user:1234{}SECRET", "SECRET{}a%3Fb&amp;c=d"])
+@pytest.mark.parametrize("slash", ["%2F", "%252f", "&#47;", "&#x2F;", "&sol;", "\\u002f"])
+@pytest.mark.parametrize("at", ["@", "%40", "%2540", "&#64;", "&commat;", "\\u0040"])
+@pytest.mark.parametrize("end", ["/repo.git", "\\/repo.git", "%2Frepo.git", ""])
+def test_no_part_of_a_user_with_an_escaped_slash_passes_for_the_host(user: str, slash: str, at: str, end: str) -> None:
+    """A slash in a password has to be escaped; the same text may be an escaped address whose path has an ``@``."""
+    address = f"{user.format(slash)}{at}git.example{end}"
+    for separator in ("://", ":%2F%2F", ":\\/\\/"):
+        text = f"clone of https{separator}{address} failed"
+        assert masked_text(text) == "clone of https://*** failed"
+        assert "SECRET" not in masked_tokens(json.dumps([text]).encode()).decode()
+        assert "SECRET" not in masked_json(json.dumps({"error": text, "url": address}))
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("https://user:SECRET@git.example/repo.git", "https://git.example/…"),
+        ("https:\\/\\/user:SECRET@git.example\\/@SECRET", "https://git.example/…"),
+        ("https://git.example/@SECRET%2Fa", "https://git.example/…"),
+        ("https://git.example?to=SECRET%2F@b", "https://git.example/…"),
+        ("https:%2F%2Fgit.example%2FSECRET", "https://git.example/…"),
+    ],
+)
+def test_the_host_is_shown_where_every_reader_finds_the_same(address: str, host: str) -> None:
+    """An ``@`` behind a plain slash, or before the host, leaves no doubt."""
+    assert masked_text(f"clone of {address} failed") == f"clone of {host} failed"
+
+
 @pytest.mark.parametrize("piece", ["\\", ":\\", "%25", "&#0", ":/", "https:%2F%2F", "://"])
 def test_a_long_text_costs_its_length_and_not_its_square(piece: str) -> None:
     """Payloads have up to a megabyte, and a page has hundreds of them."""
     began_s = process_time()
     masked_text(piece * (1_000_000 // len(piece)))
     assert process_time() - began_s < 10
+
+
+@pytest.mark.parametrize("backslashes", [31, 32, 63, 2**16 - 1])
+def test_a_slash_is_recognised_behind_any_number_of_backslashes(backslashes: int) -> None:
+    """JSON in JSON doubles them; a run is read once from its beginning, so it needs no bound."""
+    slash = "\\" * backslashes + "/"
+    assert masked_text(f"https:{slash}{slash}hooks.example{slash}SECRET") == HOST
 
 
 def test_escapes_without_an_address_stay_as_they_are() -> None:

@@ -19,12 +19,15 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^\s:\\\[\]%&]*)(?::[0-9]*)?")
 _WITHOUT_HOST = frozenset({"alert", "amqp", "kafka", "pg", "python"})
 _BROKEN_URL = re.compile(r"\s*(https?|wss?):", re.IGNORECASE)
-_SLASHES = r"(?:/|\\{1,31}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"  # JSON in JSON doubles its backslashes
-_COLONS = r"(?::|\\{1,31}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
+_RUN = r"\\(?<!\\\\)\\*"  # JSON in JSON doubles them; from the first one only, or a run takes its square
+_SLASHES = rf"(?:/|{_RUN}(?:/|u002f)|%(?:25)*2f|&#x0*2f;|&#0*47;|&sol;)"
+_COLONS = rf"(?::|{_RUN}u003a|%(?:25)*3a|&#x0*3a;|&#0*58;|&colon;)"
 _SLASH, _COLON = (re.compile(spelled, re.IGNORECASE) for spelled in (_SLASHES, _COLONS))
 SEPARATOR = _COLONS + _SLASHES + _SLASHES
 """What is between scheme and host, also as JSON, a URL or HTML escape it: for Python and for PostgreSQL."""
-_IN_TEXT = re.compile(SEPARATOR + r"[^\s\"<>]*", re.IGNORECASE)
+_IN_TEXT = re.compile(SEPARATOR + r"([^\s\"<>]*)", re.IGNORECASE)
+_WIDEST = re.compile(r"(?:&#x?[0-9a-f]+;|[^/?#])*", re.IGNORECASE)
+_AT = re.compile(r"@|\\u0040|%(?:25)*40|&#x0*40;|&#0*64;|&commat;", re.IGNORECASE)
 _TEXT = json.JSONDecoder(strict=False)
 _ESCAPES = ("\\", "%", "&")
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
@@ -52,7 +55,13 @@ def masked_text(text: str) -> str:
 
 
 def _masked_door(found: re.Match[str]) -> str:
-    return masked_address(f"x{unescaped(found[0])}")[1:]
+    return f"://{MASK}" if _may_hide_a_user(found[1]) else masked_address(f"x://{unescaped(found[1])}")[1:]
+
+
+def _may_hide_a_user(address: str) -> bool:
+    """Return whether an escaped slash is before an ``@``: the host ends there, or it is part of a password."""
+    widest = _WIDEST.match(address)
+    return widest is not None and _AT.search(unescaped(widest[0]).partition("/")[2]) is not None
 
 
 def _may_name_an_address(text: str) -> bool:
@@ -128,9 +137,10 @@ def _masked_leaf(text: str, named: bool) -> str:
         return masked_address(text.strip())
     if (found := _BROKEN_URL.match(text)) is not None:
         return f"{found[1]}:{MASK}"
-    plain = unescaped(text)
-    if "://" in plain or not named:
+    if not named or "://" in (plain := unescaped(text)):
         return masked_text(text)
+    if _may_hide_a_user(text):
+        return MASK
     host, mark, _ = re.match(r"([^/?#]*)([/?#]?)(.*)", plain, re.DOTALL).groups()  # type: ignore[union-attr]
     return f"{host.rpartition('@')[2]}{mark and '/…'}"
 

@@ -6,6 +6,7 @@ other; it knows ``ports`` and ``domain`` only.
 """
 
 from tickwright.outbound.connector import BoundedHead, GuardedSessions
+from tickwright.outbound.excerpts import EXCERPT_CHARS_MAX, excerpt
 from tickwright.outbound.failures import BLOCKED_CODE, blocked, outcome_of
 from tickwright.outbound.headers import check_headers, check_message
 from tickwright.outbound.pause import Pause
@@ -13,6 +14,7 @@ from tickwright.outbound.resolver import BlockedError, SystemResolver
 
 __all__ = [
     "BLOCKED_CODE",
+    "EXCERPT_CHARS_MAX",
     "BlockedError",
     "BoundedHead",
     "GuardedSessions",
@@ -21,5 +23,6 @@ __all__ = [
     "blocked",
     "check_headers",
     "check_message",
+    "excerpt",
     "outcome_of",
 ]

@@ -2,14 +2,11 @@
 
 from datetime import timedelta
 
-from tickwright.domain.masking import unescaped
 from tickwright.domain.retry_after import parse_retry_after
-from tickwright.domain.spellings import GROWTH_MAX, spellings, without_any
+from tickwright.outbound import excerpt
 from tickwright.ports.broker import Refused, Unknown
 
 RETRY_AFTER_MAX = timedelta(hours=1)
-EXCERPT_CHARS_MAX = 500
-VALUE_CHARS_MIN = 4
 
 
 def refusal_of(
@@ -41,24 +38,3 @@ def refusal_of(
 def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
     """Return how long the other side asks us to wait, 0 to 1 hour; ``None`` for nothing or garbage."""
     return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
-
-
-def excerpt(body: bytes, path: str = "") -> str:
-    """Return the beginning of a body as printable text, at most 500 characters, without ``path`` or a part of it.
-
-    Escaped slashes and colons become plain ones, so that addresses are recognised as such where they are masked.
-    """
-    spelled = set().union(*map(spellings, _hidden(path)))
-    looked_at = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
-    text = unescaped(body[:looked_at].decode("utf-8", "backslashreplace"))
-    text = without_any(text, spelled, mask="/…", until=4 * EXCERPT_CHARS_MAX)
-    return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()
-
-
-def _hidden(path: str) -> set[str]:
-    """Return what of a URL may be a credential: path and query, together and alone, and the values of the query."""
-    alone, _, query = path.partition("?")
-    values = {value for one in query.split("&") if len(value := one.partition("=")[2]) >= VALUE_CHARS_MIN}
-    within = alone.strip("/")
-    parts = {path, alone, alone.rstrip("/"), query, *values, *({within} if "/" in within else ())}
-    return {one for one in parts if len(one) > 1}

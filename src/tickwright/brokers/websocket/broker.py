@@ -133,10 +133,11 @@ class WebSocketBroker:
 
     async def _connect(self, target: WebTarget) -> Link | Refused:
         generation = self._sessions.acquire(tls=target.tls)
+        url = URL(target.url, encoded=True)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 socket = await generation.session.ws_connect(
-                    URL(target.url, encoded=True),
+                    url,
                     heartbeat=HEARTBEAT_S,
                     max_msg_size=ACK_BYTES_MAX,
                     timeout=_CLOSING,
@@ -150,7 +151,7 @@ class WebSocketBroker:
             raise
         # aiohttp has no public way from a socket to its connection
         protocol = cast("BoundedHead", socket._conn.protocol)  # type: ignore[union-attr]  # noqa: SLF001
-        return Link(socket, protocol, lambda: self._sessions.release(generation))
+        return Link(socket, protocol, url.raw_path_qs, lambda: self._sessions.release(generation))
 
 
 async def _refuse_redirects(

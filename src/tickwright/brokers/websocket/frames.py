@@ -6,12 +6,11 @@ import msgspec
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.signatures import sign
-from tickwright.outbound import check_message
+from tickwright.outbound import check_message, excerpt
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
 
 FRAME_BYTES_MAX = 1024 * 1024
 ACK_BYTES_MAX = 64 * 1024
-ERROR_CHARS_MAX = 500
 RETRY_AFTER_S_MAX = 3600.0
 
 _encode = msgspec.json.Encoder().encode
@@ -63,11 +62,11 @@ def decode_ack(text: str) -> Ack | None:
         return None
 
 
-def outcome_of_ack(ack: Ack) -> Outcome:
-    """Return what the gateway said."""
+def outcome_of_ack(ack: Ack, path: str) -> Outcome:
+    """Return what the gateway said, without the path and the query of its address."""
     if ack.ack:
         return Accepted()
-    text = "".join(character if character.isprintable() else " " for character in ack.error[:ERROR_CHARS_MAX])
+    text = excerpt(ack.error.encode("utf-8", "backslashreplace"), path)
     retry_after: timedelta | None = None
     if ack.retry_after is not None and ack.retry_after >= 0:
         retry_after = timedelta(seconds=min(ack.retry_after, RETRY_AFTER_S_MAX))

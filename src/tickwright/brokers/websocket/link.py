@@ -25,6 +25,7 @@ class Link:
     Args:
         socket: Open, without ``autoping``; owned from now on.
         protocol: Of its connection.
+        path: Path and query of the gateway's address, which may hold a credential.
         on_over: Called once, when nothing will be sent here any more; gives the session back.
 
     Invariants:
@@ -34,10 +35,11 @@ class Link:
     """
 
     def __init__(
-        self, socket: aiohttp.ClientWebSocketResponse, protocol: BoundedHead, on_over: Callable[[], None]
+        self, socket: aiohttp.ClientWebSocketResponse, protocol: BoundedHead, path: str, on_over: Callable[[], None]
     ) -> None:
         self._socket = socket
         self._protocol = protocol
+        self._path = path
         self._on_over = on_over
         self._pending: dict[str, list[asyncio.Future[Outcome]]] = {}
         self._retired = False
@@ -142,4 +144,4 @@ class Link:
         self.acknowledged += 1
         for answer in self._pending.get(ack.webhook_id, ()):
             if not answer.done():
-                answer.set_result(outcome_of_ack(ack))
+                answer.set_result(outcome_of_ack(ack, self._path))

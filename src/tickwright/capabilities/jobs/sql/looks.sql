@@ -13,8 +13,8 @@ AND ($7::timestamptz IS NULL OR t.updated_at < $7);
 
 -- name: masked
 -- What a caller that sees no more of an address than its host may look for in a text: nothing behind the host, and no user before it, also where
--- they are escaped.
-regexp_replace({text}, '{separator}(?:[^\s"<>/?#]*(?:@|%(?:25)*40|&#x0*40;|&#0*64;|&commat;))?([^\s"<>/?#@:\\%&]*)[^\s"<>]*', '://\1', 'gi');
+-- they are escaped; of an address with escapes before its path, nothing.
+regexp_replace({text}, '{separator}(?:[^\s"<>/?#\\%&]*@)?(?:([^][\s"<>/?#@:\\%&]*)(?=(?::[0-9]*)?(?:[\s"<>/?#]|\\+/|\\"|$)))?[^\s"<>]*', '://\1', 'gi');
 
 -- name: fold
 -- For a text of ASCII alone: the same answer as by the database's locale, at a fifth of the price.
