@@ -26,6 +26,12 @@ ENDLESS = {
 KINDS = list(ENDLESS)
 
 
+FIELDS = ", ".join(f"'f{number}': {number}.5::DOUBLE" for number in range(10))
+DEEP = {"orders": "1.5::DOUBLE", "lists": f"{'[' * 30}1.5::DOUBLE{']' * 30}"}
+for _ in range(4):
+    DEEP["orders"] = f"[{{{FIELDS}, 'child': {DEEP['orders']}}}]"
+
+
 def no_secrets(_name: str) -> str | None:
     """Know none."""
     return None
@@ -161,6 +167,12 @@ async def test_numbers_in_nested_values_keep_their_digits(sources: Sources, valu
         ),
         ("{'doc': '[1e30]'::JSON, 'f': '-inf'::DOUBLE}", '{"doc":[1e30],"f":"-inf"}'),
         ("{'s': 'Infinity', 'f': 1.5::DOUBLE, 'l': []::DOUBLE[]}", '{"s":"Infinity","f":1.5,"l":[]}'),
+        ("{'t': row('nan'::DOUBLE, 1, '-inf'::FLOAT)}", '{"t":["nan",1,"-inf"]}'),
+        ("[union_value(a := 'nan'::DOUBLE)]", '[{"a":"nan"}]'),
+        (
+            r"""{'s': ['\",NaN,[-Infinity', '\', '-N' || chr(10) || 'Iü'], 'f': ['nan'::DOUBLE, -1.5e-7]}""",
+            r"""{"s":["\\\",NaN,[-Infinity","\\","-N\nIü"],"f":["nan",-1.5e-7]}""",
+        ),
         ("NULL::STRUCT(a DOUBLE)", None),
     ],
 )
@@ -171,6 +183,13 @@ async def test_numbers_in_nested_values_that_are_not_finite_are_texts(
     ((found,),) = await rows_of(sources.get("duckdb"), f"SELECT {value}")
     assert (found if found is None else bytes(found).decode()) == text
     assert text is None or msgspec.json.decode(text)
+
+
+@pytest.mark.parametrize("value", DEEP.values(), ids=DEEP)
+async def test_a_deeply_nested_value_with_doubles_is_read(sources: Sources, value: str) -> None:
+    """Planning takes no more memory or time with each level; with doubles, it took 3.5 times as much."""
+    ((found,),) = await rows_of(sources.get("duckdb"), f"SELECT {value}")
+    assert msgspec.json.decode(bytes(found)) is not None
 
 
 @pytest.mark.parametrize("value", ["'[1]'::JSON::VARIANT", "'[1]'::JSON::UNION(j JSON)", "[1::VARIANT]"])

@@ -2,8 +2,8 @@
 
 ``to_json`` keeps decimals and integers of any size, but makes doubles of the numbers in documents (type ``JSON``) that
 are inside of a value, and writes ``NaN`` and ``Infinity``, which are no JSON. So a value with documents is put together
-from texts, in which a document is its own text; and one with such numbers, in which they are the texts "nan", "inf" and
-"-inf". In a ``UNION`` they stay as they are.
+from texts, in which a document is its own text. Such numbers become the texts "nan", "inf" and "-inf" at the end, in
+the text of the whole value: DuckDB plans a condition inside of nested lambdas in exponential time.
 """
 
 from typing import TYPE_CHECKING
@@ -13,8 +13,12 @@ from tickwright.domain.errors import Rejected
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType
 
-_FLOATING = frozenset({"float", "double"})
-_PARTED = frozenset({"list", "array", "map", "struct"})
+_TOKENS = r'(?s)"(?:[^"\\]|\\.)*"|NaN|-?Infinity|[^"NI-]+|.'
+"""Of a JSON text, together all of it; what looks like a number inside a string is part of the string."""
+_FINITE = (
+    f"array_to_string(list_transform(regexp_extract_all(json, '{_TOKENS}'), lambda token: CASE token "
+    """WHEN 'NaN' THEN '"nan"' WHEN 'Infinity' THEN '"inf"' WHEN '-Infinity' THEN '"-inf"' ELSE token END), '')"""
+)
 
 
 def json_text(value: str, type_name: str, code: str) -> str:
@@ -32,10 +36,15 @@ def json_text(value: str, type_name: str, code: str) -> str:
     import duckdb
 
     try:
-        return _text(value, duckdb.sqltype(type_name), 0)
+        kind = duckdb.sqltype(type_name)
+        text = _text(value, kind, 0)
     except _NotKept:
         why = "numbers in it could change; cast it, such as to STRUCT(amount DECIMAL(18,2)), MAP, a list or VARCHAR"
         raise Rejected(code, f"a value of the type {type_name[:200]} has no exact JSON: {why}") from None
+    if not _has_floating(kind):
+        return text
+    repaired = f"CASE WHEN contains(json, 'NaN') OR contains(json, 'Infinity') THEN {_FINITE} ELSE json END"
+    return f"list_transform([{text}], lambda json: {repaired})[1]"
 
 
 class _NotKept(Exception):
@@ -45,18 +54,8 @@ class _NotKept(Exception):
 def _text(value: str, kind: "DuckDBPyType", depth: int) -> str:
     if str(kind) == "JSON":
         return f"CAST({value} AS VARCHAR)"
-    plain = f"CAST(to_json({value}) AS VARCHAR)"
-    if kind.id in _FLOATING:
-        return f"CASE WHEN isfinite({value}) THEN {plain} ELSE '\"' || {value} || '\"' END"
-    if _has_documents(kind):
-        return _put_together(value, kind, depth)
-    if kind.id in _PARTED and _has_floating(kind):
-        odd = f"contains({plain}, 'NaN') OR contains({plain}, 'Infinity')"
-        return f"CASE WHEN {odd} THEN {_put_together(value, kind, depth)} ELSE {plain} END"
-    return plain
-
-
-def _put_together(value: str, kind: "DuckDBPyType", depth: int) -> str:
+    if not _has_documents(kind):
+        return f"CAST(to_json({value}) AS VARCHAR)"
     inner, one = dict(_children(kind)), f"v{depth}"
     if kind.id in {"list", "array"}:
         return _joined("[]", value, _each(value, one, _there(one, inner["child"], depth + 1)))
@@ -81,7 +80,7 @@ def _has_documents(kind: "DuckDBPyType") -> bool:
 
 
 def _has_floating(kind: "DuckDBPyType") -> bool:
-    return kind.id in _FLOATING or any(_has_floating(child) for _, child in _children(kind))
+    return kind.id in {"float", "double"} or any(_has_floating(child) for _, child in _children(kind))
 
 
 def _children(kind: "DuckDBPyType") -> "list[tuple[str, DuckDBPyType]]":

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import end_task
+from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.session import Session
 from tickwright.store.begins import begins
 from tickwright.store.claim_gate import ClaimGate, Connect
@@ -92,6 +92,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         CLW-2: a claim whose end is being written is not cancelled by a look beside it.
         CLW-3: what could not be given back is given back with the next claim or heartbeat.
         CLW-4: an attempt that raises an unexpected error leaves no claim with a session that lives.
+        CLW-5: ``run`` raises when the check for lost claims crashes; what is held is held by the next ``run``.
     """
 
     name: str
@@ -133,19 +134,23 @@ class ClaimedWork(ABC, Generic[_K, _H]):
     async def run(self) -> None:
         """Work until stopped."""
         self._over.clear()
-        keeping = asyncio.create_task(self._keep())
         try:
-            while not self._stopping.is_set():
-                self._news.clear()
-                wait_s = await self._look()
-                self._ticked_s = monotonic()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._news.wait()
-            await self._none_runs()
+            async with TaskGroup() as group:
+                keeping = group.create_task(self._keep())
+                await self._claim_until_stopped()
+                keeping.cancel()
         finally:
-            keeping.cancel()
             self._over.set()
+
+    async def _claim_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            self._news.clear()
+            wait_s = await self._look()
+            self._ticked_s = monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
+        await self._none_runs()
 
     async def quiesce(self) -> None:
         """Claim nothing more; what runs ends."""

@@ -20,6 +20,7 @@ from tickwright.capabilities.reports.step_run import StepRun, Workshop
 from tickwright.capabilities.reports.steps import Record
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import monotonic
+from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.begins import begins
 from tickwright.store.claim_gate import ClaimGate
@@ -47,6 +48,7 @@ class ReportSupervisor:
         RSV-1: a step whose claim is lost is cancelled within two seconds of the loss being known.
         RSV-2: what Redis keeps of a report does not end while its step waits for room, or is under way.
         RSV-3: merges, however long they take, keep no other step waiting; those of one type no merge of another type.
+        RSV-4: ``run`` raises when the check for lost steps crashes; what is held is held by the next ``run``.
     """
 
     name = "report-supervisor"
@@ -79,17 +81,21 @@ class ReportSupervisor:
     async def run(self) -> None:
         """Take steps until stopped."""
         self._over.clear()
-        looking = asyncio.create_task(self._look_after_held())
         try:
-            while not self._stopping.is_set():
-                self._free.clear()
-                wait_s = await self._take()
-                self._ticked_s = monotonic()
-                await self._rest(wait_s)
-            await self._none_runs()
+            async with TaskGroup() as group:
+                looking = group.create_task(self._look_after_held())
+                await self._take_until_stopped()
+                looking.cancel()
         finally:
-            looking.cancel()
             self._over.set()
+
+    async def _take_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            self._free.clear()
+            wait_s = await self._take()
+            self._ticked_s = monotonic()
+            await self._rest(wait_s)
+        await self._none_runs()
 
     async def quiesce(self) -> None:
         """Take no further step; those that run end."""

@@ -1,0 +1,128 @@
+"""The check for lost and cancelled claims crashes: so does its service, and the next run has what is held."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+
+from kit.reports import Process, ReportWorld, plan_of
+from kit.waiting import eventually_async
+from tickwright.capabilities.reports import supervisor as report_supervisor
+from tickwright.capabilities.reports.handlers import ReportRequest
+from tickwright.capabilities.reports.listening import ReportListener
+from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.records_store import RecordsStore
+from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.ports.service import TaskGroup
+from tickwright.store import claiming
+
+ENDLESS = "SELECT count(*) AS n FROM range(100000000000) AS a, range(1000) AS b, a AS c"
+CRASHES = [ValueError("a bug"), asyncio.CancelledError("a library's own")]
+
+
+def crashes_once(monkeypatch: pytest.MonkeyPatch, store: type[Any], name: str, error: BaseException) -> asyncio.Event:
+    """Let a method raise the first time; the event says that it did."""
+    real, crashed = getattr(store, name), asyncio.Event()
+
+    async def crash(self: Any, *given: Any) -> Any:
+        if not crashed.is_set():
+            crashed.set()
+            raise error
+        return await real(self, *given)
+
+    monkeypatch.setattr(store, name, crash)
+    return crashed
+
+
+async def runs_again(process: Process, service: ReportListener | ReportSupervisor) -> None:
+    """Wait until the service crashes, with one claim held, and start it again, as a process does."""
+    number = process.services.index(service)
+    await asyncio.wait([process.tasks[number]], timeout=20)
+    if not process.tasks[number].done():
+        await service.stop()
+        pytest.fail("its service goes on without the check")
+    assert isinstance(process.tasks[number].exception(), BaseExceptionGroup)
+    assert service.running == 1
+    process.tasks[number] = asyncio.create_task(service.run())
+
+
+async def check_a_cancelled_part_ends(world: ReportWorld, crashed: asyncio.Event) -> None:
+    """CLW-5: it runs on behind a crash of the check, and ends when its report is cancelled."""
+    attempts = []
+
+    async def waits(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
+        attempts.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            attempts.append("ended")
+        yield {"id": 1}
+
+    async with world.process({"a": waits}) as process:
+        report = await world.request(plan_of("a", deadline_s=3600), {"n": 1})
+        await eventually_async(crashed.is_set, 60, what="the check crashes")
+        await runs_again(process, process.listener)
+        assert attempts == ["begun"]
+        assert await world.cancel(report)
+        await eventually_async(lambda: process.listener.running == 0, 60, what="its part ends")
+    assert attempts == ["begun", "ended"]
+
+
+async def check_a_cancelled_step_ends(world: ReportWorld, crashed: asyncio.Event) -> None:
+    """RSV-4: it runs on behind a crash of the check, and ends when its report is cancelled."""
+
+    async def rows(_request: ReportRequest) -> AsyncIterator[dict[str, Any]]:
+        yield {"id": 1}
+
+    async with world.process({"a": rows}) as process:
+        report = await world.request(plan_of("a", merge=ENDLESS, deadline_s=3600), {"n": 1})
+        await eventually_async(crashed.is_set, 60, what="the check crashes")
+        await runs_again(process, process.supervisor)
+        assert await world.cancel(report)
+        await eventually_async(lambda: process.supervisor.running == 0, 60, what="its step ends")
+
+
+@pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
+async def test_a_cancelled_part_ends_behind_a_crash_of_the_check(
+    alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """CLW-5: an error and a library's own cancellation are crashes."""
+    await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", error))
+
+
+@pytest.mark.parametrize("error", CRASHES, ids=["error", "cancellation"])
+async def test_a_cancelled_step_ends_behind_a_crash_of_the_check(
+    alone: ReportWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """RSV-4: the same for steps of supervisors."""
+    await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", error))
+
+
+# ---------------------------------------------------------------------- without the guard
+
+
+class Detached(TaskGroup):
+    """Members are tasks whose failures are not seen."""
+
+    def create_task(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Let it run by itself."""
+        return asyncio.create_task(work)
+
+
+async def test_the_suite_notices_a_check_of_parts_that_crashes_alone(
+    alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check as a task of its own."""
+    monkeypatch.setattr(claiming, "TaskGroup", Detached)
+    with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
+        await check_a_cancelled_part_ends(alone, crashes_once(monkeypatch, PartsStore, "keep", CRASHES[0]))
+
+
+async def test_the_suite_notices_a_check_of_steps_that_crashes_alone(
+    alone: ReportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check as a task of its own."""
+    monkeypatch.setattr(report_supervisor, "TaskGroup", Detached)
+    with pytest.raises(pytest.fail.Exception, match="goes on without the check"):
+        await check_a_cancelled_step_ends(alone, crashes_once(monkeypatch, RecordsStore, "held", CRASHES[0]))
