@@ -257,6 +257,8 @@ GRANTED = (
 )
 FULL = """UPDATE tickwright.workers SET facts = facts || '{"counters": {"jobs": {"running": 4, "slots": 4}}}';"""
 ROOM = """UPDATE tickwright.workers SET facts = facts || '{"counters": {"jobs": {"running": 3, "slots": 4}}}'"""
+SHARED = """UPDATE tickwright.workers
+   SET facts = '{"counters": {"jobs": {"running": 3, "slots": 4}, "types": {"noop": {"running": 3}}}}'"""
 LIMITED = (
     "UPDATE tickwright.task_types SET rate_per_s = 0.01; "
     "INSERT INTO tickwright.type_rates VALUES ('noop', now() + interval '1 minute')"
@@ -289,6 +291,7 @@ HELD = "UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 1, 
         ("now()", WORKER + FULL, ["workers_full"]),
         (LATER, WORKER + FULL, ["not_due"]),
         ("now()", WORKER + ROOM, ["due"]),
+        ("now()", WORKER + SHARED, ["workers_full"]),
         ("now()", WORKER + 'UPDATE tickwright.workers SET facts = \'{"counters": {"jobs": {"running": 4}}}\'', ["due"]),
         ("now()", GRANTED + FULL, ["workers_full"]),
         ("now()", GRANTED + FULL + ROOM + " WHERE id = 2", ["due"]),

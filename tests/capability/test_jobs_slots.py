@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -153,6 +154,44 @@ async def test_the_suite_notices_a_cancellation_that_leaves_a_thread_alone(
     mutate(monkeypatch, Runner._answer_of, "if job.stop_reason is not None or back.done():", "if True:")
     with pytest.raises((AssertionError, ValueError)):
         await check_cancelled_beside_a_thread(database_url)
+
+
+async def check_cancelled_beside_a_stuck_thread(url: str) -> None:
+    """Something cancels a slot whose attempt has timed out, and whose thread goes on: both stay taken."""
+    gate, started = threading.Event(), threading.Event()
+
+    def blocks(_job: Job) -> None:
+        started.set()
+        gate.wait(60)
+
+    kinds = {"blocks": policy("blocks", timeout=timedelta(milliseconds=200), max_attempts=1)}
+    limits = WorkerLimits(concurrency=SLOTS, threads=1)
+    async with running_engine(url, {"blocks": blocks, "sound": _sound}, kinds=kinds, limits=limits) as engine:
+        runner = engine.worker.runner
+        try:
+            await engine.insert("blocks")
+            await eventually_async(lambda: runner.threads_stuck, 60, what="it has timed out")
+            [slot] = runner._running
+            slot.cancel()
+            await _others_end(engine)
+            assert (runner.threads_busy, runner.threads_stuck) == (1, 1)
+        finally:
+            gate.set()
+        await eventually_async(lambda: (runner.threads_busy, runner.threads_stuck) == (0, 0), what="it is back")
+
+
+async def test_a_cancellation_of_an_earlier_handler_s_frees_no_stuck_thread(database_url: str) -> None:
+    """Jobs that had no thread were started, and their timeouts counted."""
+    await check_cancelled_beside_a_stuck_thread(database_url)
+
+
+async def test_the_suite_notices_a_stuck_thread_that_is_taken_for_free(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: each cancellation is one of a close."""
+    mutate(monkeypatch, Runner._wait_for_thread, "while not back.done() and self._life is life:", "if not back.done():")
+    with pytest.raises(AssertionError, match=r"\(0, 0\) == \(1, 1\)"):
+        await check_cancelled_beside_a_stuck_thread(database_url)
 
 
 async def check_opened_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,4 +48,5 @@ def test_what_is_encoded_already_is_held_to_its_levels(brackets: tuple[bytes, by
         with pytest.raises(Rejected) as refused:
             to_json({"inside": msgspec.Raw(opening * levels + b"1" + closing * levels)})
         assert refused.value.code == "too_deep"
-    assert to_json(msgspec.Raw(opening * 100 + b"1" + closing * 100)).count(opening.decode()) == 100
+    assert to_json(msgspec.Raw(opening * 1000 + b"1" + closing * 1000)).count(opening.decode()) == 1000
+    assert to_json(msgspec.Raw(b"[%s]" % b",".join([b'"[[[\\""', b"[]"] * 2000))).count("[]") == 2000

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import pytest
 from yarl import URL
 
-from tickwright.domain.spellings import spellings, without_any
+from tickwright.domain.spellings import _found, spellings, without_any
 
 SECRET = "a\"b&c+d e'ü<中\\%/=$\n\t😀z?"
 
@@ -101,6 +101,12 @@ def test_nothing_is_left_of_secrets_that_contain_or_overlap_each_other() -> None
         assert without_any("x abc-def-ghi y abc-defghi z", known(*secrets)) == "x *** y ****** z"
         assert without_any("x %61bc-def-gh%69 y", known(*secrets)) == "x *** y"
     assert without_any("aaaaa b", ["aa"]) == "*** b"
+
+
+def test_a_secret_that_is_repeated_is_one_place() -> None:
+    """A refusal of nothing but the beginning of a path held the event loop for half a second."""
+    assert list(_found("x" + "/a" * 10_000 + "y", ["/a" * 500])) == [(1, 20_001)]
+    assert list(_found("abab-ab", ["ab"])) == [(0, 4), (5, 7)]
 
 
 def test_of_a_text_that_is_cut_no_part_of_a_secret_is_returned() -> None:

@@ -18,8 +18,9 @@ from tickwright.domain.errors import Rejected
 _encode = msgspec.json.Encoder().encode
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INT64_CHARS = 20
-MAYBE_DEEP = 500
-"""Objects and arrays; with no more of them a payload has no more levels than PostgreSQL takes."""
+_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]', re.DOTALL)
+LEVELS_MAX = 1000
+"""Fewer than PostgreSQL takes, and more than an encoder of Python gives; what is encoded already may have more."""
 
 
 def to_json(payload: Any) -> str:
@@ -38,6 +39,16 @@ def to_json(payload: Any) -> str:
         raise Rejected("too_deep", "payload: too many levels of objects and arrays", field="payload") from None
 
 
+def _is_too_deep(raw: bytes) -> bool:
+    levels = 0
+    for found in _BRACKET.finditer(raw):
+        if found[0][0] != ord('"'):
+            levels += 1 if found[1] else -1
+        if levels > LEVELS_MAX:
+            return True
+    return False
+
+
 def _checked_json(payload: Any) -> str:
     try:
         raw = _encode(payload)
@@ -47,8 +58,8 @@ def _checked_json(payload: Any) -> str:
         raise Rejected("non_finite_number", "payload: NaN and infinities are no JSON numbers", field="payload")
     if b"[" in raw and _has_set(payload):
         raise Rejected("invalid_payload", "payload: a set has no order and JSON no sets; give a list", field="payload")
-    if raw.count(b"[") + raw.count(b"{") > MAYBE_DEEP:  # what is encoded already was not walked through
-        json.loads(raw)
+    if raw.count(b"[") + raw.count(b"{") > LEVELS_MAX and _is_too_deep(raw):
+        raise RecursionError
     if _LONG_NUMBER.search(raw):
         json.loads(raw, parse_int=_int64)
     if b"\\u" in raw:

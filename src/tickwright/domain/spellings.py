@@ -76,8 +76,11 @@ def _found(text: str, spelled: Collection[str]) -> Places:
     for one in spelled:
         begin = text.find(one)
         while begin >= 0:
-            yield begin, begin + len(one)
-            begin = text.find(one, begin + 1)
+            last = begin  # of those that overlap or touch, which are one place: a text of nothing else has thousands
+            while (again := text.rfind(one, last + 1, last + 2 * len(one))) >= 0:
+                last = again
+            yield begin, last + len(one)
+            begin = text.find(one, last + 1)
 
 
 class _Plain:

@@ -481,8 +481,7 @@ class Runner:
             self.threads_stuck += 1
             entry.stuck += 1
             try:
-                with suppress(asyncio.CancelledError):  # the runner closes
-                    await self._wait_for_thread(job, back)
+                await self._wait_for_thread(job, back)
             finally:
                 self.threads_stuck -= 1
                 entry.stuck -= 1
@@ -498,11 +497,14 @@ class Runner:
                 if job.stop_reason is not None or back.done():
                     raise
 
-    @staticmethod
-    async def _wait_for_thread(job: Job, back: "asyncio.Future[Any]") -> None:
+    async def _wait_for_thread(self, job: Job, back: "asyncio.Future[Any]") -> None:
+        """Wait until the thread is back, or the runner closes; what another handler left behind does not end it."""
         _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
-        await asyncio.wait([back])
-        if not back.cancelled():
+        life = self._life
+        while not back.done() and self._life is life:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([back])
+        if back.done() and not back.cancelled():
             back.exception()
 
     # ------------------------------------------------------------------ deadlines

@@ -112,12 +112,13 @@ WITH RECURSIVE job AS MATERIALIZED (
    LIMIT 100000
 ), able AS MATERIALIZED (
   SELECT w.id, at.running, at.slots,
-         coalesce(least(at.running, (SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id)) >= 3 * (at.slots - at.running), false)
+         coalesce(least(at.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), at.of_type)) >= 3 * (at.slots - at.running), false)
            AS is_full
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
     CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
     LEFT JOIN LATERAL (
-      SELECT (told.jobs ->> 'running')::numeric AS running, (told.jobs ->> 'slots')::numeric AS slots
+      SELECT (told.jobs ->> 'running')::numeric AS running, (told.jobs ->> 'slots')::numeric AS slots,
+             (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type
         FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS told (jobs)) AS at ON true
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
      AND CASE WHEN jsonb_typeof(told.has) = 'array'
