@@ -137,7 +137,8 @@ async def test_a_silent_store_is_unavailable_in_time(proxy: TcpProxy, unlucky: B
     assert {error.code for error in await failures(unlucky, tmp_path)} == {"object_store_unavailable"}
     proxy.heal()
     for late in await unlucky.listing("", 10):
-        assert late.bytes == await unlucky.size(late.key) == 10
+        assert late.bytes == 10
+        assert await unlucky.size(late.key) in {10, None}  # a delete may arrive behind the listing
 
 
 @pytest.mark.parametrize("each_way_s", [0.1, 2.0])
