@@ -52,7 +52,7 @@ async def test_the_suite_notices_a_slot_that_is_not_replaced(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: what has ended stays so."""
-    mutate(monkeypatch, Runner._go_on, "self._slots[number] is ended", "False")
+    mutate(monkeypatch, Runner._replace, "self._slots[number] is ended", "False")
     with pytest.raises(AssertionError):
         await check_cancelled_while_idle(database_url, within_s=3)
 
@@ -88,7 +88,7 @@ async def test_the_suite_notices_slots_that_wait_for_one_that_ended(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: only a slot that goes on lets others be woken, and no other goes on in its place."""
-    mutate(monkeypatch, Runner._go_on, "self._slots[number] is ended", "False")
+    mutate(monkeypatch, Runner._replace, "self._slots[number] is ended", "False")
     mutate(
         monkeypatch,
         Runner._until_ready,
@@ -142,8 +142,8 @@ async def check_cancelled_beside_a_thread(url: str) -> None:
     assert starts == [1]
 
 
-async def test_a_cancellation_of_an_earlier_handler_s_runs_no_synchronous_job_twice(database_url: str) -> None:
-    """Its thread cannot be stopped: the job was given back, and ran in another thread beside it."""
+async def test_a_cancellation_that_a_handler_left_behind_runs_no_synchronous_job_twice(database_url: str) -> None:
+    """Its thread cannot be stopped: the job was released, and ran in another thread beside it."""
     await check_cancelled_beside_a_thread(database_url)
 
 
@@ -180,7 +180,7 @@ async def check_cancelled_beside_a_stuck_thread(url: str) -> None:
         await eventually_async(lambda: (runner.threads_busy, runner.threads_stuck) == (0, 0), what="it is back")
 
 
-async def test_a_cancellation_of_an_earlier_handler_s_frees_no_stuck_thread(database_url: str) -> None:
+async def test_a_cancellation_that_a_handler_left_behind_frees_no_stuck_thread(database_url: str) -> None:
     """Jobs that had no thread were started, and their timeouts counted."""
     await check_cancelled_beside_a_stuck_thread(database_url)
 
@@ -189,7 +189,12 @@ async def test_the_suite_notices_a_stuck_thread_that_is_taken_for_free(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: each cancellation is one of a close."""
-    mutate(monkeypatch, Runner._wait_for_thread, "while not back.done() and self._life is life:", "if not back.done():")
+    mutate(
+        monkeypatch,
+        Runner._wait_for_thread,
+        "while not back.done() and self._generation is generation is not None:",
+        "if not back.done():",
+    )
     with pytest.raises(AssertionError, match=r"\(0, 0\) == \(1, 1\)"):
         await check_cancelled_beside_a_stuck_thread(database_url)
 
@@ -235,6 +240,6 @@ async def test_the_suite_notices_a_slot_that_outlives_its_close(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: any slots that are open are its own."""
-    mutate(monkeypatch, Runner._slot, "self._life is life", "self._life is not None")
+    mutate(monkeypatch, Runner._slot, "self._generation is generation", "self._generation is not None")
     with pytest.raises(AssertionError):
         await check_opened_again(database_url, monkeypatch)

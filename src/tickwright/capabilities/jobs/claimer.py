@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Protocol
 
 import asyncpg
@@ -321,7 +320,7 @@ class Claimer:
                 self._runner.tell_when_thread_free()
         return rows
 
-    def _byte_room(self, arriving: Mapping[str, int] = MappingProxyType({})) -> Callable[[str], int]:
+    def _byte_room(self, arriving: Mapping[str, int] | None = None) -> Callable[[str], int]:
         """Return how many bytes of payloads a type may still have: it shares bytes as it shares places."""
         held = self._weigh() + Counter(arriving)
         left = max(0, HELD_BYTES_MAX - held.total())

@@ -233,12 +233,11 @@ class ClaimStore:
 
 def lengths_of(rows: Sequence[Row]) -> Counter[str]:
     """Return how long the payloads are, by task type."""
-    names, lengths = map(_type_of, rows), map(len, map(_payload_of, rows))
-    if len(kinds := set(names)) == 1:
-        return Counter({kinds.pop(): sum(lengths)})
+    if len(names := set(map(_type_of, rows))) == 1:
+        return Counter({names.pop(): sum(map(len, map(_payload_of, rows)))})
     found: Counter[str] = Counter()
-    for name, length in zip(map(_type_of, rows), lengths, strict=True):
-        found[name] += length
+    for row in rows:
+        found[row[1]] += len(row[2])
     return found
 
 

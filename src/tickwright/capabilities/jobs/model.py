@@ -162,12 +162,6 @@ class Job:
         return self._row[5]  # type: ignore[no-any-return]
 
     @property
-    def is_last(self) -> bool:
-        """Whether no attempt is left behind this one."""
-        row = self._row
-        return row[4] >= row[5]  # type: ignore[no-any-return]
-
-    @property
     def fence(self) -> int:
         """Rises with every attempt of this job."""
         return self._row[6]  # type: ignore[no-any-return]

@@ -114,7 +114,7 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = Context()
         self._waking = False
-        self._life: object | None = None
+        self._generation: object | None = None
         """Of the slots that are open; other ones take nothing more."""
         self._quiet = asyncio.Event()
         self.busy = 0
@@ -183,7 +183,7 @@ class Runner:
         upcoming, ready = self._upcoming, self._ready
         while upcoming and upcoming[0][0] <= now_s:
             _, reserved_s, job_id, job = upcoming[0]
-            is_last = job.is_last  # it keeps its distance behind its begin
+            is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
             if not is_last and (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
                 heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
             else:
@@ -240,7 +240,7 @@ class Runner:
 
     def start(self) -> None:
         """Open the slots; once more after a close."""
-        self._life = object()
+        self._generation = object()
         self._executor = self._new_executor()
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -256,7 +256,7 @@ class Runner:
 
     async def close(self) -> None:
         """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
-        self._life = None
+        self._generation = None
         for job in self._running.values():
             job.stop_because("shutdown")
         tasks = [*self._slots, self._sweeper] if self._sweeper else []
@@ -285,11 +285,13 @@ class Runner:
 
     # ------------------------------------------------------------------ the slots
 
-    async def _slot(self, life: object | None) -> None:
+    async def _slot(self, generation: object | None) -> None:
         ready, running, context = self._ready, self._running, self._context
         me: Any = asyncio.current_task()
         worked_since = monotonic()
-        while self._life is life and _are_equal(copy_context(), context):  # what a handler sets ends with its attempt
+        while self._generation is generation and _are_equal(
+            copy_context(), context
+        ):  # what a handler sets ends with its attempt
             if not ready:
                 await self._until_ready()
                 worked_since = monotonic()
@@ -325,15 +327,15 @@ class Runner:
                 worked_since = monotonic()
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
-        slot = asyncio.get_running_loop().create_task(self._slot(self._life), context=self._context.copy())
-        slot.add_done_callback(partial(self._go_on, number))
+        slot = asyncio.get_running_loop().create_task(self._slot(self._generation), context=self._context.copy())
+        slot.add_done_callback(partial(self._replace, number))
         return slot
 
-    def _go_on(self, number: int, ended: asyncio.Task[None]) -> None:
+    def _replace(self, number: int, ended: asyncio.Task[None]) -> None:
         """Let a new task go on with a slot that is open: its context was changed, or something has cancelled it."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
-        if self._life is not None and self._slots[number] is ended:
+        if self._generation is not None and self._slots[number] is ended:
             self._slots[number] = self._new_slot(number)
 
     async def _until_ready(self) -> None:
@@ -500,8 +502,8 @@ class Runner:
     async def _wait_for_thread(self, job: Job, back: "asyncio.Future[Any]") -> None:
         """Wait until the thread is back, or the runner closes; what another handler left behind does not end it."""
         _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
-        life = self._life
-        while not back.done() and self._life is life:
+        generation = self._generation
+        while not back.done() and self._generation is generation is not None:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([back])
         if back.done() and not back.cancelled():

@@ -221,10 +221,9 @@ class JobWorker:
         """Run the claimed rows, each at its own instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
         rows.sort(key=_order if len(set(map(_priority, rows))) > 1 else _due)
-        entries = {name: self._entries[name] for name in claimed.counts if name in self._entries}
         jobs = []
         for row in rows:
-            entry = entries.get(row[1])
+            entry = self._entries.get(row[1])
             if entry is None or entry.kind.waits:  # its type was deleted or paused while it was on its way here
                 self.settler.add("release", row[0], row[6])
                 continue

@@ -111,15 +111,15 @@ WITH RECURSIVE job AS MATERIALIZED (
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
    LIMIT 100000
 ), able AS MATERIALIZED (
-  SELECT w.id, at.running, at.slots,
-         coalesce(least(at.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), at.of_type)) >= 3 * (at.slots - at.running), false)
+  SELECT w.id, load.running, load.slots,
+         coalesce(least(load.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), load.of_type)) >= 3 * (load.slots - load.running), false)
            AS is_full
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
     CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
     LEFT JOIN LATERAL (
-      SELECT (told.jobs ->> 'running')::numeric AS running, (told.jobs ->> 'slots')::numeric AS slots,
+      SELECT (said.jobs ->> 'running')::numeric AS running, (said.jobs ->> 'slots')::numeric AS slots,
              (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type
-        FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS told (jobs)) AS at ON true
+        FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS said (jobs)) AS load ON true
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
      AND CASE WHEN jsonb_typeof(told.has) = 'array'
               THEN told.has ? CASE WHEN y.target LIKE 'python:%' THEN substr(y.target, 8) ELSE split_part(y.target, ':', 1) END
