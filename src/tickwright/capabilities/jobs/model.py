@@ -116,7 +116,7 @@ class Job:
     """
 
     __slots__ = (
-        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "_task", "deadline_s", "entry", "span", "started_s",
+        "_fire_s", "_reporter", "_row", "_stop", "_stop_event", "deadline_s", "entry", "span", "started_s",
     )  # fmt: skip
 
     def __init__(self, row: Sequence[Any], entry: Any, reporter: _Reporter, fire_s: float) -> None:
@@ -125,7 +125,6 @@ class Job:
         self._stop: str | None = None
         self._stop_event: threading.Event | None = None
         self._fire_s = fire_s
-        self._task: Any = None
         self.entry = entry
         self.span: Span | None = None
         self.started_s = 0.0

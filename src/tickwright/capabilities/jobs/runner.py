@@ -117,7 +117,6 @@ class Runner:
         self._generation: object | None = None
         """Of the slots that are open; other ones take nothing more."""
         self._quiet = asyncio.Event()
-        self.busy = 0
         self.ended = Rate()
         self.threads_busy = 0
         self.threads_stuck = 0
@@ -127,6 +126,11 @@ class Runner:
         self._thread_wanted = False
 
     # ------------------------------------------------------------------ capacity
+
+    @property
+    def busy(self) -> int:
+        """Attempts that run."""
+        return len(self._running)
 
     @property
     def queued(self) -> int:
@@ -278,20 +282,19 @@ class Runner:
 
     def stop_job(self, job: Job, reason: str) -> None:
         """Cancel a running attempt's handler."""
-        if job in self._running.values() and job.stop_reason is None:
+        slot = next((slot for slot, running in self._running.items() if running is job), None)
+        if slot is not None and job.stop_reason is None:
             job.stop_because(reason)
-            if job._task is not None:  # noqa: SLF001
-                job._task.cancel()  # noqa: SLF001
+            slot.cancel()
 
     # ------------------------------------------------------------------ the slots
 
     async def _slot(self, generation: object | None) -> None:
-        ready, running, context = self._ready, self._running, self._context
+        ready, running, ended, context = self._ready, self._running, self.ended, self._context
         me: Any = asyncio.current_task()
         worked_since = monotonic()
-        while self._generation is generation and _are_equal(
-            copy_context(), context
-        ):  # what a handler sets ends with its attempt
+        # The context, since what a handler sets ends with its attempt.
+        while self._generation is generation and _are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
                 worked_since = monotonic()
@@ -299,24 +302,22 @@ class Runner:
             if ready and not self._waking:
                 self._wake_one()
             now = monotonic()
-            job.started_s, job._task, row = now, me, job._row  # noqa: SLF001  a property costs more than what it returns
+            job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
             if (threaded or entry.kind.waits or row[10] is not None) and not self._starts(job, threaded, now_s):
                 continue
             running[me] = job
             entry.note_start(now_s - row[9])
-            self.busy += 1
             try:
                 await (self._traced(job) if traces.recording() or row[11] else self._attempt(job))
             except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 del running[me]
-                self.busy -= 1
-                self.ended.count += 1
-                if threaded or not self.busy:
-                    self._over(threaded)
+                ended.count += 1
+                if threaded:
+                    self._thread_back(threaded)
             if me.cancelling():
                 await self._uncancel(me)
             if self._free_below and len(ready) + len(self._threadless) < self._free_below:
@@ -335,11 +336,17 @@ class Runner:
         """Let a new task go on with a slot that is open: its context was changed, or something has cancelled it."""
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _log.error("jobs.slot_broken", exc_info=error)
+        self._note_quiet()
         if self._generation is not None and self._slots[number] is ended:
             self._slots[number] = self._new_slot(number)
 
+    def _note_quiet(self) -> None:
+        if not self._running:
+            self._quiet.set()
+
     async def _until_ready(self) -> None:
         while not self._ready:
+            self._note_quiet()
             turn = asyncio.get_running_loop().create_future()
             self._idle.append(turn)
             try:
@@ -380,12 +387,6 @@ class Runner:
         self.threads_busy += 1
         entry.threads += 1
         return True
-
-    def _over(self, threaded: Entry | None) -> None:
-        if threaded is not None:
-            self._thread_back(threaded)
-        if not self.busy:
-            self._quiet.set()
 
     def _thread_back(self, entry: Entry) -> None:
         self.threads_busy -= 1
