@@ -122,7 +122,7 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
     kinds = {"t": policy("t", rate_per_s=40.0, max_attempts=attempts)}
     async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
         pool.append(engine.pool)
-        ids = [await engine.insert("t") for _ in range(20)]
+        ids = [await engine.insert("t") for _ in range(400)]
         await lowered.wait()
         entry = engine.worker.entries()["t"]
         await eventually_async(lambda: entry.held >= 1, what="jobs are claimed and wait")
@@ -131,10 +131,10 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
         begun = len(held.started)
         left = [job_id for job_id in ids if job_id not in held.started]
         await eventually_async(lambda: released(engine, left), what="all are released")
-        await set_rate(40.0)
+        await set_rate(400.0)
         assert len(held.started) == begun
         await paused(engine, "t", to=False)
-        await eventually_async(lambda: len(held.started) == 20, 30, what="all have run")
+        await eventually_async(lambda: len(held.started) == 400, 30, what="all have run")
     assert sorted(held.started) == ids
 
 
