@@ -1,6 +1,7 @@
 """A type that is paused while its jobs are claimed and wait: none of them starts, and none loses an attempt."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -64,7 +65,7 @@ async def holding(
     url: str, held: Held, monkeypatch: pytest.MonkeyPatch, function: Callable[[Job], Any], **changes: Any
 ) -> AsyncIterator[tuple[Engine, list[int]]]:
     """Run a worker with one slot, which is kept, and three claimed jobs of the type ``t`` that wait for it."""
-    monkeypatch.setattr(Claimer, "_prefetch", lambda _claimer: 10)
+    monkeypatch.setattr(Claimer, "_ahead", lambda _claimer: Counter(t=10))
     kinds = {"keeps": policy("keeps"), "t": policy("t", **changes)}
     handlers = {"keeps": held.keeps, "t": function}
     async with running_engine(url, handlers, kinds=kinds, limits=WorkerLimits(concurrency=1, threads=4)) as engine:
@@ -104,38 +105,52 @@ async def test_claimed_jobs_that_wait_for_a_slot_do_not_start_once_their_type_is
 async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_type_is_paused(
     database_url: str, attempts: int
 ) -> None:
-    """Their starts were hours apart since the rate was lowered; resumed at a higher rate, they run without a wait."""
+    """They are released; resumed, they run at their rate."""
     held = Held()
-    lowered = asyncio.Event()
-    pool: list[Any] = []
 
     async def handler(job: Job) -> None:
         held.started.append(job.id)
-        if len(held.started) == 1:
-            await set_rate(0.0001)
-            lowered.set()
-
-    async def set_rate(rate_per_s: float) -> None:
-        await pool[0].execute("UPDATE tickwright.task_types SET rate_per_s = $1 WHERE name = 't'", rate_per_s)
-        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s == rate_per_s)
 
     kinds = {"t": policy("t", rate_per_s=40.0, max_attempts=attempts)}
     async with running_engine(database_url, {"t": handler}, kinds=kinds) as engine:
-        pool.append(engine.pool)
         ids = [await engine.insert("t") for _ in range(400)]
-        await lowered.wait()
         entry = engine.worker.entries()["t"]
-        await eventually_async(lambda: entry.held >= 1, what="jobs are claimed and wait")
+        await eventually_async(lambda: held.started and entry.held >= 2, what="jobs are claimed and wait")
         await paused(engine, "t")
         await eventually_async(lambda: entry.held == 0, what="none is held")
         begun = len(held.started)
         left = [job_id for job_id in ids if job_id not in held.started]
         await eventually_async(lambda: released(engine, left), what="all are released")
-        await set_rate(400.0)
+        await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 400 WHERE name = 't'")
+        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s == 400)
         assert len(held.started) == begun
         await paused(engine, "t", to=False)
-        await eventually_async(lambda: len(held.started) == 400, 30, what="all have run")
+        await eventually_async(lambda: len(held.started) == len(ids), 30, what="all have run")
     assert sorted(held.started) == ids
+
+
+async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
+    """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
+    held, ran = Held(), list[int]()
+
+    async def handler(job: Job) -> None:
+        held.started.append(job.id)
+
+    async def sound(job: Job) -> None:
+        ran.append(job.id)
+
+    kinds, limits = {"t": policy("t", rate_per_s=1000.0)}, WorkerLimits(concurrency=20)
+    async with running_engine(database_url, {"t": handler, "sound": sound}, kinds=kinds, limits=limits) as engine:
+        await engine.pool.execute(
+            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
+            "SELECT now(), 't' FROM generate_series(1, 100000)"
+        )
+        await eventually_async(lambda: engine.worker.entries()["t"].held > limits.concurrency, 30, what="many wait")
+        await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 0.00001 WHERE name = 't'")
+        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next one are released")
+        for _ in range(3):
+            await engine.until(await engine.insert("sound"), "completed")
+    assert len(held.started) < 100_000
 
 
 async def test_what_a_claim_brings_of_a_paused_type_is_released(

@@ -1,6 +1,7 @@
 """What an attempt starts with: before ``expires_at``, with a row of its worker, without an earlier one's context."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -89,7 +90,7 @@ async def waiting_for_a_slot(
 
     It claims nothing more, and hears of a cancelled job by its heartbeats alone.
     """
-    monkeypatch.setattr(Claimer, "_prefetch", lambda _claimer: 10)
+    monkeypatch.setattr(Claimer, "_ahead", lambda _claimer: Counter(sound=10))
     may_end = asyncio.Event()
 
     async def keeps(_job: Job) -> None:

@@ -173,8 +173,10 @@ class TypeCounters(Protocol):
 
 class _Runner(Protocol):
     slots: int
-    busy: int
     threads_stuck: int
+
+    @property
+    def busy(self) -> int: ...
 
     @property
     def queued(self) -> int: ...

@@ -50,6 +50,7 @@ SHARE_S = 0.2
 BATCH_MAX = 2000
 PREFETCH_S = 0.2
 PREFETCH_MAX = 8000
+RATE_WINDOW_S = 0.05
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
 AWAY_S = 0.5
@@ -117,10 +118,13 @@ class Claimer:
         self._flight: Flight | None = None
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
+        self._swept: ClaimPlan | None = None
         self._crowded = False
         self._full_since_s: float | None = None
         self._sharing: asyncio.Task[None] | None = None
         self._bytes: Counter[str] = Counter()
+        self._ending: Counter[str] = Counter()
+        self._measured_s = monotonic()
         self._stopping = False
         self._started = False
         self._over = asyncio.Event()
@@ -254,7 +258,11 @@ class Claimer:
         if plan is None:
             return None
         follows, look = self._lanes.follows(plan), self._lanes.look(plan.types)
-        claim = self._claim(plan, look, bounded=follows or self._lanes.dragging)
+        bounded = follows or self._lanes.dragging
+        if bounded and self._sweep is None and (names := self._lanes.sweep_due(plan)):
+            self._swept, plan = plan.split(names)
+            self._sweep = asyncio.create_task(self._sweep_once(self._swept))
+        claim = self._claim(plan, look, bounded=bounded)
         return Flight(plan, look, follows, asyncio.ensure_future(claim))
 
     async def _nothing_to_claim(self) -> None:
@@ -267,14 +275,27 @@ class Claimer:
 
     # ------------------------------------------------------------------ how much
 
+    def _ahead(self) -> Counter[str]:
+        """Return how many jobs of each type may be held beyond its places: as many as end in a fifth of a second."""
+        now = monotonic()
+        if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
+            self._measured_s = now
+            ending = Counter[str]()
+            for name, entry in self._takes.entries().items():
+                at_once = self._runner.slots if entry.is_async else self._runner.threads
+                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * entry.ended.rate(within_s, at_once=at_once)))
+            self._ending = ending
+        return self._ending
+
     def _prefetch(self) -> int:
-        return min(PREFETCH_MAX, int(self._runner.ended.measure() * PREFETCH_S))
+        return min(PREFETCH_MAX, self._ahead().total())
 
     def _budget(self) -> int:
         if self._takes.backlog() > BACKLOG_MAX:
             return 0
-        runner = self._runner
-        return runner.slots - runner.busy + self._prefetch() - runner.queued
+        runner, swept = self._runner, self._swept
+        coming = min(swept.total_max, sum(swept.rows_max)) if swept else 0
+        return runner.slots - runner.busy + self._prefetch() - runner.queued - coming
 
     def _weigh(self) -> Counter[str]:
         """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
@@ -286,15 +307,28 @@ class Claimer:
         allowance = {}
         self._crowded = False
         arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
-        room, threads = self._byte_room(lengths), self._thread_shares(arrive)
+        room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
         for name, entry in self._takes.entries().items():
             if entry.kind.waits or entry.kind.rate_per_s is not None:
                 continue
-            rows = allot(budget, entry.places + arrive[name], all_free=budget) if room(name) else 0
+            rows = min(budget, shares[name]) if room(name) else 0
             free = entry.free(entry.held + arrive[name])
             self._crowded = self._crowded or (rows == 0 and free != 0)
             allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
         return allowance
+
+    def _slot_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+        """Return how many jobs of each type may be claimed by its share of the slots, and what may be held beyond it.
+
+        What is held ahead takes no slot of another type: it ends within a fifth of a second.
+        """
+        coming, ahead = Counter(coming), self._ahead()
+        if self._swept is not None:
+            coming.update(dict(zip(self._swept.types, self._swept.rows_max, strict=True)))
+        held = {name: entry.places + coming[name] for name, entry in self._takes.entries().items()}
+        used = {name: max(0, held[name] - ahead[name]) for name in held}
+        free = self._runner.slots - sum(used.values())
+        return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
     def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
         """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares places.
@@ -304,7 +338,7 @@ class Claimer:
         """
         coming, kinds = Counter(coming) + self.asked(), self._takes.entries().items()
         held = {name: entry.places + coming[name] for name, entry in kinds if not entry.is_async}
-        ahead = {name: int(entry.ended.measure() * PREFETCH_S) for name, entry in kinds if not entry.is_async}
+        ahead = self._ahead()
         used = {name: max(0, held[name] - ahead[name]) for name in held}
         left = self._runner.threads - max(self._runner.threads_stuck, sum(used.values()))
         shares = {name: allot(left, used[name], all_free=left) for name in held}
@@ -357,8 +391,6 @@ class Claimer:
         )
 
     async def _claim(self, plan: ClaimPlan, look: Look, *, bounded: bool) -> Claimed:
-        if bounded and self._sweep is None and (beside := self._lanes.sweep_due(plan)) is not None:
-            self._sweep = asyncio.create_task(self._sweep_once(beside))
         around = self._lanes.looks_around()
         if not around:
             look = replace(look, whole=frozenset())
@@ -382,7 +414,7 @@ class Claimer:
         except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
-            self._sweep = None
+            self._sweep = self._swept = None
             self._lanes.swept(monotonic() - started)
 
     def _accept(self, claimed: Claimed) -> None:
@@ -403,14 +435,14 @@ class Claimer:
 
     async def _claim_paced(self, budget: int) -> None:
         now = monotonic()
-        for entry in self._takes.entries().values():
+        for name, entry in self._takes.entries().items():
             if entry.kind.rate_per_s is None or entry.kind.waits or now < entry.paced_until_s:
                 continue
-            if not self._byte_room()(entry.kind.name):
+            if not self._byte_room()(name):
                 continue
-            rows, free = allot(budget, entry.places, all_free=budget), entry.free(entry.held)
-            rows = min(rows, rows if free is None else free, self._thread_shares({}).get(entry.kind.name, rows))
-            plan = ClaimPlan((entry.kind.name,), (rows,), BATCH_MAX)
+            rows, free = min(budget, self._slot_shares({})[name]), entry.free(entry.held)
+            rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
+            plan = ClaimPlan((name,), (rows,), BATCH_MAX)
             if plan.rows_max[0] <= 0:
                 continue
             self._paced = plan

@@ -25,27 +25,27 @@ LATENESS_BUCKETS_S = (
     600.0,
     3600.0,
 )
-RATE_WINDOW_S = 0.05
 SLACK_S = 0.05
 """So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
 
 
-class Rate:
-    """How many attempts end per second, over the last twentieth of a second or since it was measured last."""
+class Ended:
+    """Attempts that have ended since they were counted last, and how long they took in all."""
 
-    __slots__ = ("_counted", "_measured_s", "_per_s", "count")
+    __slots__ = ("count", "took_s")
 
     def __init__(self) -> None:
-        self.count = 0
-        self._counted, self._measured_s, self._per_s = 0, monotonic(), 0.0
+        self.count, self.took_s = 0, 0.0
 
-    def measure(self) -> float:
-        """Return it."""
-        now = monotonic()
-        if now - self._measured_s >= RATE_WINDOW_S:
-            self._per_s = (self.count - self._counted) / (now - self._measured_s)
-            self._counted, self._measured_s = self.count, now
-        return self._per_s
+    def rate(self, within_s: float, *, at_once: int) -> float:
+        """Return how many end per second, and count anew.
+
+        Attempts that began together end together. They say no more of the next ones than how many of their length can
+        end per second while ``at_once`` run.
+        """
+        count, within_s = self.count, max(within_s, self.took_s / at_once)
+        self.count, self.took_s = 0, 0.0
+        return count / within_s
 
 
 class Entry:
@@ -55,7 +55,7 @@ class Entry:
         held: Attempts claimed and not ended, in this worker.
         stuck: Attempts that have ended while their synchronous handlers go on.
         threads: Threads that its attempts have here, stuck ones, too.
-        ended: Attempts in threads that have ended, and how many a second.
+        ended: Attempts that have ended.
         granted: How many of the type's concurrency this worker may hold; ``None`` without a limit.
         paced_until_s: A rate-limited type is not asked again before this time (monotonic).
         paced_more: More jobs of this rate-limited type may wait.
@@ -76,7 +76,7 @@ class Entry:
         self.held = 0
         self.stuck = 0
         self.threads = 0
-        self.ended = Rate()
+        self.ended = Ended()
         self.granted: int | None = 0 if kind.concurrency is not None else None
         self.paced_until_s = 0.0
         self.paced_more = False

@@ -203,22 +203,19 @@ class LaneBook:
         """Note how long a claim took that did."""
         self._looked_around_s, self._look_took_s = monotonic(), took_s
 
-    def sweep_due(self, plan: ClaimPlan) -> ClaimPlan | None:
-        """Return the plan of a sweep beside a bounded claim, when it is time for one.
+    def sweep_due(self, plan: ClaimPlan) -> frozenset[str]:
+        """Return the types of a sweep beside a bounded claim, when it is time for one.
 
         Limited types are left out: two claims at once could exceed their limit. They are looked at without
         the bound by the next ordinary claim instead.
         """
         if monotonic() - self._swept_s <= max(SWEEP_S, SWEEP_SHARE * self._sweep_took_s):
-            return None
+            return frozenset()
         self._swept_s = monotonic()
         for lane in self._lanes.values():
             if self._limited(lane.task_type):
                 lane.frontier_s = 0.0
-        free = [(name, rows) for name, rows in zip(plan.types, plan.rows_max, strict=True) if not self._limited(name)]
-        if not free:
-            return None
-        return ClaimPlan(tuple(name for name, _ in free), tuple(rows for _, rows in free), plan.total_max)
+        return frozenset(name for name in plan.types if not self._limited(name))
 
     def swept(self, took_s: float) -> None:
         """Note how long a sweep took; while sweeps are slow the drag goes on."""

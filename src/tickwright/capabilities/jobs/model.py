@@ -5,7 +5,7 @@ an attempt that failed is not an exception of ours.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -234,6 +234,19 @@ class ClaimPlan:
     types: tuple[str, ...]
     rows_max: tuple[int, ...]
     total_max: int
+
+    def split(self, names: Container[str]) -> "tuple[ClaimPlan, ClaimPlan]":
+        """Return a part for another claim beside this one, a quarter of the rows of some types, and what is left.
+
+        No type is left without a row, so that a plan of very few rows is exceeded by one of each.
+        """
+        parts = {name: max(1, rows // 4) for name, rows in zip(self.types, self.rows_max, strict=True) if name in names}
+        total = max(1, self.total_max // 4)
+        left = tuple(max(1, rows - parts.get(name, 0)) for name, rows in zip(self.types, self.rows_max, strict=True))
+        return (
+            ClaimPlan(tuple(parts), tuple(parts.values()), total),
+            ClaimPlan(self.types, left, max(1, self.total_max - total)),
+        )
 
 
 COLD_ROWS = 64

@@ -34,7 +34,7 @@ class Pacer:
 
     Attributes:
         withheld: This worker claims nothing and has no share of limited types.
-        again_s: When to settle again, because the others held a part of its share (monotonic).
+        again_s: When to settle again, because the others held a part of its share, or it a part of theirs (monotonic).
     """
 
     def __init__(self, pool: Pool, store: ClaimStore, session: Session) -> None:
@@ -92,7 +92,8 @@ class Pacer:
         if not rows or settling != self._settling:  # the session is lost, in the database or here
             return _nothing
         is_news = shares == self.withheld
-        self._note(shares=shares, short=any(row["short"] for row in rows))
+        keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
+        self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
         if is_news:
             await connection.execute(_TYPES["tell_shares"])
 
@@ -113,11 +114,17 @@ class Pacer:
             if entry.granted is not None:
                 entry.granted = 0
 
-    def _note(self, *, shares: bool, short: bool) -> None:
-        """Note whether this worker shares, and when it asks again for what the others are to release."""
+    def _note(self, *, shares: bool, short: bool, keeps: bool) -> None:
+        """Note whether this worker shares, and when it asks again.
+
+        Args:
+            shares: Whether it claims.
+            short: Others are to release a part of its share.
+            keeps: It keeps more than its share from them, for claims under way that may bring nothing.
+        """
         self._tries = AGAIN_MAX if shares and self.withheld else max(0, self._tries - 1)
         self.withheld = not shares
-        self.again_s = monotonic() + AGAIN_S if short and self._tries else math.inf
+        self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
 
     async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
         """Claim jobs of a rate-limited type, and an instant for each.

@@ -35,7 +35,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.entries import Entry, Rate
+from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
     Begin,
@@ -117,7 +117,6 @@ class Runner:
         self._generation: object | None = None
         """Of the slots that are open; other ones take nothing more."""
         self._quiet = asyncio.Event()
-        self.ended = Rate()
         self.threads_busy = 0
         self.threads_stuck = 0
         self.freed: Callable[[], None] = lambda: None
@@ -290,18 +289,17 @@ class Runner:
     # ------------------------------------------------------------------ the slots
 
     async def _slot(self, generation: object | None) -> None:
-        ready, running, ended, context = self._ready, self._running, self.ended, self._context
+        ready, running, context = self._ready, self._running, self._context
         me: Any = asyncio.current_task()
-        worked_since = monotonic()
+        now = worked_since = monotonic()
         # The context, since what a handler sets ends with its attempt.
         while self._generation is generation and _are_equal(copy_context(), context):
             if not ready:
                 await self._until_ready()
-                worked_since = monotonic()
+                now = worked_since = monotonic()
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
-            now = monotonic()
             job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
@@ -315,17 +313,20 @@ class Runner:
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 del running[me]
+                now, ended = monotonic(), entry.ended
                 ended.count += 1
+                ended.took_s += now - job.started_s
                 if threaded:
                     self._thread_back(threaded)
             if me.cancelling():
                 await self._uncancel(me)
+                now = monotonic()
             if self._free_below and len(ready) + len(self._threadless) < self._free_below:
                 self._free_below = 0
                 self.freed()
             if now - worked_since > YIELD_AFTER_S:
                 await asyncio.sleep(0)
-                worked_since = monotonic()
+                now = worked_since = monotonic()
 
     def _new_slot(self, number: int) -> asyncio.Task[None]:
         slot = asyncio.get_running_loop().create_task(self._slot(self._generation), context=self._context.copy())
@@ -391,7 +392,6 @@ class Runner:
     def _thread_back(self, entry: Entry) -> None:
         self.threads_busy -= 1
         entry.threads -= 1
-        entry.ended.count += 1
         next_one = next((job for job in self._threadless if self._may_have_thread(job.entry)), None)
         if next_one is not None:
             self._threadless.remove(next_one)

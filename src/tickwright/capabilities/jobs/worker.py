@@ -6,6 +6,7 @@ lost, every handler is cancelled, every result dropped, and the worker goes on u
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -177,9 +178,11 @@ class JobWorker:
                 entries[kind.name] = old
             elif (entry := self._entry_of(kind)) is not None:
                 if old is not None:
+                    is_slower = (kind.rate_per_s or math.inf) < (old.kind.rate_per_s or math.inf)
                     old.become(entry)
                     self.runner.look_again(old)
-                    self._release_waiting(old)
+                    if kind.waits or is_slower:
+                        self._release_unstarted(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
         for name in self._entries.keys() - entries.keys():
@@ -191,7 +194,7 @@ class JobWorker:
     def _leave(self, entry: Entry) -> None:
         """Keep the entry of a type that cannot run here now: what it holds counts when the type is there again."""
         entry.kind = replace(entry.kind, gone=True)
-        self._release_waiting(entry)
+        self._release_unstarted(entry)
         self._former[entry.kind.name] = entry
 
     def _back(self, name: str) -> Entry | None:
@@ -201,11 +204,13 @@ class JobWorker:
             entry.granted = 0
         return entry
 
-    def _release_waiting(self, entry: Entry) -> None:
-        """Release what is claimed and not started of a type that waits: its jobs are claimed again when it goes on."""
-        if entry.kind.waits:
-            for job in self.runner.withdraw_type(entry):
-                self.endings.unstarted(job, "waits")
+    def _release_unstarted(self, entry: Entry) -> None:
+        """Release what is claimed and not started of a type that waits, or may start fewer from now on.
+
+        Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types.
+        """
+        for job in self.runner.withdraw_type(entry):
+            self.endings.unstarted(job, "waits")
 
     def _entry_of(self, kind: TaskType) -> Entry | None:
         scheme, _, rest = kind.target.partition(":")
