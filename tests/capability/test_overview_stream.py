@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
+import uvloop
+from starlette.types import Message
 
 from kit.api import running_api
 from kit.streams import CountingProbe, open_stream
@@ -15,8 +17,9 @@ from tickwright.api import event_stream
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.user_data import ALL, Sight
 from tickwright.runtime import snapshot
+from tickwright.runtime.listener import TRANSPORT
 from tickwright.runtime.overview_views import OverviewView
-from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots
+from tickwright.runtime.snapshot import STREAMS_MAX, Snapshots, Subscriber
 from tickwright.store.pool import Pool, open_pool
 
 
@@ -37,6 +40,9 @@ def test_a_client_that_left_before_its_answer_costs_no_error() -> None:
     """Its socket is closed by then."""
 
     class Transport:
+        def is_closing(self) -> bool:
+            return False
+
         def set_write_buffer_limits(self, *, high: int) -> None:
             assert high == event_stream.BUFFER_BYTES
 
@@ -46,6 +52,35 @@ def test_a_client_that_left_before_its_answer_costs_no_error() -> None:
             return closed
 
     event_stream._keep_buffers_small(Transport())
+
+
+def test_a_stream_on_a_connection_that_is_closed_ends_without_an_error() -> None:
+    """A process runs on uvloop, which refuses to set anything of a closed transport."""
+
+    async def left() -> list[Message]:
+        closed = asyncio.get_running_loop().create_future()
+
+        class Gone(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                closed.set_result(exc)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            transport, _ = await asyncio.get_running_loop().create_connection(Gone, sock=ours)
+            transport.abort()
+            await closed
+        sent: list[Message] = []
+        stream = event_stream.EventStream(nullcontext(Subscriber(None)), "overview")
+        await stream({"type": "http", TRANSPORT: transport}, receive, send)
+        return sent
+
+    assert [one["type"] for one in uvloop.run(left())][:1] == ["http.response.start"]
 
 
 async def test_it_ends_with_its_key(database_url: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tickwright.capabilities.reports import select_check
 from tickwright.capabilities.reports.duck import MergeBounds, open_duck
 from tickwright.capabilities.reports.merging import PartFile, check_select, feed, merge
 from tickwright.domain.errors import Rejected
@@ -16,6 +17,7 @@ FINE = [
     "SELECT * FROM users",
     "SELECT * FROM Users; -- the end ; of it",
     "SELECT ';' AS a /* ; */ FROM users; /* ; */ ;",
+    "SELECT 'é;', $$;$$, e'\\';' AS \";\" FROM users /* /* ; */ ; */" + "; " * 40 + "--" + ";" * 40,
     "FROM users SELECT id",
     "VALUES (1), (2)",
     "WITH big AS (SELECT * FROM users) SELECT count(*) FROM big JOIN orders USING (id)",
@@ -28,6 +30,7 @@ REFUSED = [
     "",
     "-- nothing",
     "SELECT 1; SELECT 2",
+    "; SELECT 1",
     "SELECT FROM WHERE",
     "SELECT 1 /* without an end",
     "COPY (SELECT 1) TO 'x'",
@@ -84,6 +87,22 @@ def names(folder: Path) -> list[str]:
 def test_one_select_over_parts_is_taken(sql: str) -> None:
     """Whatever DuckDB's SQL offers to join, count and shape them."""
     check_select(sql, LISTENERS)
+
+
+def test_semicolons_cost_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement is parsed as often, however many semicolons end it or are in its comments."""
+    read: list[str] = []
+    tree = select_check._tree
+
+    def counted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+        read.append(sql)
+        return tree(connection, sql)
+
+    monkeypatch.setattr(select_check, "_tree", counted)
+    for end in ("", ";" * 15, ";--" + ";" * 15):
+        check_select("SELECT 1 FROM users" + end, LISTENERS)
+        assert read == ["SELECT 1 FROM users", "(SELECT 1 FROM users\n)"]
+        read.clear()
 
 
 @pytest.mark.parametrize("sql", REFUSED, ids=lambda sql: sql[:60])

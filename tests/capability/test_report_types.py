@@ -1,11 +1,15 @@
 """Report types by REST, by a program and by the TOML file: who sets what, and what a record's plan is taken from."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from kit.api import RunningApi, running_api
+from tickwright.capabilities.reports import report_types
 from tickwright.capabilities.reports.report_types import ReportTypes
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
@@ -70,6 +74,24 @@ async def test_a_wrong_definition_is_refused_with_every_mistake(api: RunningApi)
     (await api.admin.send("PUT", "/v1/report-types/a%20b", ONE)).says(422, "invalid_report_type")
     (await api.admin.send("PUT", "/v1/report-types/users", b'{"checks": 1, "checks": 2}')).says(400, "duplicate_key")
     assert (await api.viewer.get("/v1/report-types")).json == {"items": [], "next": None}
+
+
+async def test_definitions_are_checked_one_at_a_time(types: ReportTypes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB's parser holds the interpreter's lock, so checks beside each other would stop the process."""
+    two, together = threading.Barrier(2), []
+
+    def check(name: str, *_: Any, **__: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            two.wait(timeout=1)
+            together.append(name)
+        raise Rejected("invalid_report_type", name)
+
+    monkeypatch.setattr(report_types, "check_definition", check)
+    ends = await asyncio.gather(
+        *(types.put(name, ONE, caller=ADMIN) for name in ("a", "b", "c")), return_exceptions=True
+    )
+    assert [str(end) for end in ends] == ["a", "b", "c"]
+    assert together == []
 
 
 async def test_report_types_are_listed_page_by_page(api: RunningApi) -> None:

@@ -37,7 +37,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("trailers have no end", BoundedProtocol.data_received, "> HEAD_BYTES_MAX", "> inf", checks.check_trailers),
     ("all may wait", BoundedProtocol._check_pipeline, ">= PIPELINED_MAX", ">= inf", checks.check_the_pipeline),
     ("refused and read on", BoundedProtocol._refuse, "self._is_deaf = True", "", checks.check_the_fields),
-    ("any number of fields", BoundedProtocol._is_of_head, ">= FIELDS_MAX", ">= inf", checks.check_the_fields),
+    ("any number of fields", BoundedProtocol._count, "> FIELDS_MAX", "> inf", checks.check_the_fields),
+    ("a segment has no bound", BoundedProtocol._count, "> HEAD_BYTES_MAX", "> inf", checks.check_the_fields),
     (
         "read on behind the answer",
         BoundedProtocol._reads_no_more,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kit.waiting import eventually_async
 from tickwright.runtime.admission import ListenerLimits
-from tickwright.runtime.listener import FIELDS_MAX, PIPELINED_MAX, BoundedProtocol, Listener, bind
+from tickwright.runtime.listener import FIELDS_MAX, HEAD_BYTES_MAX, PIPELINED_MAX, BoundedProtocol, Listener, bind
 
 LIMITS = ListenerLimits(head_s=0.3, idle_s=0.3, unread_s=0.3, linger_s=0.3, connections=40, per_address=20)
 PATIENT = replace(LIMITS, head_s=600, idle_s=600, unread_s=600, linger_s=600)
@@ -274,13 +274,19 @@ async def check_the_pipeline() -> None:
 
 
 async def check_the_fields() -> None:
-    """A head in one segment has so many fields at the most; behind one that is too large nothing is read."""
+    """A head or trailers in one segment have their bounds, too; behind what is too large nothing is read."""
+    many, long = b"a: b\r\n" * (FIELDS_MAX + 1), b"a: " + b"b" * HEAD_BYTES_MAX + b"\r\n"
+    target = b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n"
+    trailers = b"POST /read HTTP/1.1\r\n" + CHUNKED + b"0\r\n"
     async with listening(PATIENT) as ground:
-        reader, writer = await ground.sends(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (FIELDS_MAX + 1) + b"\r\n")
-        assert b" 431 " in await asyncio.wait_for(reader.readline(), GONE_S)
-        writer.transport.abort()
+        for sent in (target, *(begins + much for begins in (b"GET / HTTP/1.1\r\n", trailers) for much in (many, long))):
+            reader, writer, protocol = await ground.connected()
+            protocol.data_received(sent + b"\r\n")
+            assert b" 431 " in await asyncio.wait_for(reader.readline(), GONE_S)
+            writer.transport.abort()
+        ground.seen.clear()
         reader, writer, protocol = await ground.connected()
-        for sent in (b"GET /later HTTP/1.1\r\n\r\n", b"GET /smuggled HTTP/1.1\r\na: " + b"b" * 40_000, b"\r\n\r\n"):
+        for sent in (b"GET /later HTTP/1.1\r\n\r\n", b"GET /smuggled HTTP/1.1\r\na: " + b" " * 40_000, b"\r\n\r\n"):
             protocol.data_received(sent)
         assert not protocol.pipeline
         ground.later.set()

@@ -77,6 +77,24 @@ def test_a_long_segment_is_hidden_without_a_digit() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/hook?SECRET7SECRET&x=1",
+        "/hook?x=1&SECRET7SECRET=",
+        "/hook?x=1&auth=Bearer%20SECRET7SECRET",
+        "/hook?x=1&auth=Bearer+SECRET7SECRET",
+        "/hook?x=1&auth=user%3ASECRET7SECRET",
+        "/bot12:SECRET7SECRET/send",
+        "/hook;key=SECRET7SECRET,v1/send",
+        "/hook/v1%3BSECRET7SECRET",
+    ],
+)
+def test_a_refusal_is_kept_without_parts_of_values_and_segments(path: str) -> None:
+    """A name without a value may be a token, and a server that has read an address shows its parts."""
+    assert excerpt(b"token SECRET7SECRET of v1 is unknown", path) == "token /… of v1 is unknown"
+
+
 def test_words_of_a_refusal_stay() -> None:
     """A short value of the query, and a path of one name, are in many texts."""
     assert excerpt(b"a hook has at most 7 of them, see /docs", "/hook?n=7&on=yes") == (

@@ -79,6 +79,14 @@ def test_no_part_of_a_user_with_an_escaped_slash_passes_for_the_host(user: str, 
         assert "SECRET" not in masked_json(json.dumps({"error": text, "url": address}))
 
 
+def test_an_address_that_is_a_whole_text_is_masked_as_one_inside_a_text() -> None:
+    """An escaped slash before an ``@`` hides the host in a document's leaf, too."""
+    for address in ("https://hooks.example%2f@SECRET", " https://hooks.example%2FSECRET%40b/c ", "x://a&#47;b@SECRET"):
+        assert json.loads(masked_json(json.dumps({"v": address})))["v"] == masked_text(address).strip()
+        assert "SECRET" not in masked_text(address)
+    assert masked_json(json.dumps([URL])) == json.dumps([HOST], ensure_ascii=False)
+
+
 @pytest.mark.parametrize(
     ("address", "host"),
     [

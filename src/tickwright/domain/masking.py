@@ -133,8 +133,9 @@ def _number(text: str) -> float | str:
 
 
 def _masked_leaf(text: str, named: bool) -> str:
-    if _SCHEME.fullmatch(text.strip()):
-        return masked_address(text.strip())
+    if (address := _SCHEME.fullmatch(text.strip())) is not None:
+        scheme, authority, rest = address.groups()
+        return f"{scheme}://{MASK}" if _may_hide_a_user(authority + rest) else masked_address(address[0])
     if (found := _BROKEN_URL.match(text)) is not None:
         return f"{found[1]}:{MASK}"
     if not named or "://" in (plain := unescaped(text)):

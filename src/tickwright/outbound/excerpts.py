@@ -1,10 +1,13 @@
 """What is kept of a text that another side sent as its refusal: its beginning, without the address that was asked."""
 
+import re
+
 from tickwright.domain.spellings import GROWTH_MAX, spellings, without_any
 
 EXCERPT_CHARS_MAX = 500
 VALUE_CHARS_MIN = 4
 TAILS_MAX = 16
+_BETWEEN = re.compile(r"[:;=,+ ]|%(?:20|2C|3A|3B|3D)", re.IGNORECASE)
 
 
 def excerpt(body: bytes, path: str = "") -> str:
@@ -22,12 +25,14 @@ def excerpt(body: bytes, path: str = "") -> str:
 def _hidden(path: str) -> set[str]:
     """Return what of a URL may be a credential.
 
-    Path and query, together and alone; the values of the query; the tails of the path that begin at one of its first
-    slashes, as a server shows them whose application is mounted below a prefix; and the segments that are no words:
-    those with 8 characters and a digit among them, or with 16.
+    Path and query, together and alone; the values of the query, and its names that have none; the tails of the path
+    that begin at one of its first slashes, as a server shows them whose application is mounted below a prefix; and the
+    segments that are no words: those with 8 characters and a digit among them, or with 16. Values and segments are
+    hidden in parts, too, such as what is behind the blank of ``Bearer%20TOKEN``.
     """
     alone, _, query = path.partition("?")
-    values = {value for one in query.split("&") if len(value := one.partition("=")[2]) >= VALUE_CHARS_MIN}
+    named = [(value or name) for name, _, value in (one.partition("=") for one in query.split("&"))]
+    values = {part for part in _with_parts(named) if len(part) >= VALUE_CHARS_MIN}
     within = alone.strip("/")
     segments = within.split("/")
     tails = {"/" + "/".join(segments[first:]) for first in range(1, min(len(segments), TAILS_MAX))}
@@ -35,8 +40,12 @@ def _hidden(path: str) -> set[str]:
     return {
         *(one for one in parts if len(one) > 1),
         *(one for one in tails if len(one) > VALUE_CHARS_MIN),
-        *filter(_is_no_word, segments),
+        *filter(_is_no_word, _with_parts(segments)),
     }
+
+
+def _with_parts(texts: list[str]) -> list[str]:
+    return [*texts, *(part for text in texts for part in _BETWEEN.split(text))]
 
 
 def _is_no_word(segment: str) -> bool:

@@ -113,6 +113,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._admission, self._limits = admission, admission.limits
         self._due_s = self._unread_due_s = inf
         self._unread_bytes = self._bare_bytes = 0
+        self._head_bytes = self._fields = 0  # of a head or of trailers
         self._in_head, self._head_begun = True, False
         self._is_spare = self._lingers = self._is_deaf = False
         self._answering: Any = None  # the request that has been given to the application last
@@ -223,12 +224,19 @@ class BoundedProtocol(HttpToolsProtocol):
         """The first bytes of a head are there; an empty line before it is none."""
         self._check_pipeline()
         self._head_begun = True
+        self._head_bytes = self._fields = 0
         self._due_s = self.loop.time() + self._limits.head_s
         super().on_message_begin()
         self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]  # for answers that do not end
 
+    def on_url(self, url: bytes) -> None:
+        """Keep a piece of the target."""
+        self._count(len(url), fields=0)
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a field of a head; trailers are not kept."""
+        self._count(len(name) + len(value) + len(b":\r\n"), fields=1)
         if self._is_of_head():
             super().on_header(name, value)
 
@@ -236,9 +244,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             raise _Refused(_TOO_DEEP)
 
-    def _is_of_head(self) -> bool:
-        if self._in_head and len(self.headers) >= FIELDS_MAX:
+    def _count(self, length: int, *, fields: int) -> None:
+        """Refuse what is too large although it came whole, in one segment with the rest of its request."""
+        self._head_bytes += length
+        self._fields += fields
+        if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
             raise _Refused(_TOO_LARGE)
+
+    def _is_of_head(self) -> bool:
         return self._in_head
 
     def on_headers_complete(self) -> None:
@@ -248,7 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 raise _Refused(_NO_TUNNEL)
             return  # it is parsed again
         self._in_head = self._head_begun = False
-        self._bare_bytes = 0
+        self._bare_bytes = self._head_bytes = self._fields = 0
         self._due_s = inf
         if (refusal := self._refusal()) is not None:
             self.app = refusal

@@ -7,7 +7,9 @@ may be changed and deleted at any time.
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +31,8 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.reports.sql", "types.sql")
 _read = msgspec.json.Decoder(Plan).decode
 _LISTING = "report_types"
+_CHECKS = ThreadPoolExecutor(1, "tickwright-report-checks")
+"""One check at a time in a process: DuckDB's parser holds the interpreter's lock, so several would stop all else."""
 
 
 class ReportTypes:
@@ -121,7 +125,8 @@ class ReportTypes:
 
 async def _checked(name: str, words: Mapping[str, Any]) -> Plan:
     """DuckDB reads the SQL, in a thread: a definition of a hundred queries takes it a while."""
-    return await asyncio.to_thread(check_definition, name, words, checks=sql_checks())
+    check = partial(check_definition, name, words, checks=sql_checks())
+    return await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
 
 
 def _said(row: Any) -> dict[str, Any]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 SQL_CHARACTERS_MAX = 65_536
 NODES_MAX = 50_000
 _ERROR = '{"error":true'
-ENDS_MAX = 20
-"""Semicolons that are looked at, from the end, for the one that ends the statement."""
 _QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 _TABLES = frozenset({"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EMPTY", "EXPRESSION_LIST", "PIVOT"})
 _PIECES = frozenset(
@@ -77,7 +75,10 @@ def _parse(connection: "DuckDBPyConnection", sql: str) -> tuple[str, Any]:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             what = f"{len(statements)} statements" if len(statements) != 1 else statements[0].type.name
             raise _invalid(f"write exactly one select statement; this is {what}")
-        select, tree = _without_end(connection, sql)
+        select = _without_end(sql)
+        tree = _tree(connection, select)
+        if not tree.startswith(_ERROR) and _tree(connection, f"({select}\n)").startswith(_ERROR):
+            raise _invalid("it is a statement only alone; leave out its first semicolon")
     except duckdb.Error as error:
         raise _invalid(_placed(str(error))) from error
     try:
@@ -89,18 +90,15 @@ def _parse(connection: "DuckDBPyConnection", sql: str) -> tuple[str, Any]:
     return select, found["statements"]
 
 
-def _without_end(connection: "DuckDBPyConnection", sql: str) -> tuple[str, str]:
-    """Return the statement without the semicolon that may end it, which may have comments behind it, and its tree."""
-    tree, select, place = _tree(connection, sql), sql, len(sql)
-    for _ in range(ENDS_MAX):
-        place = sql.rfind(";", 0, place)
-        if place < 0:
-            break
-        if _tree(connection, sql[:place]) == tree:
-            select = sql[:place]
-    if tree.startswith(_ERROR) or not _tree(connection, f"({select}\n)").startswith(_ERROR):
-        return select, tree
-    raise _invalid("it is a statement only alone; leave out what is behind its semicolon")
+def _without_end(sql: str) -> str:
+    """Return the one statement without the semicolon that may end it and what is behind that."""
+    import duckdb
+
+    text = sql.encode()
+    for at, kind in duckdb.tokenize(sql):  # a semicolon in a quote or a comment is none of its own
+        if kind == duckdb.token_type.operator and text[at] == ord(";"):
+            return text[:at].decode()
+    return sql
 
 
 def _tree(connection: "DuckDBPyConnection", sql: str) -> str:
