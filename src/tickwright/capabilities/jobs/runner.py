@@ -7,7 +7,9 @@ cannot be stopped: its result is dropped, and its slot and its thread stay taken
 
 An attempt of a synchronous handler starts when it has a slot and a thread. Without a thread it is
 not started: it can be cancelled and released like every other attempt that waits, no timeout counts,
-and it is released when it finds no thread for a second, since another worker may have one.
+and it is released when it finds no thread for a second, since another worker may have one. While a
+thread is free that one of them may have, the first such is moved to the queue of ready attempts: when
+a thread comes back, when one of that queue ends without a thread, and with each sweep.
 
 Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
 cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
@@ -20,38 +22,28 @@ until it ends, also when the slots are opened again meanwhile; its slot then tak
 import asyncio
 import heapq
 import math
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
-import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.entries import Entry, Rate
-from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
     Begin,
-    Completed,
     Ending,
     Errored,
-    Fail,
     Job,
-    Retry,
-    Snooze,
-    Snoozed,
     allot,
 )
+from tickwright.capabilities.jobs.outcomes import ending_with, raised
 from tickwright.domain.dbclock import DbClock
-from tickwright.domain.failure_words import words_of
-from tickwright.domain.retries import WAIT_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
@@ -365,8 +357,11 @@ class Runner:
     def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
         if job.entry.kind.waits:
             self._ends.unstarted(job, "waits")
-            return False
-        return not self._expired(job, now_s) and (threaded is None or self._take_thread(job, threaded))
+        elif not self._expired(job, now_s):
+            return threaded is None or self._take_thread(job, threaded)
+        if threaded is not None:
+            self._next_to_thread()  # this one may have been moved up for a thread, and does not take it
+        return False
 
     def _expired(self, job: Job, now_s: float) -> bool:
         """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
@@ -392,13 +387,17 @@ class Runner:
         self.threads_busy -= 1
         entry.threads -= 1
         entry.ended.count += 1
-        next_one = next((job for job in self._threadless if self._may_have_thread(job.entry)), None)
-        if next_one is not None:
-            self._threadless.remove(next_one)
-            self._ready.appendleft(next_one)
+        self._next_to_thread()
         if self._thread_wanted:
             self._thread_wanted = False
             self.thread_freed()
+
+    def _next_to_thread(self, most: int = 1) -> None:
+        """Move up the first attempts that may have a thread now."""
+        able = (job for job in self._threadless if self._may_have_thread(job.entry))
+        for job in reversed([*islice(able, most)]):
+            self._threadless.remove(job)
+            self._ready.appendleft(job)
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
@@ -416,13 +415,13 @@ class Runner:
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
-                self._ends.ended(job, _raised(job, error))
+                self._ends.ended(job, raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
                 self._ends.unstarted(job, job.stop_reason)
         except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-            self._ends.ended(job, _raised(job, error))
+            self._ends.ended(job, raised(job, error))
         else:
             if result is _REPORTED:
                 return
@@ -431,7 +430,7 @@ class Runner:
             elif result is None:
                 self._ends.completed(job)
             else:
-                self._ends.ended(job, _ending_with(job, result))
+                self._ends.ended(job, ending_with(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
@@ -515,13 +514,15 @@ class Runner:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            if self.busy:
-                now = monotonic()
-                for job in self._running.values():
-                    if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
-                        self.stop_job(job, "timeout")
-                while self._threadless and now - self._threadless[0].started_s > THREAD_WITHIN_S:
-                    self._ends.unstarted(self._threadless.popleft(), "no_thread")
+            now = monotonic()
+            for job in self._running.values():
+                if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
+                    self.stop_job(job, "timeout")
+            if self._threadless:
+                self._next_to_thread(self.threads - self.threads_busy)
+                self._wake_one()
+            while self._threadless and now - self._threadless[0].started_s > THREAD_WITHIN_S:
+                self._ends.unstarted(self._threadless.popleft(), "no_thread")
 
 
 def _facts_of(job: Job) -> dict[str, str | int]:
@@ -545,55 +546,4 @@ def _call(job: Job, entry: Entry) -> Any:
     try:
         return entry.call(job)
     except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-        return _raised(job, error)
-
-
-def _raised(job: Job, error: BaseException) -> Ending:
-    """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
-    try:
-        ending = _ending_of(error)
-        is_known = isinstance(error, Exception)
-    except BaseException as failure:  # noqa: BLE001  as above
-        is_known, is_final = False, issubclass(type(error), Fail)
-        ending = Errored("handler_error", f"{type(error).__name__}: {words_of(failure)}", final=is_final)
-    if not is_known:
-        _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
-    return ending
-
-
-def _ending_of(error: BaseException) -> Ending:
-    match error:
-        case Snooze():
-            return Snoozed(_checked(error.wait))
-        case Fail():
-            return Errored("handler_failed", str(error), final=True)
-        case Retry():
-            return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
-        case PayloadInvalid():
-            return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
-        case _:
-            return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
-
-
-def _checked(wait: object) -> timedelta:
-    if not isinstance(wait, timedelta):
-        raise TypeError(f"a wait is a timedelta, not {type(wait).__name__}")
-    if wait > WAIT_MAX:
-        raise ValueError(f"a wait has {WAIT_MAX.days} days at the most")
-    return max(wait, timedelta())
-
-
-def _ending_with(job: Job, result: Any) -> Ending:
-    """Return what the attempt ended as whose handler returned ``result``."""
-    try:
-        if isinstance(result, Snoozed):
-            return Snoozed(_checked(result.wait))
-        if isinstance(result, Errored) and result.retry_after is not None:
-            return replace(result, retry_after=_checked(result.retry_after))
-        if isinstance(result, (Completed, Errored)):
-            return result
-        return Completed(msgspec.json.encode(result).decode())
-    except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
-        _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
-        why = f"result_invalid: the handler's result is not JSON: {words_of(error)}"
-        return Errored("result_invalid", why, final=True)
+        return raised(job, error)
