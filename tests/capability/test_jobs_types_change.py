@@ -250,8 +250,10 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
         return claimed
 
     monkeypatch.setattr(ClaimStore, "claim", slow)
-    yield arrived
-    may_go_on.set()
+    try:
+        yield arrived
+    finally:
+        may_go_on.set()
 
 
 async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

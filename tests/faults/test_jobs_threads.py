@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
+from tickwright.capabilities.jobs import runner as running
 from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.worker import WorkerLimits
@@ -108,6 +110,64 @@ async def test_a_job_that_finds_no_thread_is_released(database_url: str, monkeyp
         assert (row["status"], row["attempts"], handlers.ran) == ("completed", 1, [waits])
 
 
+Leaves = Callable[[Engine, Job], None]
+
+
+def _expires(_engine: Engine, job: Job) -> None:
+    job._row = (*job._row[:10], 1.0, *job._row[11:])
+
+
+def _is_paused(_engine: Engine, job: Job) -> None:
+    job.entry.kind = replace(job.entry.kind, gone=True)
+
+
+def _is_withdrawn(engine: Engine, job: Job) -> None:
+    """Take it out once it was moved up, before a slot has it."""
+
+    def withdraw() -> None:
+        assert engine.worker.runner._ready[0] is job
+        assert engine.worker.runner.pull(job.id) is job
+        engine.worker.endings.unstarted(job, "lost")
+
+    engine.worker.runner.thread_freed = withdraw
+    engine.worker.runner.tell_when_thread_free()
+
+
+async def check_thread_handed_on(url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves) -> None:
+    """The first one that waits for the only thread does not take it; nothing else runs, and none is released."""
+    monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
+    monkeypatch.setattr(running, "PLACE_WITHIN_S", 3600.0)
+    handlers = Handlers()
+    async with handlers.running(url, threads=1) as engine:
+        waiting = engine.worker.runner._unstarted
+        await handlers.keep_threads(engine, 1)
+        first, *others = [await engine.insert(name) for name in ("sound", "hang", "hang")]
+        await eventually_async(lambda: [job.id for job in waiting()] == [first, *others], what="they have no thread")
+        engine.worker.claimer.stop()
+        await engine.worker.claimer.wait_stopped()
+        leaves(engine, waiting()[0])
+        handlers.free.set()
+        for job_id in others:
+            await engine.until(job_id, "completed")
+        assert (handlers.ran, engine.worker.runner.queued) == ([], 0)
+
+
+@pytest.mark.parametrize("leaves", [_expires, _is_paused, _is_withdrawn])
+async def test_a_thread_that_an_attempt_does_not_take_goes_to_the_next_one(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, leaves: Leaves
+) -> None:
+    """The others waited until something else ran, and the worker claimed no synchronous job meanwhile."""
+    await check_thread_handed_on(database_url, monkeypatch, leaves)
+
+
+async def test_the_mutant_that_hands_no_thread_on_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at once nor with a sweep."""
+    mutate(monkeypatch, Runner._starts, "self._move_up()", "pass")
+    mutate(monkeypatch, Runner._sweep, "list(self._placeless)", "[]")
+    with pytest.raises(AssertionError):
+        await check_thread_handed_on(database_url, monkeypatch, _expires)
+
+
 async def _cancel(engine: Engine, job_id: int) -> None:
     await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
 
@@ -166,7 +226,7 @@ async def test_the_mutant_whose_types_take_every_thread_is_caught(
 ) -> None:
     """Without shares, in claims and at the start, the hanging type has every thread."""
     monkeypatch.setattr(Claimer, "_thread_shares", lambda _claimer, _coming: {})
-    mutate(monkeypatch, Runner._may_have_thread, "free > 0 and allot(1, entry.threads, all_free=free) > 0", "free > 0")
+    mutate(monkeypatch, Runner._places, "allot(free, entry.threads, all_free=free)", "free")
     handlers = Handlers()
     async with handlers.running(database_url, threads=8) as engine:
         await handlers.keep_threads(engine, 20, threads=8)

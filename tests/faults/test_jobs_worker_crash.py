@@ -11,10 +11,12 @@ import asyncpg
 import pytest
 
 from kit.engine import SHORT, insert, job_row, running_engine
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.settler import Settler
 from tickwright.capabilities.jobs.types_store import register_handler
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.domain.retries import RetryPolicy
@@ -46,9 +48,9 @@ class Supervised:
         """How the worker is."""
         return self.supervisor.states()[1]
 
-    async def ran(self, job_id: int) -> None:
+    async def ran(self, job_id: int, within_s: float = 60) -> None:
         """Wait until a job is done."""
-        await eventually_async(lambda: self._is_done(job_id), 60, what="the job ran")
+        await eventually_async(lambda: self._is_done(job_id), within_s, what="the job ran")
 
     async def _is_done(self, job_id: int) -> bool:
         row = await job_row(self.pool, job_id)
@@ -147,3 +149,81 @@ async def test_a_worker_that_waits_for_its_next_start_keeps_no_place_of_a_type(
         async with running_engine(database_url, {"few": few}, kinds={"few": FEW}, terms=SHORT):
             await side.ran(await insert(side.pool, "few"))
         assert side.state.restarts == 0
+
+
+@asynccontextmanager
+async def crashed_in_rest(
+    url: str, monkeypatch: pytest.MonkeyPatch, restart: RetryPolicy
+) -> AsyncIterator[tuple[Supervised, int]]:
+    """A worker whose claim loop crashes between two writes of results; the second result, of this job, waits."""
+    resting, rest, turn = list[Settler](), Settler._rest, Claimer._turn_once
+    crashes = [ValueError("a bug")]
+
+    async def rest_until_cancelled(settler: Settler) -> None:
+        if not resting:
+            resting.append(settler)
+            await asyncio.Event().wait()
+        await rest(settler)
+
+    async def crash_behind_second(claimer: Claimer) -> None:
+        if crashes and resting and resting[0].kept:
+            raise crashes.pop()
+        await turn(claimer)
+
+    monkeypatch.setattr(Settler, "_rest", rest_until_cancelled)
+    monkeypatch.setattr(Claimer, "_turn_once", crash_behind_second)
+    async with supervised(url, restart) as side:
+        await side.ran(await insert(side.pool, "work"))
+        assert resting
+        second = await insert(side.pool, "work")
+        await eventually_async(lambda: side.state.last_error, 60, what="it has crashed")
+        yield side, second
+
+
+async def check_results_are_written(url: str, monkeypatch: pytest.MonkeyPatch, within_s: float = 60) -> None:
+    """What waits at the crash, and what ends behind the next start."""
+    async with crashed_in_rest(url, monkeypatch, QUICK) as (side, second):
+        third = await insert(side.pool, "work")
+        for job_id in (second, third):
+            await side.ran(job_id, within_s)
+
+
+async def test_results_that_wait_at_a_crash_are_written_behind_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that come later: none was written any more, and a kill ran all those jobs again."""
+    await check_results_are_written(database_url, monkeypatch)
+
+
+async def test_the_mutant_that_waits_for_what_an_earlier_run_was_told_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results say once that they are there."""
+    mutate(monkeypatch, Settler.run, "self._woken.set()", "pass")
+    with pytest.raises(AssertionError, match="the job ran"):
+        await check_results_are_written(database_url, monkeypatch, within_s=5)
+
+
+async def test_a_worker_that_is_drained_behind_a_crash_writes_its_results(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not started again, so nothing else would write them; the drain waited until it was cut off."""
+    async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
+        side.supervisor.request()
+        await side.ran(second)
+
+
+async def test_a_drain_that_waits_while_the_writing_crashes_writes_what_is_left(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited for a run that went on no more."""
+    async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
+        settler, never = side.worker.settler, asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(Settler, "_rest", lambda _settler: never.wait())
+            patch.setattr(Settler, "_start_writes", lambda _settler: None)
+            run, drain = asyncio.create_task(settler.run()), asyncio.create_task(settler.drained())
+            await asyncio.sleep(0)
+        run.cancel()
+        await drain
+        await side.ran(second)

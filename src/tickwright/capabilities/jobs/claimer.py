@@ -295,7 +295,7 @@ class Claimer:
             return 0
         runner, swept = self._runner, self._swept
         coming = min(swept.total_max, sum(swept.rows_max)) if swept else 0
-        return runner.slots - runner.busy + self._prefetch() - runner.queued - coming
+        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.placeless) - coming
 
     def _weigh(self) -> Counter[str]:
         """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""

@@ -86,7 +86,7 @@ class Endings:
 
         Args:
             job: The attempt.
-            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_thread``, ``waits`` (its type does): it is
+            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_place``, ``waits`` (its type does): it is
                 released, as for ``shutdown``.
         """
         if reason == "cancel":

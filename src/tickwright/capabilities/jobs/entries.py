@@ -53,6 +53,7 @@ class Entry:
 
     Attributes:
         held: Attempts claimed and not ended, in this worker.
+        running: Those of them that have slots.
         stuck: Attempts that have ended while their synchronous handlers go on.
         threads: Threads that its attempts have here, stuck ones, too.
         ended: Attempts that have ended.
@@ -65,7 +66,7 @@ class Entry:
 
     __slots__ = (
         "call", "counts", "ended", "free_from_s", "grace_s", "granted", "held", "is_async", "kind", "late_counts",
-        "late_sum_s", "paced_more", "paced_until_s", "stuck", "threads", "timeout_s",
+        "late_sum_s", "paced_more", "paced_until_s", "running", "stuck", "threads", "timeout_s",
     )  # fmt: skip
 
     def __init__(self, kind: TaskType, call: Call, *, is_async: bool, grace_s: float = 0.0) -> None:
@@ -74,6 +75,7 @@ class Entry:
         self.is_async = is_async
         self.timeout_s = kind.timeout.total_seconds()
         self.held = 0
+        self.running = 0
         self.stuck = 0
         self.threads = 0
         self.ended = Ended()

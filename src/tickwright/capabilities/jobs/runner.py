@@ -5,9 +5,12 @@ starts when the database's clock has certainly reached its due time, never befor
 stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
 cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
 
-An attempt of a synchronous handler starts when it has a slot and a thread. Without a thread it is
-not started: it can be cancelled and released like every other attempt that waits, no timeout counts,
-and it is released when it finds no thread for a second, since another worker may have one.
+A type has at most three quarters of the slots that the others leave, and a synchronous one of the threads,
+also where more of its attempts are held: they were fetched ahead while they ended fast, and now they hang.
+An attempt beyond that waits for its place, beside the queue. It can be cancelled and released like every
+other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since
+another worker may have one. It goes on when a place comes free: when an attempt ends, when one that was to
+have a place does not take it, and with each sweep.
 
 Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
 cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
@@ -20,38 +23,28 @@ until it ends, also when the slots are opened again meanwhile; its slot then tak
 import asyncio
 import heapq
 import math
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
-import msgspec
 import structlog
 
 from tickwright.capabilities.jobs.entries import Entry
-from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import (
     Begin,
-    Completed,
     Ending,
     Errored,
-    Fail,
     Job,
-    Retry,
-    Snooze,
-    Snoozed,
     allot,
 )
+from tickwright.capabilities.jobs.outcomes import ending_with, raised
 from tickwright.domain.dbclock import DbClock
-from tickwright.domain.failure_words import words_of
-from tickwright.domain.retries import WAIT_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 
@@ -59,7 +52,7 @@ YIELD_AFTER_S = 0.001
 SWEEP_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
-THREAD_WITHIN_S = 1.0
+PLACE_WITHIN_S = 1.0
 RATE_LOOK_S = 1.0
 
 _REPORTED = object()
@@ -90,7 +83,7 @@ class Ends(Protocol):
         ...
 
     def unstarted(self, job: Job, reason: str) -> None:
-        """It ends before its start: for these reasons, or ``locked``, ``timeout``, ``no_thread`` or ``waits``."""
+        """It ends before its start: for these reasons, or ``locked``, ``timeout``, ``no_place`` or ``waits``."""
         ...
 
 
@@ -104,7 +97,7 @@ class Runner:
         self.threads = threads
         self._executor = self._new_executor()
         self._ready: deque[Job] = deque()
-        self._threadless: deque[Job] = deque()
+        self._placeless: dict[Entry, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -134,7 +127,12 @@ class Runner:
     @property
     def queued(self) -> int:
         """Attempts that are held but not started."""
-        return len(self._ready) + len(self._threadless) + len(self._upcoming)
+        return len(self._ready) + self.placeless + len(self._upcoming)
+
+    @property
+    def placeless(self) -> int:
+        """Attempts whose instant has come and whose type has its share of the slots or threads."""
+        return sum(map(len, self._placeless.values()))
 
     @property
     def ready(self) -> int:
@@ -142,7 +140,7 @@ class Runner:
         return len(self._ready)
 
     def tell_when_below(self, queued: int) -> None:
-        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot or a thread."""
+        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot or a place."""
         self._free_below = queued + 1
 
     def tell_when_thread_free(self) -> None:
@@ -211,10 +209,12 @@ class Runner:
         """Take those of the attempts that were not started out of the queues, and return them."""
         out = [job for job in self._unstarted() if job in jobs]
         if out:
-            for queue in (self._ready, self._threadless):
+            for queue in (self._ready, *self._placeless.values()):
                 kept = [job for job in queue if job not in jobs]
                 queue.clear()
                 queue.extend(kept)
+            for entry in [entry for entry, waiting in self._placeless.items() if not waiting]:
+                del self._placeless[entry]
             self._upcoming[:] = [entry for entry in self._upcoming if entry[3] not in jobs]
             heapq.heapify(self._upcoming)
         return out
@@ -228,12 +228,12 @@ class Runner:
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        return [*self._threadless, *self._ready, *(entry[3] for entry in self._upcoming)]
+        return [*chain.from_iterable(self._placeless.values()), *self._ready, *(entry[3] for entry in self._upcoming)]
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
         jobs = self._unstarted()
-        self._threadless.clear()
+        self._placeless.clear()
         self._ready.clear()
         self._upcoming.clear()
         self._arm()
@@ -289,7 +289,8 @@ class Runner:
     # ------------------------------------------------------------------ the slots
 
     async def _slot(self, generation: object | None) -> None:
-        ready, running, context = self._ready, self._running, self._context
+        ready, placeless, running = self._ready, self._placeless, self._running
+        slots, context = self.slots, self._context
         me: Any = asyncio.current_task()
         now = worked_since = monotonic()
         # The context, since what a handler sets ends with its attempt.
@@ -303,9 +304,12 @@ class Runner:
             job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
-            if (threaded or entry.kind.waits or row[10] is not None) and not self._starts(job, threaded, now_s):
+            if (
+                threaded or entry.kind.waits or row[10] is not None or entry.running >= 3 * (slots - len(running))
+            ) and not self._starts(job, threaded, now_s):
                 continue
             running[me] = job
+            entry.running += 1
             entry.note_start(now_s - row[9])
             try:
                 await (self._traced(job) if traces.recording() or row[11] else self._attempt(job))
@@ -313,15 +317,16 @@ class Runner:
                 _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
             finally:
                 del running[me]
+                entry.running -= 1
                 now, ended = monotonic(), entry.ended
                 ended.count += 1
                 ended.took_s += now - job.started_s
-                if threaded:
-                    self._thread_back(threaded)
+                if threaded or placeless:
+                    self._place_back(threaded)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
-            if self._free_below and len(ready) + len(self._threadless) < self._free_below:
+            if self._free_below and len(ready) + self.placeless < self._free_below:
                 self._free_below = 0
                 self.freed()
             if now - worked_since > YIELD_AFTER_S:
@@ -366,8 +371,19 @@ class Runner:
     def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
         if job.entry.kind.waits:
             self._ends.unstarted(job, "waits")
+        elif not self._expired(job, now_s):
+            return self._takes_place(job, threaded)
+        self._move_up()  # this one may have been moved up for a place, and does not take it
+        return False
+
+    def _takes_place(self, job: Job, threaded: Entry | None) -> bool:
+        if not self._places(job.entry):
+            self._placeless.setdefault(job.entry, deque()).append(job)
             return False
-        return not self._expired(job, now_s) and (threaded is None or self._take_thread(job, threaded))
+        if threaded is not None:
+            self.threads_busy += 1
+            threaded.threads += 1
+        return True
 
     def _expired(self, job: Job, now_s: float) -> bool:
         """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
@@ -376,29 +392,35 @@ class Runner:
         self._ends.expired(job)
         return True
 
-    def _may_have_thread(self, entry: Entry) -> bool:
-        free = self.threads - self.threads_busy
-        return free > 0 and allot(1, entry.threads, all_free=free) > 0
+    def _places(self, entry: Entry) -> int:
+        """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
+        free = self.slots - len(self._running)
+        places = allot(free, entry.running, all_free=free)
+        if not entry.is_async:
+            free = self.threads - self.threads_busy
+            places = min(places, allot(free, entry.threads, all_free=free))
+        return places
 
-    def _take_thread(self, job: Job, entry: Entry) -> bool:
-        """Take a thread, if there is one for this type: it cannot have the last ones of all; else let it wait."""
-        if not self._may_have_thread(entry):
-            self._threadless.append(job)
-            return False
-        self.threads_busy += 1
-        entry.threads += 1
-        return True
-
-    def _thread_back(self, entry: Entry) -> None:
-        self.threads_busy -= 1
-        entry.threads -= 1
-        next_one = next((job for job in self._threadless if self._may_have_thread(job.entry)), None)
-        if next_one is not None:
-            self._threadless.remove(next_one)
-            self._ready.appendleft(next_one)
-        if self._thread_wanted:
+    def _place_back(self, threaded: Entry | None) -> None:
+        if threaded is not None:
+            self.threads_busy -= 1
+            threaded.threads -= 1
+        self._move_up()
+        if threaded is not None and self._thread_wanted:
             self._thread_wanted = False
             self.thread_freed()
+
+    def _move_up(self) -> None:
+        """Let the attempt go on that has waited longest of those that may have a place now."""
+        able = [entry for entry in self._placeless if self._places(entry) > 0]
+        if able:
+            self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._placeless[entry][0].started_s)))
+
+    def _leave_wait(self, entry: Entry) -> Job:
+        job = self._placeless[entry].popleft()
+        if not self._placeless[entry]:
+            del self._placeless[entry]
+        return job
 
     async def _traced(self, job: Job) -> None:
         """Run an attempt as a part of the trace that its job was scheduled in."""
@@ -416,13 +438,13 @@ class Runner:
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
-                self._ends.ended(job, _raised(job, error))
+                self._ends.ended(job, raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
                 self._ends.unstarted(job, job.stop_reason)
         except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-            self._ends.ended(job, _raised(job, error))
+            self._ends.ended(job, raised(job, error))
         else:
             if result is _REPORTED:
                 return
@@ -431,7 +453,7 @@ class Runner:
             elif result is None:
                 self._ends.completed(job)
             else:
-                self._ends.ended(job, _ending_with(job, result))
+                self._ends.ended(job, ending_with(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
@@ -515,13 +537,20 @@ class Runner:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            if self.busy:
-                now = monotonic()
-                for job in self._running.values():
-                    if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
-                        self.stop_job(job, "timeout")
-                while self._threadless and now - self._threadless[0].started_s > THREAD_WITHIN_S:
-                    self._ends.unstarted(self._threadless.popleft(), "no_thread")
+            now = monotonic()
+            for job in self._running.values():
+                if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
+                    self.stop_job(job, "timeout")
+            for entry in list(self._placeless):
+                self._sweep_waiting(entry, now)
+
+    def _sweep_waiting(self, entry: Entry, now: float) -> None:
+        """Let those of a type go on that may have places, and release those that have waited for long."""
+        for _ in range(min(self._places(entry), len(self._placeless[entry]))):
+            self._ready.appendleft(self._leave_wait(entry))
+        while entry in self._placeless and now - self._placeless[entry][0].started_s > PLACE_WITHIN_S:
+            self._ends.unstarted(self._leave_wait(entry), "no_place")
+        self._wake_one()
 
 
 def _facts_of(job: Job) -> dict[str, str | int]:
@@ -545,55 +574,4 @@ def _call(job: Job, entry: Entry) -> Any:
     try:
         return entry.call(job)
     except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-        return _raised(job, error)
-
-
-def _raised(job: Job, error: BaseException) -> Ending:
-    """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
-    try:
-        ending = _ending_of(error)
-        is_known = isinstance(error, Exception)
-    except BaseException as failure:  # noqa: BLE001  as above
-        is_known, is_final = False, issubclass(type(error), Fail)
-        ending = Errored("handler_error", f"{type(error).__name__}: {words_of(failure)}", final=is_final)
-    if not is_known:
-        _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
-    return ending
-
-
-def _ending_of(error: BaseException) -> Ending:
-    match error:
-        case Snooze():
-            return Snoozed(_checked(error.wait))
-        case Fail():
-            return Errored("handler_failed", str(error), final=True)
-        case Retry():
-            return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
-        case PayloadInvalid():
-            return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
-        case _:
-            return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
-
-
-def _checked(wait: object) -> timedelta:
-    if not isinstance(wait, timedelta):
-        raise TypeError(f"a wait is a timedelta, not {type(wait).__name__}")
-    if wait > WAIT_MAX:
-        raise ValueError(f"a wait has {WAIT_MAX.days} days at the most")
-    return max(wait, timedelta())
-
-
-def _ending_with(job: Job, result: Any) -> Ending:
-    """Return what the attempt ended as whose handler returned ``result``."""
-    try:
-        if isinstance(result, Snoozed):
-            return Snoozed(_checked(result.wait))
-        if isinstance(result, Errored) and result.retry_after is not None:
-            return replace(result, retry_after=_checked(result.retry_after))
-        if isinstance(result, (Completed, Errored)):
-            return result
-        return Completed(msgspec.json.encode(result).decode())
-    except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
-        _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
-        why = f"result_invalid: the handler's result is not JSON: {words_of(error)}"
-        return Errored("result_invalid", why, final=True)
+        return raised(job, error)

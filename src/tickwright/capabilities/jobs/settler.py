@@ -110,6 +110,7 @@ class Settler:
         self._passes_locked_until_s = 0.0
         self._woken = asyncio.Event()
         self._stopping = False
+        self._runs = False
         self._awake = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -170,16 +171,22 @@ class Settler:
 
     async def run(self) -> None:
         """Write until stopped."""
-        while not self._stopping or self._queued or self._locked:
-            await self._woken.wait()
-            self._woken.clear()
-            while self._queued:
-                self._start_writes()
-                await self._rest()
-            self._awake = False
-            self._check_idle()
-        if self._writing:
-            await asyncio.wait(self._writing)
+        self._runs = True
+        self._woken.set()  # behind a crash: what came for the run before wakes none
+        try:
+            while not self._stopping or self._queued or self._locked:
+                await self._woken.wait()
+                self._woken.clear()
+                while self._queued:
+                    self._start_writes()
+                    await self._rest()
+                self._awake = False
+                self._check_idle()
+            if self._writing:
+                await asyncio.wait(self._writing)
+        finally:
+            self._runs = False
+            self._idle.set()  # what waits for this run goes on by itself
 
     def _check_idle(self) -> None:
         if not (self._writing or self._queued or self._locked):
@@ -272,8 +279,12 @@ class Settler:
             await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
 
     async def drained(self) -> None:
-        """Return when everything that was queued so far is written or dropped."""
+        """Return when everything that was queued so far is written or dropped; where ``run`` has crashed, write it."""
         while self._queued or self._locked or self._writing:
+            if not self._runs:
+                self._start_writes()
+                await self._rest()
+                continue
             self._idle.clear()
             self._woken.set()
             await self._idle.wait()

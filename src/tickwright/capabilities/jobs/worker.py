@@ -94,6 +94,7 @@ class JobWorker:
             self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
         )
         self._refreshing: asyncio.Task[None] | None = None
+        self._types_heard = False
         self._heard: set[int] = set()
         self._asking: asyncio.Task[None] | None = None
         session.on_beat(self._beat)
@@ -149,8 +150,16 @@ class JobWorker:
         return self.settler.backlog
 
     def _types_changed(self) -> None:
+        self._types_heard = True
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh_types())
+            self._refreshing = asyncio.create_task(self._follow_types())
+
+    async def _follow_types(self) -> None:
+        """Read the types until nothing was heard meanwhile: what changed behind a read is in none."""
+        with suppress(*AWAY):  # a heartbeat reads them again
+            while self._types_heard:
+                self._types_heard = False
+                await self._refresh_types()
 
     async def _refresh_types(self) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
