@@ -177,3 +177,24 @@ async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns
         await asyncio.wait_for(side.consumer.quiesce(), 60)
         await side.consumer.stop()
         await again
+
+
+async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not started again, so nothing writes its answers: a drain waited for that until it was cut off."""
+
+    async def crash(_effector: Effector, _answers: Mapping[Work, Answers]) -> Any:
+        raise RuntimeError("nobody thought of this")
+
+    async def acme(_poll: Poll) -> Answer:
+        return Answer("moving")
+
+    monkeypatch.setattr(Effector, "_write", crash)
+    async with running_consumer(database_url, functions={"acme": acme}) as side:
+        await seed(side.pool, 1)
+        await asyncio.wait([side.life])
+        side.consumer.effector.look_at(next(iter(side.consumer._works)))  # as a call that ends behind the crash
+        await asyncio.wait_for(side.consumer.quiesce(), 60)
+        held = "SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NOT NULL"
+        assert await side.pool.fetchval(held) == 0

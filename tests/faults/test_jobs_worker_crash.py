@@ -225,5 +225,5 @@ async def test_a_drain_that_waits_while_the_writing_crashes_writes_what_is_left(
             run, drain = asyncio.create_task(settler.run()), asyncio.create_task(settler.drained())
             await asyncio.sleep(0)
         run.cancel()
-        await drain
+        await asyncio.wait_for(drain, 60)
         await side.ran(second)

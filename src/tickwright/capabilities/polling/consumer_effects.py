@@ -100,7 +100,7 @@ class Effector:
         self._locked_answers = 0
         self._locked_again_s = 0.0
         self._woken = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._runs = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.polled = self.news = self.late = self.lost = self.superseded = 0
@@ -133,21 +133,27 @@ class Effector:
 
     async def run(self) -> None:
         """Write until stopped and nothing waits; answers for trackers that are locked then are lost."""
+        self._runs = True
+        self._idle.clear()
         self._woken.set()  # behind a crash: what was lost waits no more, and a stop waits for that
-        while not self._stopping or self._waiting:
-            await self._wait()
-            if self._waiting:
-                await self._flush_or_wait(self._batch())
-            if self._locked and not self._alone and monotonic() >= self._locked_again_s:
-                await self._flush_or_wait(self._locked_batch())
-            await asyncio.sleep(FLUSH_GAP_S if not self._stopping else 0)
-            if self._waiting:
-                self._woken.set()
-                continue
-            self._alone = False
-            if not self._locked:
-                self._idle.set()
-        self.lost += self._locked_answers
+        try:
+            while not self._stopping or self._waiting:
+                await self._wait()
+                if self._waiting:
+                    await self._flush_or_wait(self._batch())
+                if self._locked and not self._alone and monotonic() >= self._locked_again_s:
+                    await self._flush_or_wait(self._locked_batch())
+                await asyncio.sleep(FLUSH_GAP_S if not self._stopping else 0)
+                if self._waiting:
+                    self._woken.set()
+                    continue
+                self._alone = False
+                if not self._locked:
+                    self._idle.set()
+            self.lost += self._locked_answers
+        finally:
+            self._runs = False
+            self._idle.set()  # what waits for this run waits in vain
 
     async def _wait(self) -> None:
         """Return when something waits, or when it is time to try locked trackers again."""
@@ -302,8 +308,9 @@ class Effector:
         self._waiting.pop(work, None)
 
     async def drained(self) -> None:
-        """Return when nothing waits to be written."""
-        await self._idle.wait()
+        """Return when nothing waits to be written, or ``run`` has crashed: what is left is lost, its turns are not."""
+        if self._runs:
+            await self._idle.wait()
 
     def stop(self) -> None:
         """End when nothing waits any more."""
