@@ -290,7 +290,7 @@ class Runner:
 
     async def _slot(self, generation: object | None) -> None:
         ready, placeless, running = self._ready, self._placeless, self._running
-        slots, context = self.slots, self._context
+        context, crowded = self._context, self.slots * 3 // 4
         me: Any = asyncio.current_task()
         now = worked_since = monotonic()
         # The context, since what a handler sets ends with its attempt.
@@ -304,9 +304,8 @@ class Runner:
             job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
-            if (
-                threaded or entry.kind.waits or row[10] is not None or entry.running >= 3 * (slots - len(running))
-            ) and not self._starts(job, threaded, now_s):
+            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= crowded
+            if asks and not self._starts(job, threaded, now_s):
                 continue
             running[me] = job
             entry.running += 1
