@@ -15,13 +15,14 @@ from kit.engine import SHORT, Engine, connect, running_engine
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
 from tickwright.brokers.http import HttpBroker
-from tickwright.capabilities.jobs import pacing
+from tickwright.capabilities.jobs import pacing, worker
 from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.explain import explain
 from tickwright.capabilities.jobs.jobs_store import JobsStore
 from tickwright.capabilities.jobs.model import Job, TaskType
 from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.task_types import TaskTypes
+from tickwright.capabilities.jobs.types_store import load_types
 from tickwright.capabilities.jobs.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
@@ -254,6 +255,64 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
         yield arrived
     finally:
         may_go_on.set()
+
+
+async def test_places_kept_for_a_claim_that_brings_nothing_are_given_up(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others waited for them until the next heartbeat of the one that had kept them."""
+    claim, arrived, may_go_on = ClaimStore.claim, asyncio.Event(), asyncio.Event()
+
+    async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+        claimed = await claim(store, request, connection)
+        if request.token == one.session.token and not may_go_on.is_set():
+            arrived.set()
+            await may_go_on.wait()
+        return claimed
+
+    kinds = {"few": TaskType("few", "python:few", concurrency=4)}
+    async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as one:
+        share = one.worker.entries()["few"]
+        await eventually_async(lambda: share.granted == 4, what="it has all places")
+        monkeypatch.setattr(ClaimStore, "claim", slow)
+        await arrived.wait()
+        try:
+            async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
+                one.worker._types_changed()  # as with a heartbeat
+                await eventually_async(lambda: share.granted == 2, what="the first one has its part")
+                kept = "SELECT granted FROM tickwright.type_grants WHERE worker = $1"
+                assert await two.pool.fetchval(kept, one.session.token) == 4
+                may_go_on.set()
+
+                async def gives_up() -> bool:
+                    return bool(await two.pool.fetchval(kept, one.session.token) == 2)
+
+                await eventually_async(gives_up, what="it keeps no more than its part")
+        finally:
+            may_go_on.set()
+
+
+async def test_a_change_behind_a_read_of_the_types_is_read_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was announced while the worker read them, and came with the next heartbeat."""
+    load, has_read, may_go_on = load_types, asyncio.Event(), asyncio.Event()
+
+    async def slow(connection: Any) -> Any:
+        read = await load(connection)
+        has_read.set()
+        await may_go_on.wait()
+        return read
+
+    change = "UPDATE tickwright.task_types SET max_attempts = $1, version = version + 1"
+    async with running_engine(database_url, {"t": _nothing}, terms=LONG) as engine:
+        monkeypatch.setattr(worker, "load_types", slow)
+        await engine.pool.execute(change, 7)
+        await has_read.wait()
+        await engine.pool.execute(change, 8)
+        await eventually_async(lambda: engine.worker._types_heard, what="it has heard of the change")
+        may_go_on.set()
+        await eventually_async(lambda: engine.worker.entries()["t"].kind.max_attempts == 8, what="it has read it")
 
 
 async def test_a_grant_counts_what_a_claim_under_way_brings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,14 @@ def allot(free: int, used: int, *, all_free: int) -> int:
     return max(0, min(free, ceiling - used))
 
 
+def most_of_one(slots: int, *, types: int) -> int:
+    """Return how many of a worker's slots one type may have, also one whose jobs end quickly: it may hang at once.
+
+    All, where the worker has no other one; else all but a sixteenth, of four slots and more at least one.
+    """
+    return slots - max(slots // 16, slots >= 4) if types > 1 else slots
+
+
 def furthest_start_s(rate_per_s: float) -> float:
     """Return in how many seconds a type's next start can be at the most, where its rate has not changed.
 

@@ -5,8 +5,9 @@ starts when the database's clock has certainly reached its due time, never befor
 stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
 cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
 
-A type has at most three quarters of the slots that the others leave, and a synchronous one of the threads,
-also where more of its attempts are held: they were fetched ahead while they ended fast, and now they hang.
+No type has the last slots (``most``), nor a synchronous one more than three quarters of the threads that the
+others leave, also where more of its attempts are held: they were fetched ahead while they ended fast, and now
+they hang.
 An attempt beyond that waits for its place, beside the queue. It can be cancelled and released like every
 other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since
 another worker may have one. It goes on when a place comes free: when an attempt ends, when one that was to
@@ -94,6 +95,8 @@ class Runner:
         self._ends = ends
         self._clock = clock
         self.slots = slots
+        self.most = slots
+        """Slots that one type may have."""
         self.threads = threads
         self._executor = self._new_executor()
         self._ready: deque[Job] = deque()
@@ -290,7 +293,7 @@ class Runner:
 
     async def _slot(self, generation: object | None) -> None:
         ready, placeless, running = self._ready, self._placeless, self._running
-        context, crowded = self._context, self.slots * 3 // 4
+        context = self._context
         me: Any = asyncio.current_task()
         now = worked_since = monotonic()
         # The context, since what a handler sets ends with its attempt.
@@ -304,7 +307,7 @@ class Runner:
             job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
-            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= crowded
+            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= self.most
             if asks and not self._starts(job, threaded, now_s):
                 continue
             running[me] = job
@@ -393,8 +396,7 @@ class Runner:
 
     def _places(self, entry: Entry) -> int:
         """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
-        free = self.slots - len(self._running)
-        places = allot(free, entry.running, all_free=free)
+        places = min(self.slots - len(self._running), self.most - entry.running)
         if not entry.is_async:
             free = self.threads - self.threads_busy
             places = min(places, allot(free, entry.threads, all_free=free))
@@ -545,8 +547,9 @@ class Runner:
 
     def _sweep_waiting(self, entry: Entry, now: float) -> None:
         """Let those of a type go on that may have places, and release those that have waited for long."""
-        for _ in range(min(self._places(entry), len(self._placeless[entry]))):
-            self._ready.appendleft(self._leave_wait(entry))
+        free = self.slots - len(self._running) - len(self._ready)
+        places = min(free, self._places(entry), len(self._placeless[entry]))
+        self._ready.extendleft(reversed([self._leave_wait(entry) for _ in range(places)]))
         while entry in self._placeless and now - self._placeless[entry][0].started_s > PLACE_WITHIN_S:
             self._ends.unstarted(self._leave_wait(entry), "no_place")
         self._wake_one()

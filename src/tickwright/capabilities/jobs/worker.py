@@ -22,7 +22,7 @@ from tickwright.capabilities.jobs.doorbell import doorbell
 from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import Begin, Job, TaskType
+from tickwright.capabilities.jobs.model import Begin, Job, TaskType, most_of_one
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.settler import PASSING, RETRY_S, Settler
@@ -194,6 +194,7 @@ class JobWorker:
                         self._release_unstarted(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
+        self.runner.most = most_of_one(self.runner.slots, types=sum(not entry.kind.waits for entry in entries.values()))
         for name in self._entries.keys() - entries.keys():
             self._leave(self._entries[name])
         self._entries = entries
