@@ -16,7 +16,7 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
-from tickwright.capabilities.jobs.outcomes import ending_with, raised
+from tickwright.capabilities.jobs.outcomes import outcome_of_raised, outcome_of_result
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.settler import Settler
 from tickwright.capabilities.jobs.worker import WorkerLimits
@@ -381,8 +381,8 @@ LEAVES = "if job.stop_reason is None:\n            raise\n        if False:"
 MUTANTS = {
     "cancelled": (Runner._attempt, "if job.stop_reason is None:", LEAVES),
     "base": (Runner._attempt, "except BaseException as error:", "except Exception as error:"),
-    "nameless_fail": (raised, "except BaseException as failure:", "except ZeroDivisionError as failure:"),
-    "cyclic": (ending_with, "except BaseException as error:", "except (TypeError, ValueError) as error:"),
+    "nameless_fail": (outcome_of_raised, "except BaseException as failure:", "except ZeroDivisionError as failure:"),
+    "cyclic": (outcome_of_result, "except BaseException as error:", "except (TypeError, ValueError) as error:"),
     "unwritable": (Endings._errored, "_kept(error.message)", "error.message"),
     "refused": (Settler._refused, 'self.add("fail", batch.ids[0], "failed", why)', "pass"),
     "swallowed": (Runner._slot, "if me.cancelling():", "if False:"),

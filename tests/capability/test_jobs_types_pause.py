@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from kit.engine import Engine, policy, running_engine
+from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
 from tickwright.capabilities.jobs.claimer import Claimer
 from tickwright.capabilities.jobs.claims_store import Claimed
 from tickwright.capabilities.jobs.task_types import TaskTypes
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.ports.caller import Caller, Role
 
 OPERATOR = Caller("operator", Role.ADMIN)
@@ -65,7 +66,7 @@ async def holding(
     url: str, held: Held, monkeypatch: pytest.MonkeyPatch, function: Callable[[Job], Any], **changes: Any
 ) -> AsyncIterator[tuple[Engine, list[int]]]:
     """Run a worker with one slot, which is kept, and three claimed jobs of the type ``t`` that wait for it."""
-    monkeypatch.setattr(Claimer, "_ahead", lambda _claimer: Counter(t=10))
+    monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(t=10))
     kinds = {"keeps": policy("keeps"), "t": policy("t", **changes)}
     handlers = {"keeps": held.keeps, "t": function}
     async with running_engine(url, handlers, kinds=kinds, limits=WorkerLimits(concurrency=1, threads=4)) as engine:
@@ -129,8 +130,8 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
     assert sorted(held.started) == ids
 
 
-async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
-    """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
+async def check_rate_is_lowered(database_url: str) -> None:
+    """Lower the rate of a type of which more is held than there are slots."""
     held, ran = Held(), list[int]()
 
     async def handler(job: Job) -> None:
@@ -150,7 +151,20 @@ async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_o
         await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next one are released")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
-    assert len(held.started) < 100_000
+
+
+async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
+    """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
+    await check_rate_is_lowered(database_url)
+
+
+async def test_the_mutant_that_keeps_what_was_claimed_at_a_higher_rate_is_caught(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is released only where the type waits."""
+    mutate(monkeypatch, JobWorker._adopt, "kind.waits or is_slower", "kind.waits")
+    with pytest.raises(AssertionError, match="all but the next one are released"):
+        await check_rate_is_lowered(database_url)
 
 
 async def test_what_a_claim_brings_of_a_paused_type_is_released(

@@ -90,7 +90,7 @@ async def waiting_for_a_slot(
 
     It claims nothing more, and hears of a cancelled job by its heartbeats alone.
     """
-    monkeypatch.setattr(Claimer, "_ahead", lambda _claimer: Counter(sound=10))
+    monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(sound=10))
     may_end = asyncio.Event()
 
     async def keeps(_job: Job) -> None:

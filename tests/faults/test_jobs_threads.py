@@ -161,9 +161,8 @@ async def test_a_thread_that_an_attempt_does_not_take_goes_to_the_next_one(
 
 
 async def test_the_mutant_that_hands_no_thread_on_is_caught(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither at once nor with a sweep."""
-    mutate(monkeypatch, Runner._starts, "self._move_up()", "pass")
-    mutate(monkeypatch, Runner._sweep, "list(self._placeless)", "[]")
+    """No sweep looks for it."""
+    mutate(monkeypatch, Runner._sweep, "list(self._blocked)", "[]")
     with pytest.raises(AssertionError):
         await check_thread_handed_on(database_url, monkeypatch, _expires)
 

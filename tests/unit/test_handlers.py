@@ -8,7 +8,7 @@ import pytest
 
 from tickwright.capabilities.jobs.handlers import make_handler
 from tickwright.capabilities.jobs.model import Errored, TaskType
-from tickwright.capabilities.jobs.outcomes import ending_of
+from tickwright.capabilities.jobs.outcomes import outcome_of_error
 
 
 class Given:
@@ -37,6 +37,6 @@ def test_only_a_payload_that_does_not_fit_is_final(payload: Any, code: str, fina
     handler = make_handler(TaskType("read", "python:read"), read)
     with pytest.raises(Exception) as raised:
         handler.call(Given(payload))  # type: ignore[arg-type]
-    ending = ending_of(raised.value)
+    ending = outcome_of_error(raised.value)
     assert isinstance(ending, Errored)
     assert (ending.code, ending.final) == (code, final)

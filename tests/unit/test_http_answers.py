@@ -101,6 +101,8 @@ def test_words_of_a_refusal_stay() -> None:
         "a hook has at most 7 of them, see /docs"
     )
     assert excerpt(b"see / or ?", "/?") == "see / or ?"
+    said = b"the field user name is required; type json"
+    assert excerpt(said, "/hook?q=user+name+required&format=application/json;type=json") == said.decode()
 
 
 def test_another_address_in_a_refusal_keeps_its_escapes() -> None:

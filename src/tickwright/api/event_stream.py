@@ -84,7 +84,7 @@ async def _gone(receive: Receive) -> None:
 
 def _keep_buffers_small(transport: Any) -> None:
     """Let what is not read be noticed soon: by default megabytes would lie in the kernel first."""
-    if transport is None or transport.is_closing():  # of a client that has left uvloop's raises
+    if transport is None or transport.is_closing():  # uvloop raises when a closed transport is set up
         return
     transport.set_write_buffer_limits(high=BUFFER_BYTES)
     found = transport.get_extra_info("socket")

@@ -27,12 +27,12 @@ def _hidden(path: str) -> set[str]:
 
     Path and query, together and alone; the values of the query, and its names that have none; the tails of the path
     that begin at one of its first slashes, as a server shows them whose application is mounted below a prefix; and the
-    segments that are no words: those with 8 characters and a digit among them, or with 16. Values and segments are
-    hidden in parts, too, such as what is behind the blank of ``Bearer%20TOKEN``.
+    segments that are no words: those with 8 characters and a digit among them, or with 16. So are the parts of segments
+    and values that are no words, such as what is behind the blank of ``Bearer%20TOKEN``.
     """
     alone, _, query = path.partition("?")
     named = [(value or name) for name, _, value in (one.partition("=") for one in query.split("&"))]
-    values = {part for part in _with_parts(named) if len(part) >= VALUE_CHARS_MIN}
+    values = {one for one in named if len(one) >= VALUE_CHARS_MIN}
     within = alone.strip("/")
     segments = within.split("/")
     tails = {"/" + "/".join(segments[first:]) for first in range(1, min(len(segments), TAILS_MAX))}
@@ -40,11 +40,11 @@ def _hidden(path: str) -> set[str]:
     return {
         *(one for one in parts if len(one) > 1),
         *(one for one in tails if len(one) > VALUE_CHARS_MIN),
-        *filter(_is_no_word, _with_parts(segments)),
+        *filter(_is_no_word, _parts([*segments, *named])),
     }
 
 
-def _with_parts(texts: list[str]) -> list[str]:
+def _parts(texts: list[str]) -> list[str]:
     return [*texts, *(part for text in texts for part in _BETWEEN.split(text))]
 
 

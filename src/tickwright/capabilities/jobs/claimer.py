@@ -275,7 +275,7 @@ class Claimer:
 
     # ------------------------------------------------------------------ how much
 
-    def _ahead(self) -> Counter[str]:
+    def _prefetch_by_type(self) -> Counter[str]:
         """Return how many jobs of each type may be held beyond its places: as many as end in a fifth of a second."""
         now = monotonic()
         if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
@@ -283,19 +283,19 @@ class Claimer:
             ending = Counter[str]()
             for name, entry in self._takes.entries().items():
                 at_once = self._runner.slots if entry.is_async else self._runner.threads
-                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * entry.ended.rate(within_s, at_once=at_once)))
+                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * entry.ended.take_rate(within_s, at_once=at_once)))
             self._ending = ending
         return self._ending
 
     def _prefetch(self) -> int:
-        return min(PREFETCH_MAX, self._ahead().total())
+        return min(PREFETCH_MAX, self._prefetch_by_type().total())
 
     def _budget(self) -> int:
         if self._takes.backlog() > BACKLOG_MAX:
             return 0
         runner, swept = self._runner, self._swept
         coming = min(swept.total_max, sum(swept.rows_max)) if swept else 0
-        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.placeless) - coming
+        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
 
     def _weigh(self) -> Counter[str]:
         """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
@@ -322,11 +322,12 @@ class Claimer:
 
         What is held ahead takes no slot of another type: it ends within a fifth of a second.
         """
-        coming, ahead = Counter(coming), self._ahead()
+        coming, ahead = Counter(coming), self._prefetch_by_type()
         if self._swept is not None:
             coming.update(dict(zip(self._swept.types, self._swept.rows_max, strict=True)))
         held = {name: entry.places + coming[name] for name, entry in self._takes.entries().items()}
-        used = {name: max(0, held[name] - ahead[name]) for name in held}
+        most = self._runner.type_slots_max
+        used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
         free = self._runner.slots - sum(used.values())
         return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
 
@@ -338,8 +339,9 @@ class Claimer:
         """
         coming, kinds = Counter(coming) + self.asked(), self._takes.entries().items()
         held = {name: entry.places + coming[name] for name, entry in kinds if not entry.is_async}
-        ahead = self._ahead()
-        used = {name: max(0, held[name] - ahead[name]) for name in held}
+        ahead = self._prefetch_by_type()
+        most = allot(self._runner.threads, 0, all_free=self._runner.threads)
+        used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
         left = self._runner.threads - max(self._runner.threads_stuck, sum(used.values()))
         shares = {name: allot(left, used[name], all_free=left) for name in held}
         able = {name for name, share in shares.items() if share}

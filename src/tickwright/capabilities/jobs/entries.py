@@ -37,8 +37,8 @@ class Ended:
     def __init__(self) -> None:
         self.count, self.took_s = 0, 0.0
 
-    def rate(self, within_s: float, *, at_once: int) -> float:
-        """Return how many end per second, and count anew.
+    def take_rate(self, within_s: float, *, at_once: int) -> float:
+        """Return how many ended per second since the last call, ``within_s`` ago, and reset the counters.
 
         Attempts that began together end together. They say no more of the next ones than how many of their length can
         end per second while ``at_once`` run.

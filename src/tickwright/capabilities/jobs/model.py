@@ -4,6 +4,7 @@ The store loads rows, this module decides on plain values, the store writes. Out
 an attempt that failed is not an exception of ours.
 """
 
+import math
 import threading
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -267,12 +268,17 @@ def allot(free: int, used: int, *, all_free: int) -> int:
     return max(0, min(free, ceiling - used))
 
 
-def most_of_one(slots: int, *, types: int) -> int:
+def type_slots_max(slots: int, *, types: int) -> int:
     """Return how many of a worker's slots one type may have, also one whose jobs end quickly: it may hang at once.
 
     All, where the worker has no other one; else all but a sixteenth, of four slots and more at least one.
     """
-    return slots - max(slots // 16, slots >= 4) if types > 1 else slots
+    return slots - max(slots // 16, 1 if slots >= 4 else 0) if types > 1 else slots
+
+
+def ahead_max(rate_per_s: float) -> int:
+    """Return how many jobs of a rate-limited type a worker may hold before their starts: those that it takes ahead."""
+    return max(1, math.ceil(PACED_AHEAD_S * rate_per_s))
 
 
 def furthest_start_s(rate_per_s: float) -> float:

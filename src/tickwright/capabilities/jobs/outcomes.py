@@ -16,10 +16,10 @@ from tickwright.domain.retries import WAIT_MAX
 _log = structlog.get_logger("tickwright.jobs")
 
 
-def raised(job: Job, error: BaseException) -> Ending:
+def outcome_of_raised(job: Job, error: BaseException) -> Ending:
     """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
     try:
-        ending = ending_of(error)
+        ending = outcome_of_error(error)
         is_known = isinstance(error, Exception)
     except BaseException as failure:  # noqa: BLE001  as above
         is_known, is_final = False, issubclass(type(error), Fail)
@@ -29,7 +29,7 @@ def raised(job: Job, error: BaseException) -> Ending:
     return ending
 
 
-def ending_of(error: BaseException) -> Ending:
+def outcome_of_error(error: BaseException) -> Ending:
     """Return what this error of a handler ends an attempt as."""
     match error:
         case Snooze():
@@ -52,7 +52,7 @@ def _checked(wait: object) -> timedelta:
     return max(wait, timedelta())
 
 
-def ending_with(job: Job, result: Any) -> Ending:
+def outcome_of_result(job: Job, result: Any) -> Ending:
     """Return what the attempt ended as whose handler returned ``result``."""
     try:
         if isinstance(result, Snoozed):

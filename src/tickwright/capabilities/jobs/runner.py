@@ -5,13 +5,11 @@ starts when the database's clock has certainly reached its due time, never befor
 stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
 cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
 
-No type has the last slots (``most``), nor a synchronous one more than three quarters of the threads that the
-others leave, also where more of its attempts are held: they were fetched ahead while they ended fast, and now
-they hang.
-An attempt beyond that waits for its place, beside the queue. It can be cancelled and released like every
-other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since
-another worker may have one. It goes on when a place comes free: when an attempt ends, when one that was to
-have a place does not take it, and with each sweep.
+With several types, one type runs in ``type_slots_max`` slots at most, and a synchronous one in three quarters of
+the threads that the others leave free. More of its attempts may be held: they were fetched ahead while they ended
+fast, and now they hang. An attempt beyond these bounds is blocked. It can be cancelled and released like every
+other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since another
+worker may have one. It goes on when a place comes free: when an attempt ends, and with each sweep.
 
 Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
 cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
@@ -44,7 +42,7 @@ from tickwright.capabilities.jobs.model import (
     Job,
     allot,
 )
-from tickwright.capabilities.jobs.outcomes import ending_with, raised
+from tickwright.capabilities.jobs.outcomes import outcome_of_raised, outcome_of_result
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
@@ -95,12 +93,12 @@ class Runner:
         self._ends = ends
         self._clock = clock
         self.slots = slots
-        self.most = slots
+        self.type_slots_max = slots
         """Slots that one type may have."""
         self.threads = threads
         self._executor = self._new_executor()
         self._ready: deque[Job] = deque()
-        self._placeless: dict[Entry, deque[Job]] = {}
+        self._blocked: dict[Entry, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -130,12 +128,12 @@ class Runner:
     @property
     def queued(self) -> int:
         """Attempts that are held but not started."""
-        return len(self._ready) + self.placeless + len(self._upcoming)
+        return len(self._ready) + self.blocked + len(self._upcoming)
 
     @property
-    def placeless(self) -> int:
+    def blocked(self) -> int:
         """Attempts whose instant has come and whose type has its share of the slots or threads."""
-        return sum(map(len, self._placeless.values()))
+        return sum(map(len, self._blocked.values()))
 
     @property
     def ready(self) -> int:
@@ -143,7 +141,7 @@ class Runner:
         return len(self._ready)
 
     def tell_when_below(self, queued: int) -> None:
-        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot or a place."""
+        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot."""
         self._free_below = queued + 1
 
     def tell_when_thread_free(self) -> None:
@@ -212,31 +210,32 @@ class Runner:
         """Take those of the attempts that were not started out of the queues, and return them."""
         out = [job for job in self._unstarted() if job in jobs]
         if out:
-            for queue in (self._ready, *self._placeless.values()):
+            for queue in (self._ready, *self._blocked.values()):
                 kept = [job for job in queue if job not in jobs]
                 queue.clear()
                 queue.extend(kept)
-            for entry in [entry for entry, waiting in self._placeless.items() if not waiting]:
-                del self._placeless[entry]
+            for entry in [entry for entry, waiting in self._blocked.items() if not waiting]:
+                del self._blocked[entry]
             self._upcoming[:] = [entry for entry in self._upcoming if entry[3] not in jobs]
             heapq.heapify(self._upcoming)
         return out
 
-    def withdraw_type(self, entry: Entry) -> list[Job]:
-        """Take every attempt of a type that was not started out of the queues, and return them."""
-        return self.withdraw({job for job in self._unstarted() if job.entry is entry})
+    def withdraw_type(self, entry: Entry, *, keep: int = 0) -> list[Job]:
+        """Take what was not started of a type out of the queues, but for the ``keep`` that start first; return it."""
+        jobs = [job for job in self._unstarted() if job.entry is entry]
+        return self.withdraw({*sorted(jobs, key=lambda job: job._fire_s)[keep:]})  # noqa: SLF001
 
     def held(self, running_for_s: float = 0.0) -> list[Job]:
         """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
         return [*self._unstarted(), *self.running(running_for_s)]
 
     def _unstarted(self) -> list[Job]:
-        return [*chain.from_iterable(self._placeless.values()), *self._ready, *(entry[3] for entry in self._upcoming)]
+        return [*chain.from_iterable(self._blocked.values()), *self._ready, *(entry[3] for entry in self._upcoming)]
 
     def take_back(self) -> list[Job]:
         """Return what was not started, so that it can be released."""
         jobs = self._unstarted()
-        self._placeless.clear()
+        self._blocked.clear()
         self._ready.clear()
         self._upcoming.clear()
         self._arm()
@@ -292,7 +291,7 @@ class Runner:
     # ------------------------------------------------------------------ the slots
 
     async def _slot(self, generation: object | None) -> None:
-        ready, placeless, running = self._ready, self._placeless, self._running
+        ready, blocked, running = self._ready, self._blocked, self._running
         context = self._context
         me: Any = asyncio.current_task()
         now = worked_since = monotonic()
@@ -304,12 +303,15 @@ class Runner:
             job = ready.popleft()
             if ready and not self._waking:
                 self._wake_one()
-            job.started_s, row = now, job._row  # noqa: SLF001  a property costs more than what it returns
+            row = job._row  # noqa: SLF001  a property costs more than what it returns
             entry, now_s = job.entry, self._clock.now(now)
             threaded = None if entry.is_async else entry
-            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= self.most
+            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= self.type_slots_max
             if asks and not self._starts(job, threaded, now_s):
+                await asyncio.sleep(0)
+                now = worked_since = monotonic()
                 continue
+            job.started_s = began = now
             running[me] = job
             entry.running += 1
             entry.note_start(now_s - row[9])
@@ -322,13 +324,13 @@ class Runner:
                 entry.running -= 1
                 now, ended = monotonic(), entry.ended
                 ended.count += 1
-                ended.took_s += now - job.started_s
-                if threaded or placeless:
+                ended.took_s += now - began
+                if threaded or blocked:
                     self._place_back(threaded)
             if me.cancelling():
                 await self._uncancel(me)
                 now = monotonic()
-            if self._free_below and len(ready) + self.placeless < self._free_below:
+            if self._free_below and len(ready) < self._free_below:
                 self._free_below = 0
                 self.freed()
             if now - worked_since > YIELD_AFTER_S:
@@ -373,14 +375,17 @@ class Runner:
     def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
         if job.entry.kind.waits:
             self._ends.unstarted(job, "waits")
-        elif not self._expired(job, now_s):
-            return self._takes_place(job, threaded)
-        self._move_up()  # this one may have been moved up for a place, and does not take it
-        return False
+            return False
+        return not self._expired(job, now_s) and self._takes_place(job, threaded)
 
     def _takes_place(self, job: Job, threaded: Entry | None) -> bool:
         if not self._places(job.entry):
-            self._placeless.setdefault(job.entry, deque()).append(job)
+            waiting = self._blocked.setdefault(job.entry, deque())
+            if job.started_s:  # it was moved up, and its place is gone
+                waiting.appendleft(job)
+            else:
+                job.started_s = monotonic()
+                waiting.append(job)
             return False
         if threaded is not None:
             self.threads_busy += 1
@@ -396,11 +401,11 @@ class Runner:
 
     def _places(self, entry: Entry) -> int:
         """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
-        places = min(self.slots - len(self._running), self.most - entry.running)
+        places = min(self.slots - len(self._running), self.type_slots_max - entry.running)
         if not entry.is_async:
             free = self.threads - self.threads_busy
             places = min(places, allot(free, entry.threads, all_free=free))
-        return places
+        return max(0, places)
 
     def _place_back(self, threaded: Entry | None) -> None:
         if threaded is not None:
@@ -413,14 +418,14 @@ class Runner:
 
     def _move_up(self) -> None:
         """Let the attempt go on that has waited longest of those that may have a place now."""
-        able = [entry for entry in self._placeless if self._places(entry) > 0]
+        able = [entry for entry in self._blocked if self._places(entry) > 0]
         if able:
-            self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._placeless[entry][0].started_s)))
+            self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._blocked[entry][0].started_s)))
 
     def _leave_wait(self, entry: Entry) -> Job:
-        job = self._placeless[entry].popleft()
-        if not self._placeless[entry]:
-            del self._placeless[entry]
+        job = self._blocked[entry].popleft()
+        if not self._blocked[entry]:
+            del self._blocked[entry]
         return job
 
     async def _traced(self, job: Job) -> None:
@@ -439,13 +444,13 @@ class Runner:
             result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
         except asyncio.CancelledError as error:
             if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
-                self._ends.ended(job, raised(job, error))
+                self._ends.ended(job, outcome_of_raised(job, error))
             elif started:
                 self._end_stopped(job, job.stop_reason)
             else:
                 self._ends.unstarted(job, job.stop_reason)
         except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-            self._ends.ended(job, raised(job, error))
+            self._ends.ended(job, outcome_of_raised(job, error))
         else:
             if result is _REPORTED:
                 return
@@ -454,7 +459,7 @@ class Runner:
             elif result is None:
                 self._ends.completed(job)
             else:
-                self._ends.ended(job, ending_with(job, result))
+                self._ends.ended(job, outcome_of_result(job, result))
 
     async def _begins(self, job: Job) -> bool:
         """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
@@ -542,15 +547,15 @@ class Runner:
             for job in self._running.values():
                 if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
                     self.stop_job(job, "timeout")
-            for entry in list(self._placeless):
+            for entry in list(self._blocked):
                 self._sweep_waiting(entry, now)
 
     def _sweep_waiting(self, entry: Entry, now: float) -> None:
         """Let those of a type go on that may have places, and release those that have waited for long."""
         free = self.slots - len(self._running) - len(self._ready)
-        places = min(free, self._places(entry), len(self._placeless[entry]))
+        places = min(free, self._places(entry), len(self._blocked[entry]))
         self._ready.extendleft(reversed([self._leave_wait(entry) for _ in range(places)]))
-        while entry in self._placeless and now - self._placeless[entry][0].started_s > PLACE_WITHIN_S:
+        while entry in self._blocked and now - self._blocked[entry][0].started_s > PLACE_WITHIN_S:
             self._ends.unstarted(self._leave_wait(entry), "no_place")
         self._wake_one()
 
@@ -576,4 +581,4 @@ def _call(job: Job, entry: Entry) -> Any:
     try:
         return entry.call(job)
     except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
-        return raised(job, error)
+        return outcome_of_raised(job, error)

@@ -22,7 +22,7 @@ from tickwright.capabilities.jobs.doorbell import doorbell
 from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.entries import Entry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.model import Begin, Job, TaskType, most_of_one
+from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
 from tickwright.capabilities.jobs.pacing import Pacer
 from tickwright.capabilities.jobs.runner import Runner
 from tickwright.capabilities.jobs.settler import PASSING, RETRY_S, Settler
@@ -194,7 +194,8 @@ class JobWorker:
                         self._release_unstarted(old)
                 entries[kind.name] = old or entry
         changed = entries != self._entries
-        self.runner.most = most_of_one(self.runner.slots, types=sum(not entry.kind.waits for entry in entries.values()))
+        types = sum(not entry.kind.waits for entry in entries.values())
+        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=types)
         for name in self._entries.keys() - entries.keys():
             self._leave(self._entries[name])
         self._entries = entries
@@ -215,11 +216,14 @@ class JobWorker:
         return entry
 
     def _release_unstarted(self, entry: Entry) -> None:
-        """Release what is claimed and not started of a type that waits, or may start fewer from now on.
+        """Release what is claimed and not started of a type that waits, or whose rate is lower now.
 
-        Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types.
+        Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types. As many
+        as its rate lets a worker take ahead stay, with the starts that they have.
         """
-        for job in self.runner.withdraw_type(entry):
+        kind = entry.kind
+        keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
+        for job in self.runner.withdraw_type(entry, keep=keep):
             self.endings.unstarted(job, "waits")
 
     def _entry_of(self, kind: TaskType) -> Entry | None:

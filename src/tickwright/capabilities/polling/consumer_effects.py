@@ -153,7 +153,7 @@ class Effector:
             self.lost += self._locked_answers
         finally:
             self._runs = False
-            self._idle.set()  # what waits for this run waits in vain
+            self._idle.set()  # this run writes nothing more
 
     async def _wait(self) -> None:
         """Return when something waits, or when it is time to try locked trackers again."""

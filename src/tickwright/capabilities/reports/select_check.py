@@ -95,7 +95,7 @@ def _without_end(sql: str) -> str:
     import duckdb
 
     text = sql.encode()
-    for at, kind in duckdb.tokenize(sql):  # a semicolon in a quote or a comment is none of its own
+    for at, kind in duckdb.tokenize(sql):  # a semicolon in a quote or a comment does not end it
         if kind == duckdb.token_type.operator and text[at] == ord(";"):
             return text[:at].decode()
     return sql
