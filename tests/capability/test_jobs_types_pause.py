@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,8 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
 from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.claims_store import Claimed
+from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import Begin
 from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
 from tickwright.ports.caller import Caller, Role
@@ -156,6 +157,97 @@ async def check_rate_is_lowered(database_url: str) -> None:
 async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
     """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
     await check_rate_is_lowered(database_url)
+
+
+INSERT = (
+    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
+    "SELECT now(), 't', $2::integer FROM generate_series(1, $1::integer)"
+)
+SLOW = "UPDATE tickwright.task_types SET rate_per_s = 0.00001, version = version + 1 WHERE name = 't'"
+
+
+async def _sound(_job: Job) -> None:
+    return
+
+
+async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_released(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of rows, each with a start in some days, and no other type was claimed any more."""
+    held = Held()
+    monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(t=500))
+    claim, claims = ClaimStore.claim, list[int]()
+
+    async def slow_down(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+        claimed = await claim(store, request, connection)
+        if claimed.counts["t"] > 1 and not claims:
+            claims.append(claimed.counts["t"])
+            await engine.pool.execute(SLOW)
+            await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s, what="it has read the rate")
+        return claimed
+
+    async def handler(job: Job) -> None:
+        held.started.append(job.id)
+
+    kinds, limits = {"t": policy("t"), "sound": policy("sound")}, WorkerLimits(concurrency=8)
+    handlers = {"t": handler, "sound": _sound}
+    async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
+        monkeypatch.setattr(ClaimStore, "claim", slow_down)
+        await engine.pool.execute(INSERT, 2000, 3)
+        await eventually_async(lambda: claims, what="a claim has brought them")
+        for _ in range(3):
+            await engine.until(await engine.insert("sound"), "completed")
+        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next are released")
+        assert len(held.started) <= 1 < claims[0]
+
+
+async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: str) -> None:
+    """They waited in slots, begun, until the rate let them start: for days, and a crash made them dead letters."""
+    begins = Begins()
+    handlers = {"t": _sound, "sound": _sound}
+    kinds, limits = {"t": policy("t", max_attempts=1), "sound": policy("sound")}, WorkerLimits(concurrency=8)
+    async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
+        engine.worker.endings._begins = begins.waits(engine.worker.endings._begins)
+        await engine.pool.execute(INSERT, 2000, 1)
+        await eventually_async(lambda: begins.waiting >= 4, what="some wait for their begin")
+        await engine.pool.execute(SLOW)
+        await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s, what="it has read the rate")
+        begins.may_begin.set()
+        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="they are given back")
+        for _ in range(3):
+            await engine.until(await engine.insert("sound"), "completed")
+        await eventually_async(lambda: released_of(engine, "t"), what="no attempt of theirs counts")
+
+
+class Begins:
+    """Lets last attempts wait for their begin.
+
+    Attributes:
+        waiting: How many do.
+        may_begin: None waits any more.
+    """
+
+    def __init__(self) -> None:
+        self.waiting, self.may_begin = 0, asyncio.Event()
+
+    def waits(self, begins: Callable[[Job], Awaitable[Begin]]) -> Callable[[Job], Awaitable[Begin]]:
+        """Return ``begins``, behind the wait."""
+
+        async def waiting(job: Job) -> Begin:
+            self.waiting += 1
+            await self.may_begin.wait()
+            return await begins(job)
+
+        return waiting
+
+
+async def released_of(engine: Engine, name: str) -> bool:
+    """Whether no job of a type that waits has an attempt or an owner; at most one runs."""
+    sql = (
+        "SELECT count(*) FILTER (WHERE status = 'pending' AND attempts = 0 AND owner IS NULL) >= count(*) - 1 "
+        "FROM ONLY tickwright.scheduled_tasks WHERE task_type = $1"
+    )
+    return bool(await engine.pool.fetchval(sql, name))
 
 
 async def test_the_mutant_that_keeps_what_was_claimed_at_a_higher_rate_is_caught(

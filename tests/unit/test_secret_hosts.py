@@ -188,6 +188,13 @@ def test_what_reads_as_no_address_is_none(document: Any) -> None:
         "https://évil.example/",
         "https://",
         "://evil.example",
+        "/\t/evil.example/x",
+        "/\n/evil.example/x",
+        "\x01//evil.example/x",
+        "\x00//evil.example/x",
+        " \x08//evil.example/x",
+        "ht\ttp:/\t/evil.example/x",
+        "https://cpo.example/\x7f",
     ],
 )
 def test_what_two_parsers_could_read_differently_gets_no_secret(url: str) -> None:

@@ -27,6 +27,8 @@ _PORTS: Mapping[str, int] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~%!$&'()*+,;=:@\[\]-]*)(?=[/?#]|\Z)")
 """Begins where a word does: at every letter of one, a long text would take the square of its length."""
 _LOOKS_LIKE_ONE = re.compile(r"://|\A\s*(?:(?:https?|wss?):|[/\\]{2})", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""Parsers of URLs drop some of these, before a text and within it."""
 _ADDRESS_NAME = re.compile(
     "(?:host|hostname|url|uri|endpoint|server|address|addr|authority|base|callback|domain|gateway|href|link|origin|peer"
     r"|proxy|site|target|webhook)(?:e?s)?\Z"
@@ -168,10 +170,10 @@ def _looks_like_a_host(text: str) -> bool:
 
 def _in_text(text: str, pointer: str, named: _Named = _Named.NO) -> Iterator[Destination]:
     plain = REFERENCE.sub("x", text)
-    found = [*_URL.finditer(plain)]
-    if len(found) != plain.count("://") or any(mark in plain for mark in "\t\r\n\\" if found):
+    found, bare = [*_URL.finditer(plain)], _CONTROL.sub("", plain)
+    if len(found) != plain.count("://") or (found and ("\\" in plain or bare != plain)):
         raise _unknown(pointer)
-    if not found and _LOOKS_LIKE_ONE.search(plain):
+    if not found and _LOOKS_LIKE_ONE.search(bare):
         raise _unknown(pointer)
     for scheme, authority in (match.groups() for match in found):
         yield _destination(scheme.lower(), authority, pointer)

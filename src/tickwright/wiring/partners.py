@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -19,6 +19,7 @@ from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.settings import as_json
 from tickwright.partners.store import declare_partner, put_partner
+from tickwright.ports.ids import monotonic
 from tickwright.ports.service import Service
 from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tickwright.capabilities.polling.courier_http import HttpCourier
 
 CONNECTIONS_MAX = 256
+READ_AGAIN_S = 10.0
 
 _log = structlog.get_logger("tickwright.wiring")
 
@@ -42,12 +44,22 @@ async def register_partners(pool: Pool, couriers: CourierRegistry, from_file: Ma
             _log.info("partner.set", name=name)
 
 
+class _Made(NamedTuple):
+    """Who asks a partner by HTTP, and what that was made of."""
+
+    table: Mapping[str, Any]
+    terms: HttpTerms | None
+    problems: list[str]
+    courier: "HttpCourier | None"
+    read_s: float
+
+
 class Couriers:
     """Who asks a partner: the program's function, else what its settings say of HTTP."""
 
     def __init__(self, settings: Settings, registry: CourierRegistry) -> None:
         self._settings, self._registry = settings, registry
-        self._made: dict[str, tuple[Mapping[str, Any], HttpCourier | None]] = {}
+        self._made: dict[str, _Made] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, name: str, terms: PartnerSettings) -> Courier | None:
@@ -55,33 +67,39 @@ class Couriers:
         function = self._registry.get(name)
         if function is not None or terms.http is None:
             return function
-        before = self._made.get(name)
-        if before is None or before[0] != terms.http:
-            self._made[name] = (terms.http, self._make(name, terms.http))
-            if before is not None and before[1] is not None:
-                self._close_later(before[1])
-        return self._made[name][1]
+        made = self._made.get(name)
+        if made is None or made.table != terms.http or monotonic() - made.read_s >= READ_AGAIN_S:
+            made = self._made[name] = self._make(name, terms.http, made)
+        return made.courier
 
     def names(self) -> list[str]:
         """Return whom a function of this program asks, whatever their settings say."""
         return [partner.name for partner in self._registry.all()]
 
-    def _make(self, name: str, table: Mapping[str, Any]) -> "HttpCourier | None":
+    def _make(self, name: str, table: Mapping[str, Any], before: "_Made | None") -> "_Made":
+        """Read the settings with their secrets; a file may be written or rotated at any time, and its hosts changed."""
+
         def find(secret: str) -> str | None:
             to = destination_of(str(table.get("url")).replace(PLACE, "x"))
             found = self._settings.secrets.bound_to((to,))(secret)
-            know_secret(found or "")  # a file may have been written since the process started
+            know_secret(found or "")
             return found
 
         problems: list[str] = []
         read = read_http(table, problems, where=f"partners.{name}.http", secrets=find)
+        if before is not None and (before.terms, before.problems) == (read, problems):
+            return before._replace(table=table, read_s=monotonic())
+        if before is not None and before.courier is not None:
+            self._close_later(before.courier)
+        courier = None
         if read is not None:
             try:
-                return self._open(read)
+                courier = self._open(read)
             except Rejected as error:
-                problems.append(error.message)
-        _log.error("partner.not_callable", name=name, problems=problems)
-        return None
+                problems = [error.message]
+        if courier is None:
+            _log.error("partner.not_callable", name=name, problems=problems)
+        return _Made(table, read, problems if read is None else [], courier, monotonic())
 
     def _open(self, terms: HttpTerms) -> "HttpCourier":
         from tickwright.capabilities.polling.courier_http import HttpCourier
@@ -96,9 +114,9 @@ class Couriers:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        for _, courier in self._made.values():
-            if courier is not None:
-                await courier.aclose()
+        for made in self._made.values():
+            if made.courier is not None:
+                await made.courier.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
 

@@ -60,6 +60,7 @@ class Claimed:
         empty_lanes: Those of the doubted ones that have no job of any status.
         fire_s: The instants that rate-limited jobs were given, by id.
         was_cut: More was due than may come at once, by its bytes.
+        rate_per_s: The rate of its type that the instants were taken at.
         received_s: When it was here, by the monotonic clock: a commit that follows must not count as the way.
     """
 
@@ -69,6 +70,7 @@ class Claimed:
     looked_s: float
     new_lanes: list[Lane]
     fire_s: dict[int, float] = field(default_factory=dict)
+    rate_per_s: float | None = None
     was_cut: bool = False
     empty_lanes: list[Lane] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)

@@ -144,7 +144,7 @@ class Pacer:
                 entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
                 return None
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
-            claimed = await self._store.claim(replace(request, plan=plan), connection)
+            claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
                 await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
         self._look_again(entry, claimed, plan)

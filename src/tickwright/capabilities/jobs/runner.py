@@ -52,7 +52,6 @@ SWEEP_EVERY_S = 0.05
 TIMER_S = 0.001
 CLOSE_WITHIN_S = 5.0
 PLACE_WITHIN_S = 1.0
-RATE_LOOK_S = 1.0
 
 _REPORTED = object()
 _log = structlog.get_logger("tickwright.jobs")
@@ -482,11 +481,14 @@ class Runner:
         """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
 
         Returns:
-            False once the type waits for an operator: none of its attempts starts.
+            False where it would keep its slot for long, and once the type waits for an operator: then none starts.
         """
         start_s = 0.0
-        while not entry.kind.waits and (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:  # noqa: ASYNC110  no event
-            await asyncio.sleep(min(start_s - now, RATE_LOOK_S))  # the rate may change meanwhile
+        while not entry.kind.waits and (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:
+            if start_s - now > PLACE_WITHIN_S:
+                entry.free_from_s = min(entry.free_from_s, start_s)  # the start is another one's
+                return False
+            await asyncio.sleep(start_s - now)
         return not entry.kind.waits
 
     def _end_stopped(self, job: Job, reason: str) -> None:

@@ -187,7 +187,7 @@ class JobWorker:
                 entries[kind.name] = old
             elif (entry := self._entry_of(kind)) is not None:
                 if old is not None:
-                    is_slower = (kind.rate_per_s or math.inf) < (old.kind.rate_per_s or math.inf)
+                    is_slower = _is_slower(kind.rate_per_s, old.kind.rate_per_s)
                     old.become(entry)
                     self.runner.look_again(old)
                     if kind.waits or is_slower:
@@ -256,6 +256,9 @@ class JobWorker:
             else:
                 jobs.append(job)
         self.runner.put(jobs)
+        for entry in filter(None, map(self._entries.get, claimed.counts)):
+            if _is_slower(entry.kind.rate_per_s, claimed.rate_per_s):  # it was lowered while the claim was under way
+                self._release_unstarted(entry)
 
     async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
         """Write that last attempts begin, for as long as the session lives; they wait for an unavailable database."""
@@ -394,3 +397,7 @@ _due, _priority = itemgetter(9), itemgetter(3)
 
 def _order(row: Any) -> tuple[int, float]:
     return -row[3], row[9]
+
+
+def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:
+    return (rate_per_s or math.inf) < (former_per_s or math.inf)

@@ -1,0 +1,134 @@
+"""A partner's secret in a file: written, rotated and taken back while a consumer runs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from kit.consumers import seed
+from kit.mutants import mutate
+from kit.waiting import eventually_async
+from tickwright import Tickwright
+from tickwright.capabilities.polling import consumer
+from tickwright.store.pool import Pool, open_pool
+from tickwright.wiring import partners
+from tickwright.wiring.partners import Couriers
+
+
+@dataclass
+class Partner:
+    """A partner that answers one token only.
+
+    Attributes:
+        folder: Where the secret's files are.
+        port: Where it listens.
+        seen: What it was called with.
+    """
+
+    folder: Path
+    port: int = 0
+    seen: list[str] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Note the token."""
+        self.seen.append(request.headers["authorization"].removeprefix("Bearer "))
+        return web.json_response({"status": "moving"})
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the secret."""
+        (self.folder / name).write_text(text)
+
+    async def polled(self, pool: Pool, count: int) -> None:
+        """Let polls of this partner wait."""
+        http = {
+            "url": f"http://127.0.0.1:{self.port}/{{external_id}}",
+            "status": "status",
+            "headers": {"authorization": "Bearer ${file:tok}"},
+        }
+        await seed(pool, count, rate="100/s", http=http)
+
+
+@asynccontextmanager
+async def partner_of(url: str, folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Partner, Pool]]:
+    """Run the partner and a consumer that reads secrets in ``folder``."""
+    patch.setattr(partners, "READ_AGAIN_S", 0.1)
+    patch.setattr(consumer, "PARTNERS_S", 0.1)
+    patch.setenv("TICKWRIGHT_SECRETS_DIR", str(folder))
+    partner = Partner(folder)
+    partner.write("tok.hosts", "127.0.0.1")
+    served = web.Application()
+    served.router.add_get("/{id}", partner.answer)
+    runner = web.AppRunner(served)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    partner.port = runner.addresses[0][1]
+    pool = await open_pool(url, max_size=2)
+    try:
+        async with Tickwright(url, allow_targets="127.0.0.1", metrics_bind="127.0.0.1:0") as app:
+            running = asyncio.create_task(app.run_worker(roles=["poll-consumer"]))
+            yield partner, pool
+            running.cancel()
+            await asyncio.wait([running])
+    finally:
+        await pool.close()
+        await runner.cleanup()
+
+
+async def check_rotated(url: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """The file is changed while the consumer keeps its connections."""
+    async with partner_of(url, folder, patch) as (partner, pool):
+        partner.write("tok", "first-token\n")
+        await partner.polled(pool, 2)
+        await eventually_async(lambda: partner.seen, 30, what="it was called")
+        partner.write("tok", "second-token\n")
+        await asyncio.sleep(1.0)
+        await partner.polled(pool, 4)
+        await eventually_async(lambda: "second-token" in partner.seen, 30, what="it was called with the new token")
+        assert set(partner.seen) == {"first-token", "second-token"}
+
+
+async def test_a_secret_that_is_rotated_is_used(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former one was used until the consumer was started again."""
+    await check_rotated(database_url, tmp_path, monkeypatch)
+
+
+async def test_a_secret_that_is_written_later_is_used(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partner could not be called, and its error says to write the file."""
+    async with partner_of(database_url, tmp_path, monkeypatch) as (partner, pool):
+        await partner.polled(pool, 2)
+        await asyncio.sleep(0.3)
+        partner.write("tok", "first-token\n")
+        await eventually_async(lambda: partner.seen, 30, what="it was called")
+
+
+async def test_a_secret_whose_host_is_taken_back_goes_nowhere(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer calls the partner no more."""
+    async with partner_of(database_url, tmp_path, monkeypatch) as (partner, pool):
+        partner.write("tok", "first-token\n")
+        await partner.polled(pool, 2)
+        await eventually_async(lambda: len(partner.seen) >= 2, 30, what="it was called")
+        partner.write("tok.hosts", "another.example")
+        await asyncio.sleep(1.0)
+        before = len(partner.seen)
+        await partner.polled(pool, 4)
+        await asyncio.sleep(1.0)
+        assert len(partner.seen) == before
+
+
+async def test_the_mutant_that_reads_a_secret_once_is_caught(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made stays until the settings change."""
+    mutate(monkeypatch, Couriers.of, " or monotonic() - made.read_s >= READ_AGAIN_S", "")
+    with pytest.raises(AssertionError, match="with the new token"):
+        await check_rotated(database_url, tmp_path, monkeypatch)
