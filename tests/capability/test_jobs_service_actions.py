@@ -1,6 +1,7 @@
 """What operators do with jobs, against a running worker: cancel, retry, move, explain."""
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -411,3 +412,31 @@ async def test_one_refused_row_does_not_fail_the_calls_collected_with_it(pool: P
     answers = await asyncio.gather(*(service.enqueuer.schedule(job) for job in jobs), return_exceptions=True)
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert await pool.fetchval("SELECT count(*) FROM tickwright.scheduled_tasks") == 2
+
+
+async def test_a_job_whose_type_has_its_share_of_the_threads_says_so(database_url: str) -> None:
+    """Slots are free, and its synchronous handlers hang: it said that a worker takes it with its next claim."""
+    may_end = threading.Event()
+
+    def hangs(_job: Job) -> None:
+        may_end.wait(60)
+
+    limits = WorkerLimits(concurrency=16, threads=4)
+    async with running_engine(database_url, {"hangs": hangs}, terms=SHORT, limits=limits) as engine:
+        try:
+            for _ in range(3):
+                await engine.until(await engine.insert("hangs"), "processing")
+            waits = await engine.insert("hangs")
+            service = JobService(engine.pool, enqueuer=Enqueuer(engine.pool), allow_target=allow_all)
+
+            async def full() -> str:
+                reasons = (await service.explain(waits)).reasons
+                return next((reason.text for reason in reasons if reason.code == "workers_full"), "")
+
+            assert await eventually_async(full) == (
+                "the live workers that can run it (1) have no free thread for it: 3 of 4 run jobs; "
+                "one type may take three quarters of the threads that others leave"
+            )
+        finally:
+            may_end.set()
+        await engine.until(waits, "completed")

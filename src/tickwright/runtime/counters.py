@@ -70,7 +70,8 @@ class Counters:
             self._sum_up(entries)
             runner = self._worker.runner
             total = _job(self._late, self._late_s, self._ended, runner.busy, runner.queued)
-            said["jobs"] = {**total, "slots": runner.slots}
+            threads = {"threads": runner.threads, "threads_busy": runner.threads_busy}
+            said["jobs"] = {**total, "slots": runner.slots, **threads}
             said["types"] = _busiest(_types(entries), lambda one: int(one["starts"]), TYPES_BYTES_MAX)
         self._add_samples(said)
         return said
@@ -110,10 +111,14 @@ def _count(into: dict[str, int], name: str, sample: Sample) -> None:
 
 def _types(entries: Mapping[str, Entry]) -> dict[str, Said]:
     return {
-        name: _job(entry.late_counts, entry.late_sum_s, entry.counts, entry.held, 0)
+        name: {**_job(entry.late_counts, entry.late_sum_s, entry.counts, entry.held, 0), **_threads_of(entry)}
         for name, entry in list(entries.items())
         if entry.counts or entry.held or entry.late_sum_s
     }
+
+
+def _threads_of(entry: Entry) -> Said:
+    return {} if entry.is_async else {"threads": entry.threads}
 
 
 def _job(late: Sequence[int], late_s: float, ended: Mapping[str, int], running: int, queued: int) -> Said:

@@ -90,10 +90,7 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
             f"{running} of {limit} jobs of this type are held now; {facts['granted']} places are granted to workers",
         )
     if facts["able_workers"] and facts["full_workers"] == facts["able_workers"]:
-        able, taken, slots = facts["able_workers"], facts["able_running"], facts["able_slots"]
-        text = f"the live workers that can run it ({able}) have no free slot for it: {taken} of {slots} run jobs"
-        most = "" if taken == slots else "; one type may take three quarters of the slots that others leave"
-        yield Reason("workers_full", text + most)
+        yield Reason("workers_full", _full_text(facts))
     elif limit is not None and not saturated and not facts["has_place"]:
         yield Reason(
             "no_place_granted",
@@ -107,6 +104,15 @@ def _queue_reasons(facts: Mapping[str, Any]) -> Iterator[Reason]:
     if ahead:
         more = " or more" if ahead >= WAITING_SHOWN_MAX else ""
         yield Reason("queued_behind", f"{ahead}{more} due jobs of its type and priority are before it")
+
+
+def _full_text(facts: Mapping[str, Any]) -> str:
+    able, what = facts["able_workers"], "slot"
+    taken, places = facts["able_running"], facts["able_slots"]
+    if facts["threadless_workers"] == able:
+        what, taken, places = "thread", facts["able_threads_busy"], facts["able_threads"]
+    text = f"the live workers that can run it ({able}) have no free {what} for it: {taken} of {places} run jobs"
+    return text if taken == places else f"{text}; one type may take three quarters of the {what}s that others leave"
 
 
 def _held(facts: Mapping[str, Any]) -> Iterator[Reason]:

@@ -88,7 +88,7 @@ LIMIT 1;
 -- name: explain
 -- Everything that decides whether a job runs now. The jobs of its own lane and, where its type has a limit, those of the type's other lanes, which count
 -- together: the first 10,000 that are due of each, 100,000 in all. A worker is full as of its last heartbeat, also where this type runs in three quarters of
--- the slots that others leave (allot in model.py); one that names no slots is not.
+-- the slots, or threads, that others leave (allot in model.py); one that names no slots is not.
 -- Indexes: primary keys; scheduled_tasks_due, one probe and one range a lane.
 WITH RECURSIVE job AS MATERIALIZED (
   SELECT {shown} FROM tickwright.scheduled_tasks t WHERE t.id = $1
@@ -111,14 +111,17 @@ WITH RECURSIVE job AS MATERIALIZED (
        ORDER BY coalesce(t.retry_at, t.execute_at) LIMIT 10000) AS h
    LIMIT 100000
 ), able AS MATERIALIZED (
-  SELECT w.id, load.running, load.slots,
+  SELECT w.id, load.running, load.slots, load.threads_busy, load.threads,
          coalesce(least(load.running, greatest((SELECT count(*) FROM due d WHERE d.status = 'processing' AND d.owner = w.id), load.of_type)) >= 3 * (load.slots - load.running), false)
-           AS is_full
+           AS no_slot,
+         coalesce(load.threads_of_type >= 3 * (load.threads - load.threads_busy), false) AS no_thread
     FROM job JOIN tickwright.task_types y ON y.name = job.task_type CROSS JOIN tickwright.workers w
     CROSS JOIN LATERAL (SELECT w.facts -> CASE WHEN y.target LIKE 'python:%' THEN 'handlers' ELSE 'brokers' END AS has) AS told
     LEFT JOIN LATERAL (
       SELECT (said.jobs ->> 'running')::numeric AS running, (said.jobs ->> 'slots')::numeric AS slots,
-             (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type
+             (said.jobs ->> 'threads')::numeric AS threads, (said.jobs ->> 'threads_busy')::numeric AS threads_busy,
+             (w.facts #>> ARRAY['counters', 'types', job.task_type, 'running'])::numeric AS of_type,
+             (w.facts #>> ARRAY['counters', 'types', job.task_type, 'threads'])::numeric AS threads_of_type
         FROM jsonb_path_query_first(w.facts, '$.counters.jobs ? (@.running.type() == "number" && @.slots.type() == "number")') AS said (jobs)) AS load ON true
    WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)
      AND CASE WHEN jsonb_typeof(told.has) = 'array'
@@ -130,7 +133,7 @@ SELECT job.*, clock_timestamp() AS now,
        r.next_free_at,
        coalesce((SELECT sum(g.granted) FROM tickwright.type_grants g JOIN tickwright.workers w ON w.id = g.worker
                   WHERE g.task_type = job.task_type AND w.lost_at IS NULL), 0) AS granted,
-       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT able.is_full
+       EXISTS (SELECT FROM tickwright.type_grants g JOIN able ON able.id = g.worker AND NOT (able.no_slot OR able.no_thread)
                  LEFT JOIN (SELECT d.owner, count(*) AS held FROM due d WHERE d.status = 'processing' GROUP BY d.owner) AS has ON has.owner = g.worker
                 WHERE g.task_type = job.task_type AND g.granted > coalesce(has.held, 0)) AS has_place,
        (SELECT count(*) FROM due d WHERE d.status = 'processing') AS running,
@@ -139,12 +142,14 @@ SELECT job.*, clock_timestamp() AS now,
        (SELECT count(*) FROM tickwright.workers w
          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND 'worker' = ANY (w.roles)) AS workers,
        able.workers AS able_workers, able.full AS full_workers, able.running AS able_running, able.slots AS able_slots,
+       able.threadless AS threadless_workers, able.threads_busy AS able_threads_busy, able.threads AS able_threads,
        o.name AS worker_name, o.lease_until AS worker_lease_until, o.lost_at AS worker_lost_at
   FROM job
   LEFT JOIN tickwright.task_types y ON y.name = job.task_type
   LEFT JOIN tickwright.type_rates r ON r.task_type = job.task_type
   LEFT JOIN tickwright.workers o ON o.id = job.owner
- CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE is_full) AS full, sum(running) AS running, sum(slots) AS slots FROM able) AS able;
+ CROSS JOIN (SELECT count(*) AS workers, count(*) FILTER (WHERE no_slot OR no_thread) AS full, sum(running) AS running, sum(slots) AS slots,
+                    count(*) FILTER (WHERE no_thread) AS threadless, sum(threads_busy) AS threads_busy, sum(threads) AS threads FROM able) AS able;
 
 -- name: history_of_today
 -- The history table of the database's day in UTC, made where it is missing, and the number of that day since 1970. No table.
