@@ -22,6 +22,11 @@ from tickwright.ports.caller import Caller, Role
 
 OPERATOR = Caller("operator", Role.ADMIN)
 RELEASED = ("pending", 0, None)
+INSERT = (
+    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
+    "SELECT now(), 't', $2::integer FROM generate_series(1, $1::integer)"
+)
+SLOW = "UPDATE tickwright.task_types SET rate_per_s = 0.00001, version = version + 1 WHERE name = 't'"
 
 
 class Held:
@@ -131,24 +136,17 @@ async def test_claimed_jobs_that_wait_for_their_rate_do_not_start_once_their_typ
     assert sorted(held.started) == ids
 
 
+async def _sound(_job: Job) -> None:
+    return
+
+
 async def check_rate_is_lowered(database_url: str) -> None:
     """Lower the rate of a type of which more is held than there are slots."""
-    held, ran = Held(), list[int]()
-
-    async def handler(job: Job) -> None:
-        held.started.append(job.id)
-
-    async def sound(job: Job) -> None:
-        ran.append(job.id)
-
     kinds, limits = {"t": policy("t", rate_per_s=1000.0)}, WorkerLimits(concurrency=20)
-    async with running_engine(database_url, {"t": handler, "sound": sound}, kinds=kinds, limits=limits) as engine:
-        await engine.pool.execute(
-            "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
-            "SELECT now(), 't' FROM generate_series(1, 100000)"
-        )
+    async with running_engine(database_url, {"t": _sound, "sound": _sound}, kinds=kinds, limits=limits) as engine:
+        await engine.pool.execute(INSERT, 100_000, 3)
         await eventually_async(lambda: engine.worker.entries()["t"].held > limits.concurrency, 30, what="many wait")
-        await engine.pool.execute("UPDATE tickwright.task_types SET rate_per_s = 0.00001 WHERE name = 't'")
+        await engine.pool.execute(SLOW)
         await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next one are released")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
@@ -157,17 +155,6 @@ async def check_rate_is_lowered(database_url: str) -> None:
 async def test_claimed_jobs_of_a_type_whose_rate_is_lowered_take_no_place_from_others(database_url: str) -> None:
     """They were to start within half a second, now it is days: they are released, and the slots are the others'."""
     await check_rate_is_lowered(database_url)
-
-
-INSERT = (
-    "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, max_attempts) "
-    "SELECT now(), 't', $2::integer FROM generate_series(1, $1::integer)"
-)
-SLOW = "UPDATE tickwright.task_types SET rate_per_s = 0.00001, version = version + 1 WHERE name = 't'"
-
-
-async def _sound(_job: Job) -> None:
-    return
 
 
 async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_released(
@@ -194,7 +181,7 @@ async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_rele
     async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
         monkeypatch.setattr(ClaimStore, "claim", slow_down)
         await engine.pool.execute(INSERT, 2000, 3)
-        await eventually_async(lambda: claims, what="a claim has brought them")
+        await eventually_async(lambda: claims, what="a claim has found them")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
         await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="all but the next are released")
@@ -213,7 +200,7 @@ async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: 
         await engine.pool.execute(SLOW)
         await eventually_async(lambda: engine.worker.entries()["t"].kind.rate_per_s, what="it has read the rate")
         begins.may_begin.set()
-        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="they are given back")
+        await eventually_async(lambda: engine.worker.entries()["t"].held <= 1, what="they are released")
         for _ in range(3):
             await engine.until(await engine.insert("sound"), "completed")
         await eventually_async(lambda: released_of(engine, "t"), what="no attempt of theirs counts")

@@ -185,7 +185,7 @@ async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
     """It is not started again, so nothing writes its answers: a drain waited for that until it was cut off."""
 
     async def crash(_effector: Effector, _answers: Mapping[Work, Answers]) -> Any:
-        raise RuntimeError("nobody thought of this")
+        raise RuntimeError("a bug")
 
     async def acme(_poll: Poll) -> Answer:
         return Answer("moving")

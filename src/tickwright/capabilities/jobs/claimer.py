@@ -118,7 +118,7 @@ class Claimer:
         self._flight: Flight | None = None
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
-        self._swept: ClaimPlan | None = None
+        self._sweep_plan: ClaimPlan | None = None
         self._crowded = False
         self._full_since_s: float | None = None
         self._sharing: asyncio.Task[None] | None = None
@@ -260,8 +260,8 @@ class Claimer:
         follows, look = self._lanes.follows(plan), self._lanes.look(plan.types)
         bounded = follows or self._lanes.dragging
         if bounded and self._sweep is None and (names := self._lanes.sweep_due(plan)):
-            self._swept, plan = plan.split(names)
-            self._sweep = asyncio.create_task(self._sweep_once(self._swept))
+            self._sweep_plan, plan = plan.split(names)
+            self._sweep = asyncio.create_task(self._sweep_once(self._sweep_plan))
         claim = self._claim(plan, look, bounded=bounded)
         return Flight(plan, look, follows, asyncio.ensure_future(claim))
 
@@ -293,8 +293,8 @@ class Claimer:
     def _budget(self) -> int:
         if self._takes.backlog() > BACKLOG_MAX:
             return 0
-        runner, swept = self._runner, self._swept
-        coming = min(swept.total_max, sum(swept.rows_max)) if swept else 0
+        runner, sweep = self._runner, self._sweep_plan
+        coming = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
         return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
 
     def _weigh(self) -> Counter[str]:
@@ -323,8 +323,8 @@ class Claimer:
         What is held ahead takes no slot of another type: it ends within a fifth of a second.
         """
         coming, ahead = Counter(coming), self._prefetch_by_type()
-        if self._swept is not None:
-            coming.update(dict(zip(self._swept.types, self._swept.rows_max, strict=True)))
+        if self._sweep_plan is not None:
+            coming.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
         held = {name: entry.places + coming[name] for name, entry in self._takes.entries().items()}
         most = self._runner.type_slots_max
         used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
@@ -416,7 +416,7 @@ class Claimer:
         except CLAIM_PASSING as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
-            self._sweep = self._swept = None
+            self._sweep = self._sweep_plan = None
             self._lanes.swept(monotonic() - started)
 
     def _accept(self, claimed: Claimed) -> None:
