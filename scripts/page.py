@@ -191,7 +191,7 @@ def _document() -> dict[str, Any]:
 
     from tickwright.api.app import create_app
     from tickwright.api.context import ApiContext
-    from tickwright.capabilities.campaigns.service import CampaignsService
+    from tickwright.capabilities.batches.service import CampaignsService
 
     nothing: Any = _Nothing()
     needed = {field.name: nothing for field in fields(ApiContext) if field.default_factory is MISSING}

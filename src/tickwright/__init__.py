@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
     from tickwright.app.tracking import Tracked
-    from tickwright.batch.programs import BatchChunk, BatchRun, Member
+    from tickwright.capabilities.batches.definitions.programs import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
-    from tickwright.capabilities.jobs.enqueue import NewJob, Scheduled
+    from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
-    from tickwright.capabilities.polling.courier import Answer, Poll, ScanEvent
+    from tickwright.capabilities.polling.consumer.courier import Answer, Poll, ScanEvent
     from tickwright.capabilities.reports.handlers import ReportRequest, Row
     from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
     from tickwright.domain.retries import RetryPolicy
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Answer": "tickwright.capabilities.polling.courier",
-    "BatchChunk": "tickwright.batch.programs",
-    "BatchRun": "tickwright.batch.programs",
+    "Answer": "tickwright.capabilities.polling.consumer.courier",
+    "BatchChunk": "tickwright.capabilities.batches.definitions.programs",
+    "BatchRun": "tickwright.capabilities.batches.definitions.programs",
     "Completed": "tickwright.capabilities.jobs.model",
     "Contended": "tickwright.domain.errors",
     "EntityTask": "tickwright.capabilities.fanout.handlers",
     "Fail": "tickwright.capabilities.jobs.model",
     "InvariantBroken": "tickwright.domain.errors",
     "Job": "tickwright.capabilities.jobs.model",
-    "Member": "tickwright.batch.programs",
-    "NewJob": "tickwright.capabilities.jobs.enqueue",
-    "Poll": "tickwright.capabilities.polling.courier",
+    "Member": "tickwright.capabilities.batches.definitions.programs",
+    "NewJob": "tickwright.capabilities.jobs.enqueue.enqueue",
+    "Poll": "tickwright.capabilities.polling.consumer.courier",
     "Rejected": "tickwright.domain.errors",
     "ReportRequest": "tickwright.capabilities.reports.handlers",
     "Retry": "tickwright.capabilities.jobs.model",
     "RetryPolicy": "tickwright.domain.retries",
     "Row": "tickwright.capabilities.reports.handlers",
-    "ScanEvent": "tickwright.capabilities.polling.courier",
-    "Scheduled": "tickwright.capabilities.jobs.enqueue",
+    "ScanEvent": "tickwright.capabilities.polling.consumer.courier",
+    "Scheduled": "tickwright.capabilities.jobs.enqueue.enqueue",
     "Snooze": "tickwright.capabilities.jobs.model",
     "Throttled": "tickwright.partners.outcomes",
     "Tickwright": "tickwright.app",

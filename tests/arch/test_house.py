@@ -18,11 +18,11 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 SQL = re.compile(r"\b(SELECT|INSERT\s+INTO|UPDATE\s+\w|DELETE\s+FROM)\b")
 SQL_ALLOWED = {
-    ("brokers/postgres/broker.py", "SELECT 1"),
-    ("capabilities/jobs/claims_store.py", "SELECT tickwright.ensure_history(clock_timestamp())"),
-    ("cli/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
+    ("transports/postgres/broker.py", "SELECT 1"),
+    ("capabilities/jobs/worker/claims.py", "SELECT tickwright.ensure_history(clock_timestamp())"),
+    ("cli/doctor/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
     ("store/migrate.py", "SELECT pg_advisory_lock("),
-    ("wiring/database.py", "SELECT pg_backend_pid()"),
+    ("process/database.py", "SELECT pg_backend_pid()"),
 }
 MEASURES = "bench/"  # a measuring program asks the database about itself
 

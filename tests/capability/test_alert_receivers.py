@@ -16,16 +16,16 @@ from kit.leases import LONG
 from kit.receivers import HttpReceiver, Received
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
-from tickwright.brokers.http import ReceiverBroker
+from tickwright.capabilities.operations.alerts import receivers as alert_receivers
+from tickwright.capabilities.operations.alerts.alerting import Alerting
+from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, ReceiverRequest
 from tickwright.domain.errors import Rejected
+from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES
-from tickwright.runtime import alert_receivers
-from tickwright.runtime.alert_receivers import AlertReceivers, ReceiverRequest
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.leases import Lease, Leases
+from tickwright.process.brokers import target_check
+from tickwright.process.settings import Settings
 from tickwright.store.pool import AWAY
-from tickwright.wiring.brokers import target_check
-from tickwright.wiring.settings import Settings
+from tickwright.transports.http import ReceiverBroker
 
 WATCHED = tuple(rule for rule in RULES if rule.name in {"task_type_gone", "threads_stuck"})
 TYPE = "INSERT INTO tickwright.task_types (name, target) VALUES ($1, 'python:x')"

@@ -15,12 +15,12 @@ from kit.fix_app_roles import AppRole
 from kit.leases import LONG
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling import relay_store
+from tickwright.capabilities.operations.alerts import alerting as module
+from tickwright.capabilities.operations.alerts.alerting import Alerting, ClockWatch, Patience
+from tickwright.capabilities.polling.relay import store as relay_store
+from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import CLOCK_JUMP, OWN_RULES, RULE_FAILED, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.log import Committed, Place
-from tickwright.runtime import alerting as module
-from tickwright.runtime.alerting import Alerting, ClockWatch, Patience
-from tickwright.runtime.leases import Lease, Leases
 
 WINDOWS = {
     "dead_letters",

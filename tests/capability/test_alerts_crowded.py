@@ -3,10 +3,10 @@
 import asyncpg
 import pytest
 
+from tickwright.capabilities.operations.alerts import alerting
+from tickwright.capabilities.operations.alerts.alerting import SQL
+from tickwright.engine.outbox.table import lane_heads
 from tickwright.observe.alerts import RULES
-from tickwright.runtime import alerting
-from tickwright.runtime.alerting import SQL
-from tickwright.store.outbox import lane_heads
 
 MODULES = """
 INSERT INTO tickwright.modules (name, interval_seconds, timeout_ms) VALUES ('LIVE', 900, 30000), ('PAUSED', 900, 30000);

@@ -11,10 +11,10 @@ import pytest
 from kit.api import ADMIN, RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits, Readiness
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
-from tickwright.wiring.brokers import target_check
-from tickwright.wiring.settings import load_settings
+from tickwright.process.brokers import target_check
+from tickwright.process.settings import load_settings
 
 OPEN = {"/healthz", "/readyz", "/metrics", "/v1/openapi.json"}
 SIGNED = {"/v1/report-files/{report_id}"}

@@ -9,8 +9,8 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from tickwright.api import ApiLimits
-from tickwright.runtime.admission import ListenerLimits
-from tickwright.runtime.listener import Listener, bind
+from tickwright.rest.admission import ListenerLimits
+from tickwright.rest.listener import Listener, bind
 
 JOB = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z"%s}'
 

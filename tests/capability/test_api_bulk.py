@@ -9,8 +9,8 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
+from tickwright.engine.bulk_import import BatchedImport
 from tickwright.ports.caller import Caller, Role
-from tickwright.store.batches import BatchedImport
 
 LINE = b'{"task_type":"noop","execute_at":"2030-01-31T09:00:00Z","payload":{"n":%d}}\n'
 

@@ -13,12 +13,12 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from kit.polling import Ground
 from kit.streams import open_stream
+from tickwright.capabilities.operations.alerts import alerting
 from tickwright.observe.alerts import RULES, Finding
 from tickwright.ports.caller import Role
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.user_data import HIDDEN, UserData, let_see, shown
 from tickwright.ports.views import Page
-from tickwright.runtime import alerting
 
 CANARY = "canary-7f3a"
 DATA = {"who": CANARY}

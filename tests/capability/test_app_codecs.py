@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from kit.postgres import sqlalchemy_url
 from tickwright import Tickwright
 from tickwright.app import program
-from tickwright.capabilities.jobs import enqueue
-from tickwright.capabilities.polling import trackers_store
-from tickwright.capabilities.reports.records_store import SQL as RECORDS
+from tickwright.capabilities.jobs.enqueue import enqueue
+from tickwright.capabilities.polling.trackers import store as trackers_store
+from tickwright.capabilities.reports.requests.store import SQL as RECORDS
 
 STORED = "SELECT payload::text FROM ONLY tickwright.scheduled_tasks ORDER BY id"
 MESSAGE = "SELECT payload::text, headers::text FROM tickwright.outbox"

@@ -11,12 +11,12 @@ from kit.consumers import all_done, http_of, seed
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, Rejected, Tickwright
-from tickwright.capabilities.polling.courier import CourierRegistry
+from tickwright.capabilities.polling.consumer.courier import CourierRegistry
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import PartnerSettings
+from tickwright.process.partners import Couriers
+from tickwright.process.settings import load_settings
 from tickwright.store.pool import open_pool
-from tickwright.wiring.partners import Couriers
-from tickwright.wiring.settings import load_settings
 
 
 async def test_a_function_is_asked_for_every_poll_of_its_partner(database_url: str) -> None:

@@ -20,16 +20,17 @@ from kit.migrations import upgrade_to
 from kit.redis_fanout import open_session
 from kit.servers import PgBouncer, PostgresServer
 from tickwright import cli
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.polling import partner_rows, wheels_store
-from tickwright.capabilities.polling.consumer_store import Effects, Written, write_effects
-from tickwright.capabilities.polling.partner_rows import Partners
+from tickwright.capabilities.polling.consumer.store import Effects, Written, write_effects
+from tickwright.capabilities.polling.partners import admin as partner_rows
+from tickwright.capabilities.polling.partners.admin import Partners
+from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.domain.errors import Rejected
+from tickwright.engine.outbox.table import reserve_prefixes
 from tickwright.ports.fanout import Run, Start
 from tickwright.store.app_roles import create_app_role, excess_rights
 from tickwright.store.migrate import migrate
-from tickwright.store.outbox import reserve_prefixes
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 

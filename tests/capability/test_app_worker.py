@@ -9,8 +9,8 @@ import pytest
 
 from kit.waiting import eventually_async
 from tickwright import Fail, Job, Rejected, Retry, Tickwright
-from tickwright.capabilities.jobs.views import JobDetail
-from tickwright.wiring.loading import load_app
+from tickwright.capabilities.jobs.admin.views import JobDetail
+from tickwright.process.loading import load_app
 
 
 @asynccontextmanager

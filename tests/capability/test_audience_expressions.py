@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.audiences import KINDS, AudienceWorld, audience_world
-from tickwright.capabilities.campaigns.expressions import compile_expression
+from tickwright.capabilities.batches.expressions import compile_expression
 from tickwright.ports.batches import Dialect, Judge, SqlFilter
 
 LOAN = 'client.age > 25 && client.income > 3000 && client.country == "UK"'

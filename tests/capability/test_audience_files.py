@@ -14,9 +14,9 @@ import pytest
 from kit.audiences import NOW, OlderThan
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.batch.audience import Audiences
-from tickwright.batch.audience_check import check_audience
-from tickwright.batch.audience_terms import AudienceTerms, read_audience
+from tickwright.capabilities.batches.audience.audience import Audiences
+from tickwright.capabilities.batches.audience.check import check_audience
+from tickwright.capabilities.batches.audience.schema import AudienceTerms, read_audience
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.audiences import NOW, AudienceWorld, OlderThan, audience_world
-from tickwright.batch.audience import Audiences
-from tickwright.batch.audience_terms import read_audience
+from tickwright.capabilities.batches.audience.audience import Audiences
+from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.sources import Sources, SourceTerms
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kit.api import RunningApi, running_api
-from tickwright.capabilities.jobs import operations
+from tickwright.capabilities.operations import listings as operations
 
 LINE = "INSERT INTO tickwright.audit (actor, action, subject) VALUES ($1, $2, $3)"
 

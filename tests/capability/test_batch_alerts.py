@@ -7,12 +7,12 @@ import pytest
 
 from kit.batches import BatchWorld, Numbers
 from kit.leases import LONG
-from tickwright.batch.executions import Executions
+from tickwright.capabilities.batches.executions.executions import Executions
+from tickwright.capabilities.operations.alerts.alerting import Alerting
+from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES
 from tickwright.ports.caller import Caller, Role
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.leases import Lease, Leases
-from tickwright.runtime.readings import DatabaseReadings
+from tickwright.process.readings import DatabaseReadings
 from tickwright.store.paging import Cursors
 
 ADMIN = Caller("ann", Role.ADMIN)

@@ -10,10 +10,10 @@ import pytest
 from kit.batches import TARGET, BatchWorld, Numbers
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.batch import checker as checker_module
-from tickwright.batch import ending as ending_module
-from tickwright.batch.checker import Checker
-from tickwright.batch.executions import Executions
+from tickwright.capabilities.batches.executions import checker as checker_module
+from tickwright.capabilities.batches.executions import completion as ending_module
+from tickwright.capabilities.batches.executions.checker import Checker
+from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.domain.errors import Rejected
 from tickwright.outbound.headers import check_headers
 from tickwright.ports.batches import OpenChunk

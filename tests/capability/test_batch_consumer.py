@@ -12,7 +12,7 @@ from kit.batches import BatchWorld, Numbers
 from kit.claims import Looks
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.batch.chunks_store import ChunksStore
+from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import ChunkResult, OpenChunk, PlannedChunk, Run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.batches import BatchWorld
-from tickwright.batch.producer import Producer
+from tickwright.capabilities.batches.executions.producer import Producer
 
 HOUR = timedelta(hours=1)
 

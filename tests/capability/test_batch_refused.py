@@ -4,7 +4,7 @@ import pytest
 
 from kit.batches import BatchWorld, Numbers
 from kit.waiting import eventually_async
-from tickwright.batch.executions import Executions
+from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.store.paging import Cursors
 
 LARGE = """

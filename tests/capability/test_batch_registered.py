@@ -6,14 +6,14 @@ import pytest
 
 from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
-from tickwright.batch import batches_store
-from tickwright.batch.batches import Batches
-from tickwright.batch.batches_store import PROGRAM
-from tickwright.batch.running import Running
+from tickwright.capabilities.batches.definitions import store as batches_store
+from tickwright.capabilities.batches.definitions.batches import Batches
+from tickwright.capabilities.batches.definitions.control import Running
+from tickwright.capabilities.batches.definitions.store import PROGRAM
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.batches import register_batches
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
-from tickwright.wiring.batches import register_batches
 
 ADMIN = Caller("me", Role.ADMIN)
 AUDITED = "SELECT action FROM tickwright.audit WHERE subject = 'batch:months.close' ORDER BY id"

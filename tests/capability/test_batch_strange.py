@@ -11,10 +11,10 @@ import pytest
 from kit.batches import BatchWorld, Numbers
 from kit.mutants import mutate
 from kit.strange import FINAL, STRANGE, behave
-from tickwright.batch.chunks_store import ChunksStore
+from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.domain.errors import Rejected
+from tickwright.engine.claimed_work import ClaimedWork
 from tickwright.ports.batches import OpenChunk, PlannedChunk, Run
-from tickwright.store.claiming import ClaimedWork
 
 TRIES = {how: 1 if how in FINAL else 2 for how in STRANGE}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kit.batches import BatchWorld
-from tickwright.batch import upkeep as module
-from tickwright.batch.upkeep import Upkeep
+from tickwright.capabilities.batches import retention as module
+from tickwright.capabilities.batches.retention import Upkeep
 
 OLD = "UPDATE tickwright.executions SET finished_at = now() - interval '91 days' WHERE id = $1"
 FILL = """

@@ -17,11 +17,11 @@ from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright import Job, ReportRequest
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.reports.plan import Listener
-from tickwright.capabilities.reports.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.ports.caller import Caller, Role
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.node import open_node
+from tickwright.process.settings import Bind, Settings
 
 ME = Caller("me", Role.OPERATOR)
 

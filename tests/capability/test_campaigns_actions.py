@@ -9,12 +9,12 @@ from kit.batches import BatchWorld, Numbers
 from kit.campaigns import LOAN, SIX_HOURS, CampaignApi
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.batch.batches import Batches
-from tickwright.batch.batches_store import PROGRAM
-from tickwright.batch.chunks_store import ChunkKey
-from tickwright.batch.executions import Executions
-from tickwright.batch.producer import Producer
-from tickwright.batch.running import Running
+from tickwright.capabilities.batches.definitions.batches import Batches
+from tickwright.capabilities.batches.definitions.control import Running
+from tickwright.capabilities.batches.definitions.store import PROGRAM
+from tickwright.capabilities.batches.executions.chunks_store import ChunkKey
+from tickwright.capabilities.batches.executions.executions import Executions
+from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import OpenChunk
 from tickwright.ports.caller import Caller, Role

@@ -14,12 +14,12 @@ from kit.postgres import as_reader
 from kit.waiting import eventually_async
 from tickwright import BatchChunk, BatchRun, Job
 from tickwright.app.declarations import Declarations
+from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
-from tickwright.runtime.leases import Leases
+from tickwright.process.batches import batch_loops
+from tickwright.process.node import Node
+from tickwright.process.settings import Settings
 from tickwright.store.pool import Pool
-from tickwright.wiring.batches import batch_loops
-from tickwright.wiring.node import Node
-from tickwright.wiring.settings import Settings
 
 ADMIN = Caller("me", Role.ADMIN)
 DUE = "SELECT (date_trunc('second', now()) + interval '10 s')::text"

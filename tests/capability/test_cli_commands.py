@@ -21,8 +21,8 @@ from kit.tcp_proxy import TcpProxy
 from tickwright import Tickwright
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.node import open_node
+from tickwright.process.settings import Bind, Settings
 
 SECRET = "pa55word"
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kit.cli import environment, tickwright
-from tickwright.cli import output
+from tickwright.cli.kit import output
 from tickwright.cli.program import run
 
 HOSTILE = "ok\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202edone\u200b\x7f"

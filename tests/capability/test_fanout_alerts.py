@@ -15,19 +15,19 @@ from kit.leases import LONG
 from kit.rabbit_tasks import Fanout as RabbitFanout
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.postgres import tasks as postgres_tasks
-from tickwright.brokers.rabbitmq import tasks as rabbit_tasks
-from tickwright.cli.fanout_view import fanout_line
+from tickwright.capabilities.operations.alerts.alerting import Alerting, Patience
+from tickwright.capabilities.operations.overview.reads import read_fanout
+from tickwright.cli.live.fanout_view import fanout_line
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Lease, Leases
+from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import RULES, AlertRule, Finding
 from tickwright.partners import Failed
-from tickwright.runtime.alerting import Alerting, Patience
-from tickwright.runtime.leases import Lease, Leases
-from tickwright.runtime.overview_reads import read_fanout
-from tickwright.runtime.session import WorkerSession
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.node import open_node
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
+from tickwright.transports.postgres import tasks as postgres_tasks
+from tickwright.transports.rabbitmq import tasks as rabbit_tasks
 
 RULES_OF_FANOUT = [rule for rule in RULES if rule.name.startswith("fanout_")]
 TERMS = LeaseTerms(timedelta(seconds=30), timedelta(seconds=3))

@@ -10,11 +10,11 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.cli import Said, environment, tickwright
 from kit.rabbit_tasks import Fanout, taken
-from tickwright.brokers.postgres import PostgresBroker, PostgresDeadTasks, PostgresTasks
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.windows import Window
 from tickwright.ports.broker import Message
 from tickwright.store.pool import open_pool
+from tickwright.transports.postgres import PostgresBroker, PostgresDeadTasks, PostgresTasks
 
 WINDOW = Window(1_800_000_000, 300)
 

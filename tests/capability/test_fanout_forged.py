@@ -12,16 +12,16 @@ from kit.leases import LONG
 from kit.pg_tasks import PgFanout
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.postgres import PostgresBroker
-from tickwright.brokers.rabbitmq import RabbitBroker
 from tickwright.capabilities.fanout import message_keys
+from tickwright.capabilities.fanout.consumer.verdicts import DELAYS_MAX
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.message_keys import SIGNATURE, read_keys
 from tickwright.capabilities.fanout.messages import write_task
-from tickwright.capabilities.fanout.verdicts import DELAYS_MAX
 from tickwright.domain.windows import Window
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.relay import OutboxRelay
+from tickwright.engine.leases import Leases
+from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.transports.postgres import PostgresBroker
+from tickwright.transports.rabbitmq import RabbitBroker
 
 EVIL = b'{"url": "https://evil.example", "token": "${env:OCPI_TOKEN}", "aws": "${env:AWS_SECRET_ACCESS_KEY}"}'
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tickwright import EntityTask, Rejected, Tickwright
+from tickwright.capabilities.fanout.entities.modules import Modules
+from tickwright.capabilities.fanout.entities.requests import ModuleRequest
 from tickwright.capabilities.fanout.handlers import DeclaredModule, ModuleRegistry
-from tickwright.capabilities.fanout.modules import Modules
-from tickwright.capabilities.fanout.requests import ModuleRequest
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.configfile import load_config
+from tickwright.process.modules import register_modules
 from tickwright.store.pool import Pool, open_pool
-from tickwright.wiring.configfile import load_config
-from tickwright.wiring.modules import register_modules
 
 ADMIN = Caller("test", Role.ADMIN)
 

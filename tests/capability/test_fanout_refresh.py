@@ -6,7 +6,7 @@ import pytest
 
 from kit.fanout import MODULE, FanoutWorld, fanout_world
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout import scheduler as rooms
+from tickwright.capabilities.fanout.scheduler import scheduler as rooms
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from kit.leases import LONG, run_out
-from tickwright.capabilities.fanout import upkeep as module
-from tickwright.capabilities.fanout.upkeep import Upkeep
-from tickwright.runtime.leases import Lease, Leases
+from tickwright.capabilities.fanout import retention as module
+from tickwright.capabilities.fanout.retention import Upkeep
+from tickwright.engine.leases import Lease, Leases
 
 NAME = "fanout-upkeep"
 CLAIMS = """

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tickwright.runtime import health
-from tickwright.runtime.health import DatabaseCheck
+from tickwright.process import health
+from tickwright.process.health import DatabaseCheck
 from tickwright.store.pool import Pool
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from kit.engine import Engine, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claimer, lanebook
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import claimer
+from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.store.pool import open_pool
 
 NEVER_S = 1e9

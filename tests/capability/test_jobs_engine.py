@@ -12,10 +12,11 @@ import pytest
 
 from kit.engine import SHORT, connect, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claimer, lanebook
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import claimer
+from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 NEVER_S = 1e9
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from kit.api import allow_all
 from kit.engine import insert
-from tickwright.capabilities.jobs import looking
-from tickwright.capabilities.jobs.attempts import attempt_log
-from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.capabilities.jobs.filters import JobFilter, ListQuery
-from tickwright.capabilities.jobs.looking import Found, merge, read_look
-from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.jobs.admin import search as looking
+from tickwright.capabilities.jobs.admin.filters import JobFilter, ListQuery
+from tickwright.capabilities.jobs.admin.search import Found, merge, read_look
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.worker.attempts import attempt_log
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool
 

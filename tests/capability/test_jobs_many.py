@@ -9,12 +9,12 @@ import pytest
 from kit.api import ADMIN, allow_all
 from kit.engine import insert, job_row, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import looking
-from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.capabilities.jobs.filters import JobFilter
-from tickwright.capabilities.jobs.many import Call, Move
+from tickwright.capabilities.jobs.admin import search as looking
+from tickwright.capabilities.jobs.admin.bulk_actions import Call, Move
+from tickwright.capabilities.jobs.admin.filters import JobFilter
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.jobs.service import JobService
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool

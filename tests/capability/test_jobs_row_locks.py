@@ -12,13 +12,13 @@ import pytest
 
 from kit.engine import connect, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
-from tickwright.capabilities.jobs.pacing import Pacer
-from tickwright.capabilities.jobs.types_store import register_handler
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.shared_limits import Pacer
+from tickwright.capabilities.jobs.worker.type_state import Entry
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.session import WorkerSession
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
 
 LOCK = "SELECT FROM ONLY tickwright.scheduled_tasks WHERE id = ANY ($1::bigint[]) FOR UPDATE"

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tickwright.capabilities.jobs import jobs_store
+from tickwright.capabilities.jobs.admin import jobs_store
 from tickwright.store.pool import Connection, open_pool
 
 ROWS = 20_000

@@ -12,10 +12,10 @@ import pytest
 from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import runner as running
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.jobs.runner import Runner, _are_equal
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import runner as running
+from tickwright.capabilities.jobs.worker.runner import Runner, _are_equal
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 SLOTS = 2
 

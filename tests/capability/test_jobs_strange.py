@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.endings import Endings
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
-from tickwright.capabilities.jobs.outcomes import outcome_of_raised, outcome_of_result
-from tickwright.capabilities.jobs.runner import Runner
-from tickwright.capabilities.jobs.settler import Settler
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker.outcomes import outcome_of_raised, outcome_of_result
+from tickwright.capabilities.jobs.worker.result_writer import Settler
+from tickwright.capabilities.jobs.worker.results import Endings
+from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.ports.broker import Message, Outcome, Refused
 
 ATTEMPTS = 2

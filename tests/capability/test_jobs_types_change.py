@@ -14,18 +14,19 @@ import pytest
 from kit.engine import SHORT, Engine, connect, running_engine
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.brokers.http import HttpBroker
-from tickwright.capabilities.jobs import pacing, worker
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.explain import explain
-from tickwright.capabilities.jobs.jobs_store import JobsStore
+from tickwright.capabilities.jobs.admin.explain import explain
+from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
+from tickwright.capabilities.jobs.admin.task_types import TaskTypes
+from tickwright.capabilities.jobs.admin.types_store import load_types
+from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.jobs.task_types import TaskTypes
-from tickwright.capabilities.jobs.types_store import load_types
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import shared_limits as pacing
+from tickwright.capabilities.jobs.worker import worker
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
+from tickwright.transports.http import HttpBroker
 
 OPERATOR = Caller("operator", Role.ADMIN)
 SETTLED = ("pending", 0, None)

@@ -13,11 +13,11 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.admin.task_types import TaskTypes
 from tickwright.capabilities.jobs.model import Begin
-from tickwright.capabilities.jobs.task_types import TaskTypes
-from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.ports.caller import Caller, Role
 
 OPERATOR = Caller("operator", Role.ADMIN)

@@ -14,12 +14,12 @@ import pytest
 from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
-from tickwright.cli.world.receiver import Receiver, server_of
+from tickwright.demo.receiver import Receiver, server_of
 from tickwright.domain.hosts import parse_hosts
 from tickwright.domain.networks import parse_networks
-from tickwright.runtime.admission import SPARES_MAX, UNREAD_UNCOUNTED, ListenerLimits
-from tickwright.runtime.health import HealthServer
-from tickwright.runtime.listener import PIPELINED_MAX, Listener, bind
+from tickwright.process.health import HealthServer
+from tickwright.rest.admission import SPARES_MAX, UNREAD_UNCOUNTED, ListenerLimits
+from tickwright.rest.listener import PIPELINED_MAX, Listener, bind
 
 SHORT = ListenerLimits(head_s=0.4, idle_s=0.4, unread_s=0.4, linger_s=0.4, connections=64, per_address=24)
 LONG = replace(SHORT, head_s=600, idle_s=600, unread_s=600, linger_s=600)

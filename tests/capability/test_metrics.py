@@ -18,27 +18,27 @@ from kit.relays import RelayWorld, relay_world
 from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
-from tickwright.batch.metrics import consumer_source as batch_source
-from tickwright.brokers.kafka.poll_holding import SourceCounts, samples_of
-from tickwright.brokers.rabbitmq import FanoutNames, RabbitTasks
-from tickwright.capabilities.polling.consumer_metrics import consumer_source
+from tickwright.capabilities.batches.metrics import consumer_source as batch_source
+from tickwright.capabilities.polling.consumer.metrics import consumer_source
+from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.metrics import source_of as report_source
+from tickwright.engine.leases import Leases
 from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
 from tickwright.partners.metrics import contract_source
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_relay import PollRelay
-from tickwright.runtime.readings import (
+from tickwright.process.node import open_node
+from tickwright.process.readings import (
     DatabaseReadings,
     leases_source,
     poll_relays_source,
     relay_source,
     services_source,
 )
-from tickwright.runtime.supervisor import ServiceState
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
+from tickwright.process.supervisor import ServiceState
+from tickwright.transports.kafka.poll_partition import SourceCounts, samples_of
+from tickwright.transports.rabbitmq import FanoutNames, RabbitTasks
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kit.api import RunningApi, running_api
-from tickwright.runtime import operator_desk
-from tickwright.runtime.lease_words import GUARDS, guards
-from tickwright.runtime.leases import Lease, Leases
-from tickwright.wiring.batches import batch_loops
-from tickwright.wiring.leased_loops import poll_relays, scheduler_loops
-from tickwright.wiring.settings import Settings
+from tickwright.capabilities.operations import machinery as operator_desk
+from tickwright.capabilities.operations.lease_purposes import GUARDS, guards
+from tickwright.engine.leases import Lease, Leases
+from tickwright.process.batches import batch_loops
+from tickwright.process.leased_loops import poll_relays, scheduler_loops
+from tickwright.process.settings import Settings
 
 NOTHING: Mapping[str, str] = {}
 WORKER = """

@@ -13,16 +13,16 @@ from kit.fanout import MODULE, Hub, registry_of
 from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.filters import JobFilter
-from tickwright.capabilities.jobs.looking import Looking
+from tickwright.capabilities.jobs.admin.filters import JobFilter
+from tickwright.capabilities.jobs.admin.search import Looking
 from tickwright.capabilities.jobs.model import Job
-from tickwright.runtime.overview_reads import SQL, read_moment
-from tickwright.runtime.readings import DatabaseReadings
-from tickwright.runtime.type_figures import TypesNow
+from tickwright.capabilities.operations.overview.reads import SQL, read_moment
+from tickwright.capabilities.operations.overview.type_figures import TypesNow
+from tickwright.process.node import open_node
+from tickwright.process.readings import DatabaseReadings
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
 
 STARTS = 60
 

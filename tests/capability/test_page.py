@@ -14,8 +14,8 @@ from kit.api import Client, RunningApi, running_api
 from kit.web_proxy import web_proxy
 from tickwright.dashboard import Page
 from tickwright.dashboard.files import STATIC
-from tickwright.runtime.admission import ListenerLimits
-from tickwright.wiring.front import Front, is_api
+from tickwright.process.front import Front, is_api
+from tickwright.rest.admission import ListenerLimits
 
 INDEX = (
     '<!doctype html><base href="%BASE%" /><meta name="csp-nonce" content="%NONCE%" />'

@@ -14,10 +14,10 @@ from kit.consumers import seed
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Tickwright
-from tickwright.capabilities.polling import consumer
+from tickwright.capabilities.polling.consumer import consumer
+from tickwright.process import partners
+from tickwright.process.partners import Couriers
 from tickwright.store.pool import Pool, open_pool
-from tickwright.wiring import partners
-from tickwright.wiring.partners import Couriers
 
 
 @dataclass

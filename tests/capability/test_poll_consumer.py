@@ -23,9 +23,9 @@ from kit.mutants import mutate
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
-from tickwright.capabilities.polling.consumer_desk import Desk
-from tickwright.capabilities.polling.consumer_metrics import consumer_source
-from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.polling.consumer.dispatcher import Desk
+from tickwright.capabilities.polling.consumer.metrics import consumer_source
+from tickwright.capabilities.polling.trackers.service import PollingService
 from tickwright.partners.metrics import contract_source
 from tickwright.partners.store import put_partner
 

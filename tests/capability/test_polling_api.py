@@ -183,7 +183,7 @@ async def test_a_page_that_looked_long_enough_goes_on_in_the_next(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that fits one of many costs bounded pages, some of them empty, and loses nobody."""
-    from tickwright.capabilities.polling import trackers_store
+    from tickwright.capabilities.polling.trackers import store as trackers_store
 
     monkeypatch.setattr(trackers_store, "LOOKED_MAX", 5)
     slot = await ground.wheel(5)
@@ -199,7 +199,7 @@ async def test_a_small_accounts_trackers_are_found_behind_many_that_wait(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Placed or waiting, however many of others wait behind and before them."""
-    from tickwright.capabilities.polling import trackers_store
+    from tickwright.capabilities.polling.trackers import store as trackers_store
 
     monkeypatch.setattr(trackers_store, "LOOKED_MAX", 4)
     slot = await ground.wheel(5)
@@ -277,7 +277,7 @@ async def test_the_number_of_an_accounts_many_trackers_is_an_estimate(
     api: RunningApi, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above the bound nothing is counted: PostgreSQL's statistics say about how many there are."""
-    from tickwright.capabilities.polling import accounts
+    from tickwright.capabilities.polling.trackers import accounts
 
     monkeypatch.setattr(accounts, "COUNTED_MAX", 100)
     slot = await ground.wheel(2)

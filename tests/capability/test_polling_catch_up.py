@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import timedelta
 
 from kit.wheels import Wheels, check_each_once
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.wheels import store
 
 MINUTE = timedelta(minutes=1)
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from kit.wheels import NEWS, Wheels
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.wheels import store
 
 MINUTE = timedelta(minutes=1)
 KEPT_UP = """

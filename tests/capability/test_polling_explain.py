@@ -7,7 +7,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling.wheels_store import SQL
+from tickwright.capabilities.polling.wheels.store import SQL
 from tickwright.domain.instants import instant_text
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from kit.wheels import Wheels, open_wheels
-from tickwright.capabilities.polling import freshness as freshness_loop
-from tickwright.capabilities.polling.accounts import Accounts
-from tickwright.capabilities.polling.freshness import Judge, read_freshness
-from tickwright.capabilities.polling.requests import AccountRequest
-from tickwright.capabilities.polling.views import Freshness
+from tickwright.capabilities.polling.trackers import freshness as freshness_loop
+from tickwright.capabilities.polling.trackers.accounts import Accounts
+from tickwright.capabilities.polling.trackers.freshness import Judge, read_freshness
+from tickwright.capabilities.polling.trackers.requests import AccountRequest
+from tickwright.capabilities.polling.trackers.views import Freshness
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors
 

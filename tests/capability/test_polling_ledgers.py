@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from kit.wheels import Wheels
-from tickwright.capabilities.polling import wheels_store as store
-from tickwright.capabilities.polling.loops import plan_moves
+from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels.loops import plan_moves
 
 DAY = timedelta(days=1)
 TURNED_FOR_LONG = """

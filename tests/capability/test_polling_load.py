@@ -9,7 +9,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling import accounts, preview
+from tickwright.capabilities.polling.trackers import accounts, preview
 
 MINUTE = timedelta(minutes=1)
 JUDGED = """

@@ -11,7 +11,7 @@ from kit.wheels import (
     check_selector_waits_for_a_move,
     check_spacing,
 )
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.wheels import store
 from tickwright.domain.spreading import Move
 
 MINUTE = timedelta(minutes=1)

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from kit.polling import Ground
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling import wheels_store
-from tickwright.capabilities.polling.events import is_terminal
-from tickwright.capabilities.polling.service import POLL_EVENTS
+from tickwright.capabilities.polling.trackers.events import is_terminal
+from tickwright.capabilities.polling.trackers.service import POLL_EVENTS
+from tickwright.process.node import open_node
+from tickwright.process.settings import Bind, Settings
 from tickwright.store.queries import load
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
 
 INSERT = "INSERT INTO tickwright.shipment_polling_tracker (account_id, partner, external_id) VALUES ($1, $2, $3)"
 
@@ -55,7 +55,7 @@ async def test_who_copies_a_table_keeps_when_trackers_were_polled(pool: asyncpg.
     )
     shown = "SELECT last_polled_at FROM tickwright.shipment_polling_tracker"
     assert await pool.fetchval(shown) == copied
-    missed = load("tickwright.store.sql", "alerts.sql")["config_time_miss"]
+    missed = load("tickwright.capabilities.operations.sql", "alerts.sql")["config_time_miss"]
     assert await pool.fetch(missed, timedelta(minutes=10)) == []
     if end:
         await pool.execute(f"UPDATE tickwright.shipment_polling_tracker SET {end}")

@@ -8,7 +8,7 @@ import pytest
 
 from kit.wheel_checks import check_nobody_is_left_behind, check_nothing_is_selected_after_its_end
 from kit.wheels import Wheels, check_a_turn_is_selected_once, check_each_once
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.wheels import store
 
 MINUTE = timedelta(minutes=1)
 

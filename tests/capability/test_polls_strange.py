@@ -15,8 +15,8 @@ from kit.strange import STRANGE, behave
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.polling.consumer_desk import Desk
-from tickwright.capabilities.polling.consumer_effects import Answers, Effector, Work
+from tickwright.capabilities.polling.consumer.dispatcher import Desk
+from tickwright.capabilities.polling.consumer.result_writer import Answers, Effector, Work
 from tickwright.partners import Failed, Throttled
 from tickwright.partners.metrics import contract_source
 from tickwright.ports import service

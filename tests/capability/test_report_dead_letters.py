@@ -10,7 +10,7 @@ from kit.cli import Said, environment, tickwright
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import taken
 from kit.servers import RabbitServer
-from tickwright.brokers.rabbitmq import RabbitDeadTasks, ReportExchanges
+from tickwright.transports.rabbitmq import RabbitDeadTasks, ReportExchanges
 
 BODY = b'{"report_id": 42, "listeners": ["users"]}'
 

@@ -12,11 +12,12 @@ from kit.probes import Stops
 from kit.report_faults import ReportWorlds, ask, functions
 from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisParts
-from tickwright.capabilities.reports import listening, supervisor
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.part_places import HASH_TTL
-from tickwright.capabilities.reports.parts_store import PartsStore
+from tickwright.capabilities.reports.merge import supervisor
+from tickwright.capabilities.reports.parts import listeners as listening
+from tickwright.capabilities.reports.parts.storage import HASH_TTL
+from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.transports.redis import RedisParts
 
 COMPLETE = "SELECT count(*) = 0 FROM tickwright.report_parts WHERE state <> 'done'"
 

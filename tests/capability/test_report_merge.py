@@ -13,9 +13,9 @@ import duckdb
 import msgspec
 import pytest
 
-from tickwright.capabilities.reports.merging import MergeBounds, MergedFile, PartFile, feed, merge
-from tickwright.capabilities.reports.plan import Format
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.reports.merge.merge import MergeBounds, MergedFile, PartFile, feed, merge
+from tickwright.capabilities.reports.parts.spool import write_part
+from tickwright.capabilities.reports.types.plan import Format
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 

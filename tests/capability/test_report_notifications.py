@@ -16,13 +16,13 @@ from kit.receivers import HttpReceiver, Received
 from kit.waiting import eventually_async
 from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.reports.requests import ReportRequestBody
+from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, ReceiverRequest
+from tickwright.capabilities.reports.requests.requests import ReportRequestBody
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.runtime.alert_receivers import AlertReceivers, ReceiverRequest
-from tickwright.wiring.brokers import target_check
-from tickwright.wiring.node import Node, open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.brokers import target_check
+from tickwright.process.node import Node, open_node
+from tickwright.process.settings import Bind, Settings
 
 ME = Caller("me", Role.OPERATOR)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.postgres import as_reader
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected
 from tickwright.sources import postgres
 from tickwright.sources.named import Sources, SourceTerms

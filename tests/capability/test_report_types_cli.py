@@ -7,7 +7,7 @@ import pytest
 
 from kit.cli import environment, tickwright
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.configfile import load_config
+from tickwright.process.configfile import load_config
 
 TOML = """
 merge = "SELECT * FROM users JOIN withdrawals USING (user_id)"

@@ -11,12 +11,12 @@ import pytest
 from kit.leases import LONG
 from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
+from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.plan import Listener
+from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.domain.errors import Rejected
+from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES, AlertRule
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.leases import Lease, Leases
 
 SERVICE = Listener(name="outside", kind="service")
 QUERY = Listener(name="users", kind="sql", source="plt_user", sql="SELECT 1 AS id")

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tickwright import Rejected, ReportRequest, Row, Tickwright
-from tickwright.capabilities.reports.report_types import ReportTypes
+from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.configfile import load_config
+from tickwright.process.report_types import register_reports
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool
-from tickwright.wiring.configfile import load_config
-from tickwright.wiring.reports_declared import register_reports
 
 ADMIN = Caller("test", Role.ADMIN)
 

@@ -17,11 +17,11 @@ from kit.report_api import USERS, ReportApi, report_api, users
 from kit.reports import ReportWorld, report_world
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisParts
-from tickwright.capabilities.reports import deliveries
-from tickwright.capabilities.reports.columns import COLUMNS_MAX
-from tickwright.capabilities.reports.deliveries import Deliveries
-from tickwright.capabilities.reports.part_places import INLINE_BYTES_MAX
+from tickwright.capabilities.reports.parts import deliveries
+from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
+from tickwright.capabilities.reports.parts.deliveries import Deliveries
+from tickwright.capabilities.reports.parts.storage import INLINE_BYTES_MAX
+from tickwright.transports.redis import RedisParts
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 ROWS = b'{"user_id":1,"amount":"10.50"}\n{"user_id":2,"amount":"7.00"}\n'

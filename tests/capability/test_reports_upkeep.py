@@ -10,11 +10,11 @@ from pydantic import SecretStr
 from kit.leases import LONG, run_out
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld
-from tickwright.capabilities.reports import upkeep as module
-from tickwright.capabilities.reports.upkeep import Upkeep
-from tickwright.runtime.leases import Lease, Leases
-from tickwright.wiring.report_upkeep import ReportUpkeep
-from tickwright.wiring.settings import Settings
+from tickwright.capabilities.reports import retention as module
+from tickwright.capabilities.reports.retention import Upkeep
+from tickwright.engine.leases import Lease, Leases
+from tickwright.process.report_retention import ReportUpkeep
+from tickwright.process.settings import Settings
 
 NAME = "report-upkeep"
 AGO = """

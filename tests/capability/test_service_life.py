@@ -10,15 +10,15 @@ from kit.leases import LONG
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
-from tickwright.capabilities.jobs.worker import JobWorker
+from tickwright.capabilities.jobs.worker.worker import JobWorker
+from tickwright.capabilities.operations.alerts.alerting import Alerting
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.engine.retention import Upkeep
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.service import Service
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.health import HealthServer
-from tickwright.runtime.leases import Lease, LeasedService, Leases
-from tickwright.runtime.session import WorkerSession
-from tickwright.runtime.snapshot import Snapshots
-from tickwright.runtime.supervisor import Supervisor
-from tickwright.runtime.upkeep import Upkeep
+from tickwright.process.health import HealthServer
+from tickwright.process.supervisor import Supervisor
 
 ROUNDS = 3
 

@@ -13,8 +13,8 @@ import pytest
 from kit.postgres import as_reader
 from kit.servers import PgBouncer, PostgresServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.merging import PartFile, merge
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.reports.merge.merge import PartFile, merge
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceTerms

@@ -10,8 +10,8 @@ from kit.api import RunningApi, running_api
 from kit.engine import insert, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Job
-from tickwright.runtime.counters import Counters
-from tickwright.runtime.type_figures import COUNT_MAX, TypesNow
+from tickwright.capabilities.operations.overview.type_figures import COUNT_MAX, TypesNow
+from tickwright.process.counters import Counters
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from rich.console import Console
 from kit.api import running_api
 from kit.cli import environment, tickwright
 from kit.waiting import eventually
-from tickwright.cli.view import draw, duration, lines
-from tickwright.ports.ids import monotonic
-from tickwright.runtime.overview_views import (
+from tickwright.capabilities.operations.overview.views import (
     AlertsNow,
     DeadLettersNow,
     ExecutionsNow,
@@ -30,6 +28,8 @@ from tickwright.runtime.overview_views import (
     ReportsNow,
     WorkersNow,
 )
+from tickwright.cli.live.view import draw, duration, lines
+from tickwright.ports.ids import monotonic
 
 VIEW = OverviewView(
     at=datetime(2026, 1, 1, 12, 1, tzinfo=UTC),

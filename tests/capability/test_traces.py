@@ -16,10 +16,10 @@ from kit.reports import plan_of, report_world
 from kit.traces import CALLER, TRACE_ID, Memory, recorded
 from kit.waiting import eventually_async
 from tickwright import Answer, Fail, Job, Poll, Tickwright
-from tickwright.brokers.http import HttpBroker
-from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.observe import traces
+from tickwright.transports.http import HttpBroker
 
 BAD = "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01"
 FORBIDDEN = "c4n4ry"

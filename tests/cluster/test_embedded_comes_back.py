@@ -8,8 +8,8 @@ import asyncpg
 
 from kit.embedded import postmaster_pid
 from kit.waiting import eventually_async
-from tickwright.wiring.database import open_database
-from tickwright.wiring.settings import load_settings
+from tickwright.process.database import open_database
+from tickwright.process.settings import load_settings
 
 
 async def test_a_killed_embedded_server_comes_back_by_itself(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually
-from tickwright.brokers.rabbitmq import ReportExchanges
-from tickwright.cli.up import Receiver, open_receiver
-from tickwright.cli.world.providers import PROVIDERS
+from tickwright.cli.live.up import Receiver, open_receiver
+from tickwright.demo.providers import PROVIDERS
+from tickwright.transports.rabbitmq import ReportExchanges
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)
 _REPORT = re.compile(r"^  report +finished, 5000 rows: tickwright reports download (\d+)$", re.MULTILINE)

@@ -8,8 +8,8 @@ from kit.broker_sides import Side
 from kit.leases import SHORT
 from kit.receivers import Received
 from kit.waiting import eventually_async
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.relay import OutboxRelay
+from tickwright.engine.leases import Leases
+from tickwright.engine.outbox.relay import OutboxRelay
 
 SELECTED = {str(number) for number in range(0, 25, 2)}
 

@@ -12,13 +12,13 @@ import pytest
 
 from kit.gcs import GcsServer
 from kit.object_store import BUCKET
-from tickwright.adapters.objectstore import open_store
-from tickwright.adapters.objectstore.places import parse_place
 from tickwright.domain.errors import InvariantBroken, Rejected
 from tickwright.ports.objects import ObjectStore, StoredObject
-from tickwright.wiring.objects import objects_url, open_objects
-from tickwright.wiring.report_desk import LazyObjects
-from tickwright.wiring.settings import load_settings
+from tickwright.process.objects import objects_url, open_objects
+from tickwright.process.report_resources import LazyObjects
+from tickwright.process.settings import load_settings
+from tickwright.transports.objectstore import open_store
+from tickwright.transports.objectstore.locations import parse_place
 
 MIB = 1024 * 1024
 PART = 8 * MIB

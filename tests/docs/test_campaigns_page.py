@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
-from tickwright.batch.problems import Problems
-from tickwright.batch.states_page import BEGIN, END, states_text
-from tickwright.batch.terms import words_for
-from tickwright.capabilities.campaigns.definition import OWN, read_campaign
+from tickwright.capabilities.batches.definitions.campaign_schema import OWN, read_campaign
+from tickwright.capabilities.batches.definitions.problems import Problems
+from tickwright.capabilities.batches.definitions.schema import words_for
+from tickwright.capabilities.batches.executions.states_page import BEGIN, END, states_text
 
 PAGE = Path(__file__).parents[2] / "docs/campaigns.md"
 

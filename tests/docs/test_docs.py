@@ -25,13 +25,13 @@ from kit.cli import environment as command_environment
 from kit.cli import tickwright
 from kit.waiting import eventually_async
 from tickwright import Tickwright
-from tickwright.brokers.rabbitmq import FanoutNames
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.states import TRANSITIONS
 from tickwright.domain.windows import Window
 from tickwright.observe.alerts import OWN_RULES, RULES
-from tickwright.wiring.configfile import load_config
-from tickwright.wiring.settings import Settings
+from tickwright.process.configfile import load_config
+from tickwright.process.settings import Settings
+from tickwright.transports.rabbitmq import FanoutNames
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,8 +39,8 @@ JOBS = ROOT / "src/tickwright/capabilities/jobs/README.md"
 POLLING = ROOT / "src/tickwright/capabilities/polling/README.md"
 FANOUT = ROOT / "src/tickwright/capabilities/fanout/README.md"
 REPORTS = ROOT / "src/tickwright/capabilities/reports/README.md"
-CAMPAIGNS = ROOT / "src/tickwright/capabilities/campaigns/README.md"
-BATCH = ROOT / "src/tickwright/batch/README.md"
+CAMPAIGNS = ROOT / "src/tickwright/capabilities/batches/expressions/README.md"
+BATCH = ROOT / "src/tickwright/capabilities/batches/README.md"
 PAGES = [ROOT / "README.md", JOBS, POLLING, FANOUT, REPORTS, CAMPAIGNS, BATCH, *sorted(DOCS.rglob("*.md"))]
 MADE_LATER = {"performance.md"}  # by make bench
 ADR_LINES_MAX = 60
@@ -205,7 +205,7 @@ def test_every_limit_on_the_page_of_batches_is_a_constant() -> None:
     named = re.findall(r"`([a-z_]+)\.([A-Z][A-Za-z_]+)`", BATCH.read_text().partition("**Limits.**")[2])
     assert len(named) >= 15
     for module, name in named:
-        assert hasattr(importlib.import_module(f"tickwright.batch.{module}"), name), (module, name)
+        assert hasattr(importlib.import_module(f"tickwright.capabilities.batches.{module}"), name), (module, name)
 
 
 def test_every_probe_of_reports_is_on_their_page() -> None:

@@ -5,8 +5,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tickwright.brokers.rabbitmq import ReportNames
-from tickwright.capabilities.reports.messages import Announcement, Call, read_call, write_call
+from tickwright.capabilities.reports.requests.messages import Announcement, Call, read_call, write_call
+from tickwright.transports.rabbitmq import ReportNames
 
 PAGE = Path(__file__).parents[2] / "docs/messages.md"
 

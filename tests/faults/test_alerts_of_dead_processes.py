@@ -13,9 +13,9 @@ from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from kit.wheels import REGISTER, Wheels
 from tickwright import Answer, Poll
+from tickwright.capabilities.operations.alerts.alerting import Alerting
+from tickwright.engine.leases import Leases
 from tickwright.observe.alerts import RULES
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.leases import Leases
 
 PROGRAM = Path(__file__).parents[1] / "kit" / "loop_process.py"
 AT_ONCE = tuple(

@@ -16,9 +16,9 @@ from kit.api import ADMIN, allow_all
 from kit.api_process import api_process
 from kit.processes import stopped
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.jobs.service import JobService
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool
 

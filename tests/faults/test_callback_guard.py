@@ -10,8 +10,8 @@ import pytest
 
 from kit.certificates import Authority
 from kit.receivers import NOBODY, TARGETS, HttpReceiver, ScriptedResolver
-from tickwright.brokers.http import HttpBroker
 from tickwright.ports.broker import Accepted, Message, Refused
+from tickwright.transports.http import HttpBroker
 
 SHORT = timedelta(seconds=0.4)
 

@@ -19,14 +19,14 @@ from kit.reports import report_world
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.batch.consumer import BatchConsumer
-from tickwright.capabilities.fanout import consumer as fanout_consumer
-from tickwright.capabilities.fanout.consumer import FanoutConsumer
-from tickwright.capabilities.polling import consumer_desk
-from tickwright.capabilities.polling.consumer_desk import Desk
-from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.capabilities.batches.executions.consumer import BatchConsumer
+from tickwright.capabilities.fanout.consumer import consumer as fanout_consumer
+from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
+from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
+from tickwright.capabilities.polling.consumer.dispatcher import Desk
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.engine.claimed_work import ClaimedWork
 from tickwright.ports.service import end_task
-from tickwright.store.claiming import ClaimedWork
 
 
 class CancelledAtOnce:

@@ -8,14 +8,14 @@ import pytest
 
 from kit.reports import Process, ReportWorld, plan_of
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports import supervisor as report_supervisor
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.listening import ReportListener
-from tickwright.capabilities.reports.parts_store import PartsStore
-from tickwright.capabilities.reports.records_store import RecordsStore
-from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.merge import supervisor as report_supervisor
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.parts.listeners import ReportListener
+from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.requests.store import RecordsStore
+from tickwright.engine import claimed_work as claiming
 from tickwright.ports.service import TaskGroup
-from tickwright.store import claiming
 
 ENDLESS = "SELECT count(*) AS n FROM range(100000000000) AS a, range(1000) AS b, a AS c"
 CRASHES = [ValueError("a bug"), asyncio.CancelledError("a library's own")]

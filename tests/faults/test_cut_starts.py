@@ -13,11 +13,11 @@ from kit.cli import environment, tickwright
 from kit.nodes import settings_of
 from kit.servers import PostgresServer
 from tickwright import Answer, BatchChunk, EntityTask, Job, Poll, ReportRequest, Tickwright, Unavailable
+from tickwright.process.database import Database
+from tickwright.process.node import open_node, roles_of
+from tickwright.process.services import ensure_schema
+from tickwright.process.settings import Settings
 from tickwright.store.migrate import migrate
-from tickwright.wiring.database import Database
-from tickwright.wiring.link import ensure_schema
-from tickwright.wiring.node import open_node, roles_of
-from tickwright.wiring.settings import Settings
 
 ANY = " "
 TYPES = "All task types with the secrets that still sign"

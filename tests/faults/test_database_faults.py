@@ -22,13 +22,13 @@ from kit.roles import RoleProcess
 from kit.servers import KafkaServer, PostgresServer, started
 from kit.waiting import eventually_async
 from kit.wheels import NEWS, REGISTER, Wheels, check_each_once, open_wheels
-from tickwright.batch.checker import Checker
-from tickwright.batch.producer import Producer
-from tickwright.capabilities.polling.freshness import Judge
-from tickwright.capabilities.polling.loops import Corrector, Registrar, Selector
+from tickwright.capabilities.batches.executions.checker import Checker
+from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.polling.trackers.freshness import Judge
+from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
+from tickwright.engine.leased_loop import TERMS, LeasedRounds
+from tickwright.engine.leases import Leases
 from tickwright.ports.lease import HeldLease
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.rounds import TERMS, LeasedRounds
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import AWAY, Pool
 

@@ -14,10 +14,10 @@ from kit.preloads import full_disk
 from kit.servers import started
 from kit.waiting import eventually_async
 from tickwright import Job, Tickwright
-from tickwright.api.problems import translate
 from tickwright.app.declarations import Declarations
+from tickwright.process.node import Node
+from tickwright.rest.problems import translate
 from tickwright.store.migrate import migrate
-from tickwright.wiring.node import Node
 
 
 @pytest.fixture

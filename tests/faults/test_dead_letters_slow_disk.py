@@ -12,8 +12,8 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, started
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import dead_letters
-from tickwright.brokers.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq import dead_letters
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
 
 IDS = [*"abcdefgh"]
 

@@ -19,7 +19,7 @@ from kit.processes import kill_group, spawn, stopped
 from kit.servers import started
 from kit.waiting import eventually_async
 from tickwright import Rejected, Tickwright, TickwrightError
-from tickwright.runtime.leases import Leases
+from tickwright.engine.leases import Leases
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import AWAY, CONNECT_TIMEOUT_S, Pool, connect, open_pool
 

@@ -15,7 +15,7 @@ from kit.probes import Stops
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.scheduler import FanoutScheduler
+from tickwright.capabilities.fanout.scheduler.scheduler import FanoutScheduler
 
 CODES = [f"E{number}" for number in range(60)]
 MANY = [f"E{number}" for number in range(400)]

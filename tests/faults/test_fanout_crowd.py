@@ -8,7 +8,7 @@ from kit.fanout import FanoutWorld, fanout_world
 from kit.probes import Stops
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.publisher import CHUNKS_AT_ONCE
+from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE
 
 MODULES = ("LOCATIONS", "TARIFFS", "CDRS", "TOKENS")
 LOOKS = 20

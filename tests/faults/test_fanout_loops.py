@@ -19,21 +19,21 @@ from kit.redis_fanout import fresh_prefix, redis_link
 from kit.servers import RabbitServer, RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.redis.runs import RUN_LEASE, RedisRuns
-from tickwright.capabilities.fanout import claim_book
-from tickwright.capabilities.fanout.claim_book import ClaimBook
-from tickwright.capabilities.fanout.publisher import CHUNKS_AT_ONCE, Publisher
-from tickwright.capabilities.fanout.rounds import AGAIN_S, CHUNK
-from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.scheduler import CHANNEL, REFRESH_WITHOUT_NEWS_S, FanoutScheduler
-from tickwright.capabilities.fanout.verdicts import DELAYS_MAX
+from tickwright.capabilities.fanout.consumer import run_claims as claim_book
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
+from tickwright.capabilities.fanout.consumer.verdicts import DELAYS_MAX
+from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE, Publisher
+from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, REFRESH_WITHOUT_NEWS_S, FanoutScheduler
+from tickwright.capabilities.fanout.scheduler.windows import AGAIN_S, CHUNK
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.hearing import Hearing
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import Ended, Run, Start
 from tickwright.ports.ids import monotonic
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.hearing import Hearing
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.run_claims import RUN_LEASE, RedisRuns
 
 CODES = [f"E{number}" for number in range(3 * CHUNKS_AT_ONCE * CHUNK)]
 

@@ -18,9 +18,9 @@ from kit.rabbit_queues import raw_channel
 from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitTasks, prepare
-from tickwright.brokers.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.transports.rabbitmq import RabbitTasks, prepare
+from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames
 
 SECOND = timedelta(seconds=1)
 

@@ -21,11 +21,11 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import forwarding
-from tickwright.brokers.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.brokers.rabbitmq.link import lost_is_a_failure
-from tickwright.brokers.rabbitmq.wire import dial, hang_up, open_channel
 from tickwright.ports.broker import Accepted
+from tickwright.transports.rabbitmq import forwarding
+from tickwright.transports.rabbitmq.connection import lost_is_a_failure
+from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
+from tickwright.transports.rabbitmq.raw_connection import dial, hang_up, open_channel
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -18,13 +18,14 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import dead_letters, tasks, wire
-from tickwright.brokers.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
-from tickwright.brokers.rabbitmq.held import Life, deliveries_of
-from tickwright.brokers.rabbitmq.tasks import RabbitTasks
-from tickwright.brokers.rabbitmq.topology import TASK_KEY
 from tickwright.domain.errors import Unavailable
 from tickwright.outbound import Pause
+from tickwright.transports.rabbitmq import dead_letters, tasks
+from tickwright.transports.rabbitmq import raw_connection as wire
+from tickwright.transports.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
+from tickwright.transports.rabbitmq.delivery import Life, deliveries_of
+from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.topology import TASK_KEY
 
 SECOND = timedelta(seconds=1)
 

@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-import tickwright.adapters.redis
+import tickwright.transports.redis
 from kit.certificates import Authority
 from kit.mutants import mutate
 from kit.ports import free_port
@@ -23,17 +23,17 @@ from kit.redis_fanout import LONG, begin_one, end_one, fresh_prefix, open_sessio
 from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.redis.link import CONNECTIONS_MAX, RedisLink
-from tickwright.adapters.redis.marks import RedisMarks
-from tickwright.adapters.redis.runs import RedisRuns
-from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
-from tickwright.capabilities.fanout.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
+from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.fanout import Ended, Mark, Marks, Place, Run, Start
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisLink
+from tickwright.transports.redis.publish_marks import RedisMarks
+from tickwright.transports.redis.run_claims import RedisRuns
 
 WINDOW = 1_700_000_000
 HOUR = timedelta(hours=1)
@@ -512,7 +512,7 @@ async def test_a_password_opens_the_door_and_is_never_shown() -> None:
 
 async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServer) -> None:
     """A user with those and no others claims, seals, runs and carries over; other keys are closed to it."""
-    page = (Path(tickwright.adapters.redis.__file__).parent / "README.md").read_text(encoding="utf-8")
+    page = (Path(tickwright.transports.redis.__file__).parent / "README.md").read_text(encoding="utf-8")
     [rights] = re.findall(r"^`(~gocpi:\* [^`]+)`", page, re.MULTILINE)
     async with Redis.from_url(mortal_redis.url) as redis:
         words = rights.split()

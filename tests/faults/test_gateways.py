@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from kit.receivers import NOBODY, TARGETS, Gateway, RawServer, ScriptedResolver, read_request
 from kit.waiting import eventually_async
-from tickwright.brokers.websocket import WebSocketBroker
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
+from tickwright.transports.websocket import WebSocketBroker
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 SECRET = "whsec_" + "bm5ubm5ubm5ubm5ubm5ubm5ubm5ubm5u"

@@ -11,15 +11,15 @@ import pytest
 from kit.engine import SHORT, Engine, WorkerProcess, running_engine
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import pacing
-from tickwright.capabilities.jobs.claims_store import ClaimStore
-from tickwright.capabilities.jobs.entries import Entry
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.pacing import Pacer
-from tickwright.capabilities.jobs.types_store import register_handler
-from tickwright.capabilities.jobs.worker import WorkerLimits
-from tickwright.runtime.session import _SQL as SESSIONS
-from tickwright.runtime.session import WorkerSession
+from tickwright.capabilities.jobs.worker import shared_limits as pacing
+from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.capabilities.jobs.worker.shared_limits import Pacer
+from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
+from tickwright.engine.session import _SQL as SESSIONS
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
 
 RENEWAL = "session.before_renewal"

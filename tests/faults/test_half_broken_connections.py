@@ -12,11 +12,11 @@ import pytest
 
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.api.problems import translate
-from tickwright.brokers.postgres.broker import PostgresBroker
-from tickwright.capabilities.jobs.settler import PASSING
+from tickwright.capabilities.jobs.worker.result_writer import PASSING
 from tickwright.ports.broker import Message, Unknown
+from tickwright.rest.problems import translate
 from tickwright.store.pool import AWAY, open_pool
+from tickwright.transports.postgres.broker import PostgresBroker
 
 TERMINATE = "SELECT pg_terminate_backend($1)"
 

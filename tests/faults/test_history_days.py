@@ -17,11 +17,11 @@ from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs.claims_store import ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.engine import retention as upkeep_module
+from tickwright.engine.leases import Leases
+from tickwright.engine.retention import SQL, Upkeep
 from tickwright.ports import ids
-from tickwright.runtime import upkeep as upkeep_module
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.upkeep import SQL, Upkeep
 from tickwright.store.migrate import migrate
 
 TABLE = "SELECT tableoid::regclass::text FROM tickwright.scheduled_tasks WHERE id = $1"

@@ -18,15 +18,15 @@ from kit.certificates import Authority
 from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver, RawServer, read_request
 from kit.tls_records import HANDSHAKE, KEY_UPDATE, RECORD_BYTES_MAX, TICKET, RawTls, hello_requests, server_only
-from tickwright.brokers.http import HttpBroker
-from tickwright.brokers.websocket import WebSocketBroker
-from tickwright.brokers.websocket.link import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
-from tickwright.capabilities.polling.courier import Answer, Poll
-from tickwright.capabilities.polling.courier_http import HttpCourier
-from tickwright.capabilities.polling.courier_terms import HttpTerms
+from tickwright.capabilities.polling.consumer.courier import Answer, Poll
+from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+from tickwright.capabilities.polling.consumer.courier_schema import HttpTerms
 from tickwright.outbound import BoundedHead, GuardedSessions
 from tickwright.outbound.tls import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
+from tickwright.transports.http import HttpBroker
+from tickwright.transports.websocket import WebSocketBroker
+from tickwright.transports.websocket.link import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024

@@ -20,9 +20,9 @@ from kit.receivers import (
     reset,
 )
 from kit.tcp_proxy import TcpProxy
-from tickwright.brokers.http import HttpBroker
 from tickwright.domain.masking import masked_text
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.transports.http import HttpBroker
 
 SHORT = timedelta(seconds=0.4)
 ENOUGH = timedelta(seconds=60)

@@ -11,8 +11,8 @@ from kit.engine import Engine, policy, running_engine
 from kit.leases import LONG
 from kit.waiting import eventually_async
 from tickwright import Fail, Job
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.upkeep import Upkeep
+from tickwright.engine.leases import Leases
+from tickwright.engine.retention import Upkeep
 
 ONCE = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) VALUES (now(), $2, $1)

@@ -14,10 +14,10 @@ from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.entries import SLACK_S
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
-from tickwright.capabilities.jobs.runner import TIMER_S, Runner
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.runner import TIMER_S, Runner
+from tickwright.capabilities.jobs.worker.type_state import SLACK_S
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic
 from tickwright.store.migrate import migrate

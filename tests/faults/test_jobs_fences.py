@@ -15,11 +15,11 @@ import pytest
 
 from kit.engine import SHORT, Engine, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claims_store
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Snooze, TaskType
-from tickwright.runtime import session as session_module
-from tickwright.runtime.session import WorkerSession
+from tickwright.capabilities.jobs.worker import claims as claims_store
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.engine import session as session_module
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import open_pool
 
 WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -11,10 +11,10 @@ import pytest
 from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.entries import Ended, Entry
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, TaskType, type_slots_max
-from tickwright.capabilities.jobs.runner import Runner
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.type_state import Ended, Entry
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.dbclock import DbClock
 
 SLOTS = 256
@@ -146,7 +146,7 @@ async def test_the_mutant_whose_type_may_start_in_every_slot_is_caught(
 
 async def test_others_are_claimed_while_a_type_is_blocked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is blocked takes no slot, so it keeps none from the others; here it is never released."""
-    monkeypatch.setattr("tickwright.capabilities.jobs.runner.PLACE_WITHIN_S", 3600.0)
+    monkeypatch.setattr("tickwright.capabilities.jobs.worker.runner.PLACE_WITHIN_S", 3600.0)
     await check_others_run(database_url, _while_they_are_blocked)
 
 

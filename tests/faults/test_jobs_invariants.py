@@ -16,10 +16,10 @@ from kit.engine import WorkerProcess, read_events, running_engine
 from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.jobs.service import JobService
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool, connect

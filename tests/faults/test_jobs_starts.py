@@ -11,8 +11,8 @@ import pytest
 from kit.engine import SHORT, Engine, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 TENANT: ContextVar[object] = ContextVar("TENANT")
 

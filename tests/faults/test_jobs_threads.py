@@ -13,10 +13,10 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs import runner as running
-from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.runner import Runner
-from tickwright.capabilities.jobs.worker import WorkerLimits
+from tickwright.capabilities.jobs.worker import runner as running
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 INSERT_300 = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $1 FROM generate_series(1, 300)"""

@@ -13,15 +13,15 @@ import pytest
 from kit.engine import SHORT, insert, job_row, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.claimer import Claimer
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.settler import Settler
-from tickwright.capabilities.jobs.types_store import register_handler
-from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.result_writer import Settler
+from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.retries import RetryPolicy
-from tickwright.runtime.session import WorkerSession
-from tickwright.runtime.supervisor import ServiceState, Supervisor
+from tickwright.engine.session import WorkerSession
+from tickwright.process.supervisor import ServiceState, Supervisor
 from tickwright.store.pool import Pool, open_pool
 
 FEW = TaskType("few", "python:few", concurrency=1)

@@ -13,8 +13,9 @@ from kit.kafka import KafkaServer
 from kit.kafka_polls import set_topic
 from kit.kafka_topics import leaders_of, make_again_elsewhere, make_topics, raise_epoch
 from kit.waiting import eventually, eventually_async
-from tickwright.brokers.kafka import KafkaBroker, KafkaTerms, link
 from tickwright.ports.broker import Accepted, Message, Outcome
+from tickwright.transports.kafka import KafkaBroker, KafkaTerms
+from tickwright.transports.kafka import producer as link
 
 LARGE = b"y" * 400_000
 

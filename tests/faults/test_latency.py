@@ -17,13 +17,13 @@ from kit.nodes import running, settings_of
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.handlers import make_handler
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.session import WorkerSession
+from tickwright.engine.session import WorkerSession
+from tickwright.process.node import Node
 from tickwright.store.pool import RoundTrips, open_pool
-from tickwright.wiring.node import Node
 
 RATE_PER_S = 20
 BRIEF = LeaseTerms(timedelta(seconds=6), timedelta(seconds=1))

@@ -28,8 +28,8 @@ from kit.leases import (
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.ports.ids import monotonic
-from tickwright.runtime.leases import Lease, LeasedService, Leases
 from tickwright.store.pool import AWAY, open_pool
 
 
@@ -70,7 +70,7 @@ async def test_the_workers_clock_does_not_matter(pool: asyncpg.Pool, monkeypatch
     held = await Leases(pool, owner="first", terms=LONG).take("clock")
     assert held is not None
     for shift_s in (-3600.0, 3600.0):
-        monkeypatch.setattr("tickwright.runtime.leases.monotonic", lambda shift_s=shift_s: monotonic() + shift_s)
+        monkeypatch.setattr("tickwright.engine.leases.monotonic", lambda shift_s=shift_s: monotonic() + shift_s)
         assert await Leases(pool, owner="other", terms=LONG).take("clock") is None
     assert not held.holds(), "by its own clock it was not renewed for an hour, so it stops itself"
 
@@ -178,7 +178,7 @@ async def test_a_renewal_counts_once_its_transaction_is_committed(
         lease = await Leases(pool, owner="brief", terms=LONG).take("brief")
         assert lease is not None
         late_s = LONG.renew_every.total_seconds()
-        monkeypatch.setattr("tickwright.runtime.leases.monotonic", lambda: monotonic() + late_s)
+        monkeypatch.setattr("tickwright.engine.leases.monotonic", lambda: monotonic() + late_s)
         cuts.cut("COMMIT", "unsent")
         with pytest.raises(AWAY):
             async with lease.transaction(brief=True) as connection:

@@ -22,23 +22,23 @@ from kit.report_faults import ask, functions, is_made
 from kit.reports import report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.batch.chunks_store import ChunksStore
-from tickwright.capabilities.fanout import runs_store
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
+from tickwright.capabilities.fanout.consumer import runs_store
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.capabilities.polling import poll_queue
-from tickwright.capabilities.polling.poll_queue import QueueSource
-from tickwright.capabilities.reports.announcing import Routes
-from tickwright.capabilities.reports.parts_store import PartsStore
-from tickwright.capabilities.reports.records_store import RecordsStore
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.polling.consumer import queue as poll_queue
+from tickwright.capabilities.polling.consumer.queue import QueueSource
+from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.domain.errors import Unavailable
+from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.leases import Lease, Leases
+from tickwright.engine.outbox.relay import LEASE, OutboxRelay
+from tickwright.engine.outbox.table import Verdicts
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import TIMED_OUT, Run, Start
-from tickwright.runtime.leases import Lease, Leases
-from tickwright.runtime.relay import LEASE, OutboxRelay
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.claim_gate import ClaimGate, Ticket
-from tickwright.store.outbox import Verdicts
 from tickwright.store.pool import AWAY, Connection, Pool, open_pool
 
 JOBS = "Take due rows of the given lanes"

@@ -13,12 +13,12 @@ from kit.answer_cuts import AnswerCuts, How
 from kit.engine import connect, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claims_store
-from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.claims_store import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.claim_gate import ClaimGate
+from tickwright.capabilities.jobs.worker import claims as claims_store
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import AWAY, Connection, Pool, open_pool
 
 CLAIM = "Take due rows of the given lanes"

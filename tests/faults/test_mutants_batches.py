@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 
 from kit.batches import BatchWorld, Numbers
-from tickwright.batch import checker, chunks_store, producer
-from tickwright.batch.chunks_store import ChunkClaim, Failure
-from tickwright.batch.open_chunk import ClaimedChunk
+from tickwright.capabilities.batches.executions import checker, chunks_store, producer
+from tickwright.capabilities.batches.executions.chunks_store import ChunkClaim, Failure
+from tickwright.capabilities.batches.executions.open_chunk import ClaimedChunk
 from tickwright.domain.errors import Contended
+from tickwright.engine.claimed_work import Held
 from tickwright.ports.batches import Action, ChunkResult
-from tickwright.store.claiming import Held
 
 Check = Callable[[BatchWorld], Awaitable[None]]
 SERVED = ["program:numbers"]

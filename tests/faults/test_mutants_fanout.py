@@ -17,27 +17,27 @@ from kit.rabbit_tasks import Fanout
 from kit.redis_fanout import LOSE, begin_one, end_one, open_session
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisMarks
-from tickwright.brokers.rabbitmq import RabbitBroker
-from tickwright.brokers.rabbitmq.topology import TASK_KEY
-from tickwright.capabilities.fanout import publisher as publishing
-from tickwright.capabilities.fanout import runs_store
-from tickwright.capabilities.fanout.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.consumer import runs_store
+from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.slow_share import SlotUse
+from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.capabilities.fanout.lists import read_lists, read_parties
-from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
-from tickwright.capabilities.fanout.marks_store import LedgerMarks
 from tickwright.capabilities.fanout.message_keys import MessageKeys
 from tickwright.capabilities.fanout.messages import write_task
-from tickwright.capabilities.fanout.publisher import Fate, Publisher
-from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.slow_share import SlotUse
+from tickwright.capabilities.fanout.scheduler import publisher as publishing
+from tickwright.capabilities.fanout.scheduler.entity_lists import read_lists, read_parties
+from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publisher import Fate, Publisher
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.wiring.secrets import DeclaredSecrets
+from tickwright.process.secrets import DeclaredSecrets
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.topology import TASK_KEY
+from tickwright.transports.redis import RedisMarks
 
 CODES = [f"E{number}" for number in range(5)]
 LEASE = timedelta(seconds=1)

@@ -16,8 +16,8 @@ from kit.rabbit_checks import (
 )
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
-from tickwright.brokers.rabbitmq.held import Held
-from tickwright.brokers.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.delivery import Held
+from tickwright.transports.rabbitmq.tasks import RabbitTasks
 
 CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew
 

@@ -8,7 +8,7 @@ import pytest
 
 from kit import leases as checks
 from kit.relays import check_late_mark, relay_world
-from tickwright.runtime import leases
+from tickwright.engine import leases
 
 Check = Callable[[asyncpg.Pool], Awaitable[None]]
 

@@ -8,8 +8,8 @@ import pytest
 from kit import listeners as checks
 from kit.mutants import mutate
 from tickwright.domain.hosts import Hosts
-from tickwright.runtime.admission import Admission
-from tickwright.runtime.listener import BoundedProtocol
+from tickwright.rest.admission import Admission
+from tickwright.rest.listener import BoundedProtocol
 
 Check = Callable[[], Awaitable[None]]
 MUTANTS: list[tuple[str, Any, str, str, Check]] = [

@@ -8,12 +8,14 @@ import pytest
 from kit import page_guards as checks
 from kit.mutants import mutate
 from kit.page_guards import Check, guarded
-from tickwright.api import app, auth, cookies, gate, lane, problems, session_routes, sessions
-from tickwright.capabilities.jobs import looking_routes
-from tickwright.capabilities.jobs.access import ApiKeys
+from tickwright.api import app, auth, cookies, gate, session_routes, sessions
+from tickwright.api import fast_jobs as lane
+from tickwright.capabilities.jobs.rest import search_routes as looking_routes
+from tickwright.capabilities.operations.keys import ApiKeys
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import page
 from tickwright.ports import user_data
-from tickwright.runtime.snapshot import Snapshots
+from tickwright.rest import problems
 from tickwright.store import bounds
 
 MUTANTS: list[tuple[str, Any, str, str, Check]] = [

@@ -18,14 +18,14 @@ from kit.kafka_polls import (
 )
 from kit.kafka_proxy import KafkaProxy
 from kit.servers import KafkaServer
-from tickwright.brokers.kafka import KafkaLog, KafkaTerms, transactions
-from tickwright.brokers.kafka.topics import prepare_topics
-from tickwright.capabilities.polling import relay_store
+from tickwright.capabilities.polling.relay import relay as poll_relay
+from tickwright.capabilities.polling.relay import store as relay_store
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.engine.leases import Lease
 from tickwright.ports.log import Aborted, Batch, Committed, Doubt
-from tickwright.runtime import poll_relay
-from tickwright.runtime.leases import Lease
-from tickwright.runtime.poll_relay import PollRelay
 from tickwright.store.pool import Connection
+from tickwright.transports.kafka import KafkaLog, KafkaTerms, transactions
+from tickwright.transports.kafka.topics import prepare_topics
 
 THAW = """
 WITH thawed AS (UPDATE tickwright.scheduler_outbox SET batch_no = NULL WHERE batch_no IS NOT NULL)

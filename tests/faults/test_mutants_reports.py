@@ -12,12 +12,14 @@ from kit.probes import Stops
 from kit.report_faults import ask, functions, is_made
 from kit.reports import ReportWorld, report_world
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisParts
-from tickwright.capabilities.reports import part_places, parts_store, records_store
-from tickwright.capabilities.reports.parts_store import Claim, Kept, PartsStore
-from tickwright.capabilities.reports.records_store import FinishedFile
+from tickwright.capabilities.reports.parts import storage as part_places
+from tickwright.capabilities.reports.parts import store as parts_store
+from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
+from tickwright.capabilities.reports.requests import store as records_store
+from tickwright.capabilities.reports.requests.store import FinishedFile
 from tickwright.ports.reports import PartFacts, PartKey, Put, PutAnswer
 from tickwright.store.pool import Connection
+from tickwright.transports.redis import RedisParts
 
 Check = Callable[[ReportWorld], Awaitable[None]]
 Mutate = Callable[[pytest.MonkeyPatch], None]

@@ -16,8 +16,8 @@ from kit.wheels import (
     check_move_waits_for_a_turn,
     check_selector_waits_for_a_move,
 )
-from tickwright.capabilities.polling import trackers_store
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.trackers import store as trackers_store
+from tickwright.capabilities.polling.wheels import store
 
 Check = Callable[[Wheels], Awaitable[None]]
 

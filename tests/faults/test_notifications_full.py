@@ -14,7 +14,7 @@ from kit.partners import Courier
 from kit.postgres import PostgresServer
 from kit.servers import started
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.consumer_effects import Effector
+from tickwright.capabilities.polling.consumer.result_writer import Effector
 from tickwright.embedded.binaries import find_binaries
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool

@@ -23,14 +23,14 @@ from kit.processes import spawn
 from kit.servers import started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually, eventually_async
-from tickwright.adapters.objectstore import open_store
-from tickwright.adapters.objectstore.bucket import BucketStore
-from tickwright.adapters.objectstore.clients import BOUNDS, Bounds
-from tickwright.adapters.objectstore.folder import FolderStore
-from tickwright.adapters.objectstore.places import UPLOADS, parse_place
-from tickwright.adapters.objectstore.threads import Threads
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.objects import ObjectStore
+from tickwright.transports.objectstore import open_store
+from tickwright.transports.objectstore.bucket import BucketStore
+from tickwright.transports.objectstore.clients import BOUNDS, Bounds
+from tickwright.transports.objectstore.folder import FolderStore
+from tickwright.transports.objectstore.locations import UPLOADS, parse_place
+from tickwright.transports.objectstore.threads import Threads
 
 MIB = 1024 * 1024
 LARGE = 40 * MIB

@@ -16,7 +16,7 @@ from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.polling.courier import Answer, Poll
+from tickwright.capabilities.polling.consumer.courier import Answer, Poll
 from tickwright.store.pool import Exchanges, Pool, RoundTrips, open_pool, slowness
 
 RATE_PER_S = 20

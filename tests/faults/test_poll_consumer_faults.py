@@ -32,7 +32,8 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling import consumer_store, poll_queue
+from tickwright.capabilities.polling.consumer import queue as poll_queue
+from tickwright.capabilities.polling.consumer import store as consumer_store
 from tickwright.store.pool import Pool, open_pool
 
 

@@ -32,14 +32,14 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.brokers.kafka import KafkaPollSource, poll_source
-from tickwright.brokers.kafka.poll_piles import Progress
-from tickwright.capabilities.polling.courier import CourierRegistry, DeclaredPartner
-from tickwright.runtime.session import WorkerSession
+from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
+from tickwright.engine.session import WorkerSession
+from tickwright.process.node import open_node
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.transports.kafka import KafkaPollSource, poll_source
+from tickwright.transports.kafka.poll_buffer import Progress
 
 
 @pytest.fixture

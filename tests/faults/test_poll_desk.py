@@ -9,10 +9,10 @@ from kit.kafka import KafkaServer
 from kit.kafka_polls import PollWorld, poll_world, terms_of
 from kit.leases import LONG
 from kit.waiting import eventually_async
-from tickwright.brokers.kafka import KafkaLog
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_desk import PollDesk, PollRelayView
-from tickwright.runtime.poll_relay import PollRelay
+from tickwright.capabilities.polling.relay.admin import PollDesk, PollRelayView
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.engine.leases import Leases
+from tickwright.transports.kafka import KafkaLog
 
 LOOKS = 6
 STOOD = "SELECT stands_code, stands_since FROM tickwright.poll_relays"

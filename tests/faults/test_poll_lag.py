@@ -19,20 +19,20 @@ from kit.leases import LONG as LEASE_LONG
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.brokers.kafka import KafkaPollSource
-from tickwright.brokers.kafka.poll_feed import Feed
-from tickwright.capabilities.polling.courier import CourierRegistry, DeclaredPartner
-from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.operations.alerts.alerting import Alerting
+from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
+from tickwright.capabilities.polling.relay.partitions import PollPartitionView, poll_partitions
+from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.engine.leases import Leases
+from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import RULES
 from tickwright.ports.views import Reason
-from tickwright.runtime.alerting import Alerting
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_partitions import PollPartitionView, poll_partitions
-from tickwright.runtime.session import WorkerSession
+from tickwright.process.node import open_node
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.transports.kafka import KafkaPollSource
+from tickwright.transports.kafka.poll_reader import Feed
 
 RULE = next(rule for rule in RULES if rule.name == "poll_group_lag")
 

@@ -24,7 +24,8 @@ from kit.consumers import (
 from kit.fix_app_roles import AppRole
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling import consumer_effects, consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_effects
+from tickwright.capabilities.polling.consumer import store as consumer_store
 from tickwright.store.pool import Pool
 
 CHANGE = "UPDATE tickwright.shipment_polling_tracker SET tracking_until = tracking_until - interval '1 s' WHERE id = $1"
@@ -135,7 +136,7 @@ async def test_a_consumer_stops_behind_a_locked_tracker_and_another_one_polls_it
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn goes back with the poll whose answer is not written, and with no other."""
-    monkeypatch.setattr("tickwright.capabilities.polling.consumer.DRAIN_S", 0.1)
+    monkeypatch.setattr("tickwright.capabilities.polling.consumer.consumer.DRAIN_S", 0.1)
     async with running_consumer(app_role.owner_url, functions={"acme": _answers}, terms=LONG) as side:
         trackers = await seed(side.pool, 5, due="now() + interval '2 seconds'")
         async with _locking(app_role, trackers.ids[2]):

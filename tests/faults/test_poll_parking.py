@@ -11,9 +11,10 @@ from kit.kafka_consumers import hand_to_relay, kafka_source, publish
 from kit.kafka_polls import PollWorld, poll_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.brokers.kafka import poll_feed, poll_parking, poll_source
-from tickwright.capabilities.polling import consumer_desk
+from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
 from tickwright.partners import Failed
+from tickwright.transports.kafka import poll_parking, poll_source
+from tickwright.transports.kafka import poll_reader as poll_feed
 
 SECONDS, A_SECOND, FINE = 20, 30, 60
 

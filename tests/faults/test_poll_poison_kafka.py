@@ -24,19 +24,19 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.brokers.kafka import positions, topics
-from tickwright.brokers.kafka.poll_source import KafkaPollSource
+from tickwright.capabilities.polling.relay.admin import PollDesk, ReconcileRequest
 from tickwright.domain.errors import Rejected
+from tickwright.engine.leases import Leases
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.caller import Caller, Role
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_desk import PollDesk, ReconcileRequest
-from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+from tickwright.transports.kafka import positions, topics
+from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 PARTITIONS = 3
 TOO_LARGE = 10
-COUNT_OVER = load("tickwright.brokers.kafka", "polls.sql")["count_over"]
+COUNT_OVER = load("tickwright.transports.kafka", "polls.sql")["count_over"]
 COMPRESSION = "compression.type"
 UNREADABLE = "kafka_position_unreadable"
 AHEAD = "relay_position_ahead"

@@ -12,10 +12,10 @@ from kit.kafka_polls import CONSERVED, PollWorld, poll_world
 from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling import relay_store
+from tickwright.capabilities.polling.relay import store as relay_store
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.engine.leases import Leases
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_relay import PollRelay
 from tickwright.store.pool import AWAY
 
 FORGED = """

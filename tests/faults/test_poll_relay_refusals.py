@@ -12,13 +12,13 @@ from kit.leases import LONG
 from kit.probes import Stops
 from kit.servers import KafkaServer, started
 from kit.waiting import eventually_async
-from tickwright.brokers.kafka import KafkaLog, KafkaTerms
+from tickwright.capabilities.polling.relay.admin import PollDesk, ReconcileRequest
+from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.domain.errors import Rejected
+from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.log import Batch
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_desk import PollDesk, ReconcileRequest
-from tickwright.runtime.poll_relay import PollRelay
+from tickwright.transports.kafka import KafkaLog, KafkaTerms
 
 OPERATOR = Caller("ann", Role.OPERATOR)
 PUBLISHED = "relay.poll_batch_published"

@@ -13,9 +13,9 @@ from kit.kafka_consumers import kafka_source, publish
 from kit.kafka_polls import PollWorld, poll_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling import slices
-from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.views import Replay
+from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.trackers.views import Replay
+from tickwright.capabilities.polling.wheels import slices
 from tickwright.partners import Failed
 
 POLLS = 60

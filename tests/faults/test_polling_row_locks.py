@@ -9,7 +9,7 @@ from kit.wheels import (
     somebody_changes,
     without_waiting,
 )
-from tickwright.capabilities.polling import wheels_store as store
+from tickwright.capabilities.polling.wheels import store
 
 
 async def test_a_tracker_that_somebody_holds_keeps_nobody_from_ending(wheels: Wheels) -> None:

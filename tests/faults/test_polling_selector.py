@@ -15,7 +15,7 @@ from kit.leases import run_out
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
 from kit.wheels import Wheels, check_each_once, open_wheels
-from tickwright.capabilities.polling.loops import Selector
+from tickwright.capabilities.polling.wheels.loops import Selector
 
 CHILD = Path(__file__).parents[1] / "kit" / "selector_process.py"
 SOON = """

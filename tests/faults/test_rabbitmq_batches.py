@@ -12,9 +12,10 @@ import pytest
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker, route
-from tickwright.brokers.rabbitmq.broker import WINDOW
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq import channel as route
+from tickwright.transports.rabbitmq.broker import WINDOW
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from aiormq.abc import FieldValue
 
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.transports.rabbitmq import RabbitBroker
 
 
 @pytest.fixture

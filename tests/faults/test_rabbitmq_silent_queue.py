@@ -17,14 +17,15 @@ from kit.mutants import mutate
 from kit.relays import relay_world
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker, wire
-from tickwright.brokers.rabbitmq.broker import WINDOW
-from tickwright.brokers.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.brokers.rabbitmq.silent import SilentDestinations
-from tickwright.brokers.rabbitmq.topology import FanoutNames
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.engine.outbox.relay import LANE_RETRY, RETRY
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.runtime.relay import LANE_RETRY, RETRY
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq import raw_connection as wire
+from tickwright.transports.rabbitmq.broker import WINDOW
+from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
+from tickwright.transports.rabbitmq.late_confirms import SilentDestinations
+from tickwright.transports.rabbitmq.topology import FanoutNames
 
 LEADER = 'Q = rabbit_misc:r(<<"/">>, queue, <<"{}">>), {{ok, R}} = rabbit_amqqueue:lookup(Q), {}(amqqueue:get_pid(R)).'
 ROUNDS = 5

@@ -14,7 +14,7 @@ from kit.probes import Stops
 from kit.relays import RelayWorld, check_late_mark, kill, relay_world
 from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.relay import LEASE
+from tickwright.engine.outbox.relay import LEASE
 from tickwright.store.pool import AWAY
 
 BRIEF = LeaseTerms(ttl=timedelta(seconds=3))

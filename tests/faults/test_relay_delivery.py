@@ -17,12 +17,12 @@ from kit.receivers import HttpReceiver
 from kit.relays import RelayWorld, relay_world
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.outbox import relay as module
+from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.outbox.relay_rules import ATTEMPTS_MAX
+from tickwright.engine.outbox.table import LANE_MIN, ClaimBounds, claim_rows
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
-from tickwright.runtime import relay as module
-from tickwright.runtime.relay import OutboxRelay
-from tickwright.runtime.relay_rules import ATTEMPTS_MAX
-from tickwright.store.outbox import LANE_MIN, ClaimBounds, claim_rows
 
 DESTINATIONS = (
     "INSERT INTO tickwright.outbox (destination, payload) "

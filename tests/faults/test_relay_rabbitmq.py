@@ -14,10 +14,10 @@ from kit.relays import RelayWorld, relay_world
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker
-from tickwright.brokers.rabbitmq.frames import content_header
-from tickwright.brokers.rabbitmq.route import Route
 from tickwright.ports.broker import Accepted, Message, Refused
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.channel import Route
+from tickwright.transports.rabbitmq.frames import content_header
 
 KEYS = 7
 ROWS = 3000

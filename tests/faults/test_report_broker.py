@@ -18,12 +18,12 @@ from kit.report_faults import AGAIN_S, ask, functions, is_clean, is_made
 from kit.reports import ReportWorld, functions_of, report_world
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import ReportExchanges, ReportNames
-from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.wiring.brought import Brought
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.process.node import open_node
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Bind, Settings
+from tickwright.transports.rabbitmq import ReportExchanges, ReportNames
 
 
 class Calls:

@@ -12,13 +12,13 @@ import pytest
 
 from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
-from tickwright.capabilities.reports import merge_process
-from tickwright.capabilities.reports.duck import MergeBounds
-from tickwright.capabilities.reports.merge_messages import BEGUN, Job
-from tickwright.capabilities.reports.merge_process import MergeProcess
-from tickwright.capabilities.reports.merge_processes import MergeProcesses
-from tickwright.capabilities.reports.merge_program import HEADROOM_BYTES, JOBS_MAX
-from tickwright.capabilities.reports.merging import MergedFile, PartFile
+from tickwright.capabilities.reports.merge import process as merge_process
+from tickwright.capabilities.reports.merge.duck import MergeBounds
+from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
+from tickwright.capabilities.reports.merge.messages import BEGUN, Job
+from tickwright.capabilities.reports.merge.process import MergeProcess
+from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.program import HEADROOM_BYTES, JOBS_MAX
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.confined import died_for_memory, shown_errors
@@ -36,8 +36,8 @@ HUGE = [
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from tickwright.capabilities.reports.merge_processes import MergeProcesses
-from tickwright.capabilities.reports.merging import MergeBounds
+from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.merge import MergeBounds
 
 async def main():
     folder = Path(sys.argv[1])
@@ -257,7 +257,7 @@ def test_no_progress_is_drawn(tmp_path: Path) -> None:
     """DuckDB takes a program without a file, as a merge process is, for a person at a terminal."""
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from tickwright.capabilities.reports.duck import MergeBounds, open_duck\n"
+        "from tickwright.capabilities.reports.merge.duck import MergeBounds, open_duck\n"
         "with open_duck(Path(sys.argv[1]), MergeBounds(), []) as duck:\n"
         "    print(duck.execute(\"SELECT current_setting('enable_progress_bar')\").fetchall())"
     )
@@ -365,5 +365,5 @@ async def test_a_feed_comes_back_as_it_is(merges: MergeProcesses, tmp_path: Path
 
 def test_the_worker_itself_does_not_load_duckdb() -> None:
     """Which would cost it 30 MiB for nothing."""
-    code = "import sys, tickwright.wiring.reports; sys.exit('duckdb' in sys.modules)"
+    code = "import sys, tickwright.process.reports; sys.exit('duckdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-import tickwright.adapters.redis.parts as module
+import tickwright.transports.redis.report_parts as module
 from kit.ports import free_port
 from kit.redis_fanout import redis_link
 from kit.report_parts import (
@@ -31,10 +31,10 @@ from kit.report_parts import (
 from kit.servers import RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisParts
-from tickwright.adapters.redis.link import Script
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
+from tickwright.transports.redis import RedisParts
+from tickwright.transports.redis.connection import Script
 
 BRIEF = timedelta(milliseconds=60)
 CHECKS = (check_counted_once, check_always_a_life, check_epochs_never_meet)

@@ -18,13 +18,13 @@ from kit.rabbit_tasks import nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import RabbitBroker, RabbitTasks, ReportExchanges, ReportNames, examine, prepare
-from tickwright.brokers.rabbitmq import dead_letters as module
-from tickwright.brokers.rabbitmq.dead_letters import RabbitDeadTasks
-from tickwright.brokers.rabbitmq.forwarding import Copy, Forwarder
-from tickwright.brokers.rabbitmq.topology import REDELIVERIES_MAX
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
+from tickwright.transports.rabbitmq import RabbitBroker, RabbitTasks, ReportExchanges, ReportNames, examine, prepare
+from tickwright.transports.rabbitmq import dead_letters as module
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.forwarding import Copy, Forwarder
+from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX
 
 SECOND = timedelta(seconds=1)
 

@@ -16,8 +16,8 @@ from kit.reports import ReportWorld
 from kit.servers import RedisServer, started
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.part_places import HASH_TTL, LostPartError, PartPlaces, _noted
-from tickwright.capabilities.reports.steps import Part
+from tickwright.capabilities.reports.merge.steps import Part
+from tickwright.capabilities.reports.parts.storage import HASH_TTL, LostPartError, PartPlaces, _noted
 from tickwright.ports.reports import PartFacts, PartKey
 
 

@@ -21,7 +21,7 @@ from kit.report_faults import (
 )
 from kit.reports import ReportWorld
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.part_places import PartPlaces
+from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.ports.reports import PartFacts
 
 POINTS = ("part_claimed", "part_brought", "part_uploaded", "part_marked", "merging", "merged", "uploaded")

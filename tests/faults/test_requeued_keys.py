@@ -10,8 +10,8 @@ from kit.api import running_api
 from kit.engine import Engine, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright import Fail, Job
-from tickwright.capabilities.jobs import jobs_store
-from tickwright.runtime.upkeep import SQL
+from tickwright.capabilities.jobs.admin import jobs_store
+from tickwright.engine.retention import SQL
 
 ONCE = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) VALUES (now(), $2, $1)

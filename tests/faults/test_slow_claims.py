@@ -14,10 +14,10 @@ from kit.batches import BatchWorld
 from kit.consumers import LONG
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claims_store
-from tickwright.runtime import session as session_module
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.claim_gate import ClaimGate, Ticket
+from tickwright.capabilities.jobs.worker import claims as claims_store
+from tickwright.engine import session as session_module
+from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Connection, open_pool
 
 _GATE = """

@@ -12,10 +12,10 @@ import pytest
 from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.brokers.http import HttpBroker
 from tickwright.outbound import SystemResolver, lookups
 from tickwright.outbound.lookups import Lookups
 from tickwright.ports.broker import Accepted, Message
+from tickwright.transports.http import HttpBroker
 
 SLOW = 100
 MUTANTS = {

@@ -14,11 +14,11 @@ from kit.campaigns import LOAN, CampaignApi
 from kit.mutants import mutate
 from kit.postgres import PostgresServer, as_reader
 from kit.reports import ReportWorld, plan_of, report_world
-from tickwright.batch.audience import Audience
-from tickwright.batch.audience_terms import read_audience
-from tickwright.capabilities.reports.plan import Listener
-from tickwright.capabilities.reports.report_terms import check_definition
-from tickwright.capabilities.reports.sql_checks import sql_checks
+from tickwright.capabilities.batches.audience.audience import Audience
+from tickwright.capabilities.batches.audience.schema import read_audience
+from tickwright.capabilities.reports.types.plan import Listener
+from tickwright.capabilities.reports.types.schema import check_definition
+from tickwright.capabilities.reports.types.sql_checks import sql_checks
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
 from tickwright.sources import Sources, SourceTerms, postgres_connections

@@ -16,7 +16,7 @@ from kit.ports import free_port
 from kit.postgres import as_reader
 from kit.servers import PostgresServer
 from kit.tcp_proxy import TcpProxy
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column, Rows, Source
 from tickwright.sources import Sources, SourceTerms
@@ -231,7 +231,7 @@ MEASURED = """
 import asyncio, resource, sys
 from datetime import timedelta
 from pathlib import Path
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.sources import Sources, SourceTerms
 
 async def main():

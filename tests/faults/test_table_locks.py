@@ -26,10 +26,10 @@ from kit.postgres import PostgresServer
 from kit.waiting import eventually_async
 from tickwright import Job
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.jobs.access import ApiKeys
+from tickwright.capabilities.operations.keys import ApiKeys
+from tickwright.engine import table_locks as module
+from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.caller import Caller, Role
-from tickwright.runtime import table_locks as module
-from tickwright.runtime.table_locks import TableLocks
 from tickwright.store import pool as pools
 from tickwright.store.app_roles import create_app_role
 from tickwright.store.migrate import migrate

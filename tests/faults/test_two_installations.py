@@ -16,11 +16,11 @@ from kit.nodes import running, settings_of
 from kit.servers import PostgresServer, RabbitServer, RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.objectstore.folder import FolderStore
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.belonging import OWNER_KEY, Belonging
-from tickwright.wiring.settings import Settings
+from tickwright.process.ownership import OWNER_KEY, Belonging
+from tickwright.process.settings import Settings
+from tickwright.transports.objectstore.folder import FolderStore
 
 PLACES = {
     "Kafka": "TICKWRIGHT_KAFKA_PREFIX",

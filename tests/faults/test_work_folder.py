@@ -11,23 +11,23 @@ import pytest
 from pydantic import SecretStr
 
 from kit.merges import merge_processes, merged
-from tickwright.batch.programs import BatchRegistry
-from tickwright.capabilities.reports.duck import MergeBounds
-from tickwright.capabilities.reports.merging import PartFile
-from tickwright.capabilities.reports.spool import write_part
+from tickwright.capabilities.batches.definitions.programs import BatchRegistry
+from tickwright.capabilities.reports.merge.duck import MergeBounds
+from tickwright.capabilities.reports.merge.merge import PartFile
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import Column
+from tickwright.process.batches import open_executing
+from tickwright.process.reports import open_reports
+from tickwright.process.settings import Settings
+from tickwright.process.work_folder import open_work_folder, work_folder
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool
-from tickwright.wiring.batches import open_executing
-from tickwright.wiring.reports import open_reports
-from tickwright.wiring.settings import Settings
-from tickwright.wiring.work_folder import open_work_folder, work_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tickwright.wiring.work_folder import work_folder
+from tickwright.process.work_folder import work_folder
 with work_folder(Path(sys.argv[1])) as folder:
     (folder / "rows.ndjson").write_text("{}")
     print(folder, flush=True)

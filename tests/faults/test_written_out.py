@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from kit.engine import connect, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs import claimer
-from tickwright.capabilities.jobs.claimer import Claimer
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane
+from tickwright.capabilities.jobs.worker import claimer
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.store.pool import open_pool
 
 MIB = 1024 * 1024

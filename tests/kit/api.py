@@ -12,30 +12,30 @@ from typing import Any, Self
 import aiohttp
 from multidict import CIMultiDict
 
-from tickwright.adapters.objectstore import open_store
 from tickwright.api import ApiContext, ApiLimits, Readiness, create_app
 from tickwright.api.app import Api
-from tickwright.batch.audience import Audiences
-from tickwright.brokers.postgres import PostgresDeadTasks
-from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.batches.audience.audience import Audiences
+from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
-from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.capabilities.jobs.requests import TaskTypeRequest
-from tickwright.capabilities.jobs.service import JobService
-from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.reports.announcing import Routes
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.polling.relay.admin import PollDesk
+from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.reports.requests.announcements import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
+from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.dead_letters import DeadMessages
-from tickwright.runtime.admission import ListenerLimits
-from tickwright.runtime.alert_receivers import AlertReceivers
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.listener import Listener, bind
-from tickwright.runtime.poll_desk import PollDesk
-from tickwright.runtime.snapshot import Snapshots
+from tickwright.process.front import Front
+from tickwright.rest.admission import ListenerLimits
+from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
-from tickwright.wiring.front import Front
+from tickwright.transports.objectstore import open_store
+from tickwright.transports.postgres import PostgresDeadTasks
 
 ADMIN = Caller("test", Role.ADMIN)
 

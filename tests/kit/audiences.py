@@ -11,14 +11,14 @@ import duckdb
 import psycopg
 
 from kit.postgres import as_reader
-from tickwright.adapters.objectstore import open_store
-from tickwright.batch.audience import Audiences, Found
-from tickwright.batch.audience_terms import AudienceTerms, read_audience
+from tickwright.capabilities.batches.audience.audience import Audiences, Found
+from tickwright.capabilities.batches.audience.schema import AudienceTerms, read_audience
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources import Sources, SourceTerms
 from tickwright.sources.object_files import ObjectFiles
+from tickwright.transports.objectstore import open_store
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KINDS = ["postgresql", "sqlite", "duckdb", "csv", "parquet"]

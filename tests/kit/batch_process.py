@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.batches import TERMS, BatchWorld, Numbers, batch_world
 from kit.probes import KillAt
-from tickwright.batch.checker import Checker
-from tickwright.batch.producer import Producer
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.rounds import LeasedRounds
+from tickwright.capabilities.batches.executions.checker import Checker
+from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.engine.leased_loop import LeasedRounds
+from tickwright.engine.leases import Leases
 
 MEMBERS = 60
 

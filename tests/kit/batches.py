@@ -11,16 +11,16 @@ from typing import Any
 from kit.claims import open_owners
 from kit.roles import RoleProcess
 from kit.waiting import eventually_async
-from tickwright.batch.checker import Checker
-from tickwright.batch.chunks_store import ChunksStore
-from tickwright.batch.consumer import CHANNEL, BatchConsumer
-from tickwright.batch.producer import Producer
+from tickwright.capabilities.batches.executions.checker import Checker
+from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
+from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
+from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.hearing import Hearing
+from tickwright.engine.leases import Leases
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.hearing import Hearing
 from tickwright.store.pool import Pool, open_pool
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))

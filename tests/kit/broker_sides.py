@@ -15,12 +15,12 @@ from kit.kafka_polls import read_raw, set_topic
 from kit.receivers import TARGETS, Gateway, HttpReceiver, Received
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.brokers.http import HttpBroker
-from tickwright.brokers.kafka import KafkaBroker, KafkaTerms
-from tickwright.brokers.postgres import PostgresBroker
-from tickwright.brokers.rabbitmq import RabbitBroker
-from tickwright.brokers.websocket import WebSocketBroker
 from tickwright.ports.broker import Accepted, Broker, Message
+from tickwright.transports.http import HttpBroker
+from tickwright.transports.kafka import KafkaBroker, KafkaTerms
+from tickwright.transports.postgres import PostgresBroker
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.websocket import WebSocketBroker
 
 
 class Side(Protocol):

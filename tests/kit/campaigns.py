@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.api import Answer, RunningApi, running_api
 from kit.postgres import as_reader
-from tickwright.batch.audience import Audiences
+from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.domain.errors import Rejected
 from tickwright.sources.named import Sources, SourceTerms
 

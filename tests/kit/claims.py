@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kit.waiting import eventually_async
-from tickwright.store import claiming
+from tickwright.engine import claimed_work as claiming
 from tickwright.store.pool import Pool
 
 OWNERS = (

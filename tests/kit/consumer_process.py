@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kit.consumers import running_consumer
 from kit.kafka_consumers import kafka_source
 from kit.probes import KillAt
-from tickwright.capabilities.polling.poll_queue import QueueSource
+from tickwright.capabilities.polling.consumer.queue import QueueSource
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.probe import NO_PROBE
 

@@ -15,22 +15,22 @@ from typing import Any
 from kit.partners import Courier
 from kit.processes import spawn
 from kit.waiting import eventually_async
-from tickwright.brokers.kafka import KafkaPollSource
-from tickwright.capabilities.polling.consumer import PollConsumer
-from tickwright.capabilities.polling.courier import Courier as Function
-from tickwright.capabilities.polling.courier_http import HttpCourier
-from tickwright.capabilities.polling.courier_terms import read_http
-from tickwright.capabilities.polling.poll_queue import QueueSource, reclaim
-from tickwright.capabilities.polling.poll_sources import QueueBesideLog
+from tickwright.capabilities.polling.consumer.consumer import PollConsumer
+from tickwright.capabilities.polling.consumer.courier import Courier as Function
+from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+from tickwright.capabilities.polling.consumer.courier_schema import read_http
+from tickwright.capabilities.polling.consumer.queue import QueueSource, reclaim
+from tickwright.capabilities.polling.consumer.sources import QueueBesideLog
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.session import WorkerSession
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.store import put_partner
 from tickwright.ports.polls import PollSource
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
-from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
+from tickwright.transports.kafka import KafkaPollSource
 
 EVENTS_TO = "pg:tickwright.poll-events"
 TERMS = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))

@@ -15,15 +15,15 @@ import asyncpg
 
 from kit.processes import spawn
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.types_store import register_handler
-from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
+from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.broker import Broker
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.counters import Counters
-from tickwright.runtime.session import WorkerSession
+from tickwright.process.counters import Counters
 from tickwright.store.pool import Pool, open_pool
 
 SHORT = LeaseTerms(timedelta(seconds=1.5), timedelta(seconds=0.3))

@@ -10,13 +10,13 @@ import signal
 import time
 from datetime import timedelta
 
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import Job, TaskType
-from tickwright.capabilities.jobs.types_store import register_handler
-from tickwright.capabilities.jobs.worker import JobWorker, WorkerLimits
+from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.counters import Counters
-from tickwright.runtime.session import WorkerSession
+from tickwright.engine.session import WorkerSession
+from tickwright.process.counters import Counters
 from tickwright.store.pool import open_pool
 
 LOG = os.open(os.environ["ENGINE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -19,33 +19,33 @@ from kit.pg_tasks import PgFanout
 from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
-from tickwright.adapters.redis import RedisLink, RedisMarks, RedisRuns
-from tickwright.brokers.postgres import PostgresBroker, PostgresTasks
-from tickwright.brokers.rabbitmq import TASK_KEY, RabbitBroker, RabbitTasks
-from tickwright.capabilities.fanout.claim_book import ClaimBook
-from tickwright.capabilities.fanout.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.slow_share import SlowShare
+from tickwright.capabilities.fanout.consumer.task_run import Caller
+from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
-from tickwright.capabilities.fanout.lists import read_parties
-from tickwright.capabilities.fanout.marks_in_turn import MarksInTurn
-from tickwright.capabilities.fanout.marks_store import LedgerMarks
 from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys, read_keys
 from tickwright.capabilities.fanout.messages import message_id, write_task
-from tickwright.capabilities.fanout.publisher import Publisher
-from tickwright.capabilities.fanout.runs_in_two import RunsInTwo
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.scheduler import CHANNEL, FanoutScheduler
-from tickwright.capabilities.fanout.slow_share import SlowShare
-from tickwright.capabilities.fanout.task_run import Caller
+from tickwright.capabilities.fanout.scheduler.entity_lists import read_parties
+from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publisher import Publisher
+from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.windows import Window, window_at
+from tickwright.engine.hearing import Hearing
+from tickwright.engine.session import WorkerSession
 from tickwright.partners import PartnerContract
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
-from tickwright.runtime.session import WorkerSession
-from tickwright.store.hearing import Hearing
+from tickwright.process.secrets import DeclaredSecrets
 from tickwright.store.pool import Pool, open_pool
-from tickwright.wiring.secrets import DeclaredSecrets
+from tickwright.transports.postgres import PostgresBroker, PostgresTasks
+from tickwright.transports.rabbitmq import TASK_KEY, RabbitBroker, RabbitTasks
+from tickwright.transports.redis import RedisLink, RedisMarks, RedisRuns
 
 MODULE = "LOCATIONS"
 SECRETS = DeclaredSecrets({

@@ -22,13 +22,13 @@ from kit.fanout import MODULE, FanoutWorld
 from kit.probes import KillAt
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq import FanoutNames
+from tickwright.capabilities.fanout.consumer.verdicts import Ack
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import message_id
-from tickwright.capabilities.fanout.rounds import ModuleRounds
-from tickwright.capabilities.fanout.verdicts import Ack
+from tickwright.capabilities.fanout.scheduler.windows import ModuleRounds
 from tickwright.domain.windows import Window
 from tickwright.store.pool import open_pool
+from tickwright.transports.rabbitmq import FanoutNames
 
 
 def tell(what: str, which: str, /, **facts: Any) -> None:

@@ -9,8 +9,8 @@ import pytest
 from kit.gcs import GcsServer
 from kit.object_store import BUCKET, ObjectServer
 from kit.servers import started
-from tickwright.adapters.objectstore import open_store
 from tickwright.ports.objects import ObjectStore
+from tickwright.transports.objectstore import open_store
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from kit.report_api import ReportApi, report_api
 from kit.report_faults import ReportWorlds
 from kit.reports import ReportWorld, report_world
 from kit.servers import PostgresServer, RedisServer
-from tickwright.capabilities.reports.merge_processes import MergeProcesses
+from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
 
 
 @pytest.fixture(params=["redis", "postgres"])

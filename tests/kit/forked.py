@@ -14,10 +14,10 @@ NAMES = (
     "kit.wheels",
     "pydantic.v1",  # imported by the first route of an API
     "tickwright.app",
-    "tickwright.brokers.http",
-    "tickwright.brokers.postgres",
+    "tickwright.transports.http",
+    "tickwright.transports.postgres",
     "tickwright.cli.program",
-    "tickwright.wiring.api",
+    "tickwright.process.api",
     "typer._adapters",  # imported by the first option that is read, and pydantic with it
 )
 

@@ -9,10 +9,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kit.consumers import Trackers, seed
 from kit.kafka_polls import PollWorld, terms_of
 from kit.waiting import eventually
-from tickwright.brokers.kafka import KafkaPollSource
-from tickwright.capabilities.polling.poll_messages import read_poll
-from tickwright.runtime.session import WorkerSession
+from tickwright.capabilities.polling.relay.messages import read_poll
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool
+from tickwright.transports.kafka import KafkaPollSource
 
 SESSION_MS = 6000
 

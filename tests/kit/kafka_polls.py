@@ -24,12 +24,12 @@ from kit.leases import LONG, run_out
 from kit.probes import Stops
 from kit.processes import spawn
 from kit.waiting import eventually, eventually_async
-from tickwright.brokers.kafka import KafkaLog, KafkaTerms
-from tickwright.capabilities.polling.relay_store import BatchBounds
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.capabilities.polling.relay.store import BatchBounds
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_relay import PollRelay
+from tickwright.engine.leases import Leases
 from tickwright.store.pool import open_pool
+from tickwright.transports.kafka import KafkaLog, KafkaTerms
 
 BOUNDS = BatchBounds(trackers=100, rows=1000)
 BRIEF = LeaseTerms(ttl=timedelta(seconds=3))

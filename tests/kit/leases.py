@@ -10,7 +10,7 @@ import asyncpg
 
 from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.leases import Lease, Leases
+from tickwright.engine.leases import Lease, Leases
 
 SHORT = LeaseTerms(ttl=timedelta(seconds=0.9), margin=timedelta(seconds=0.2))
 LONG = LeaseTerms(ttl=timedelta(seconds=30))

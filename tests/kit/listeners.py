@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from kit.waiting import eventually_async
-from tickwright.runtime.admission import ListenerLimits
-from tickwright.runtime.listener import FIELDS_MAX, HEAD_BYTES_MAX, PIPELINED_MAX, BoundedProtocol, Listener, bind
+from tickwright.rest.admission import ListenerLimits
+from tickwright.rest.listener import FIELDS_MAX, HEAD_BYTES_MAX, PIPELINED_MAX, BoundedProtocol, Listener, bind
 
 LIMITS = ListenerLimits(head_s=0.3, idle_s=0.3, unread_s=0.3, linger_s=0.3, connections=40, per_address=20)
 PATIENT = replace(LIMITS, head_s=600, idle_s=600, unread_s=600, linger_s=600)

@@ -12,12 +12,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.wheels import NEWS
-from tickwright.capabilities.polling.freshness import Judge
-from tickwright.capabilities.polling.loops import Corrector, Registrar
+from tickwright.capabilities.polling.trackers.freshness import Judge
+from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.rounds import LeasedRounds
-from tickwright.runtime.upkeep import Upkeep, UpkeepTerms
+from tickwright.engine.leased_loop import LeasedRounds
+from tickwright.engine.leases import Leases
+from tickwright.engine.retention import Upkeep, UpkeepTerms
 from tickwright.store.pool import open_pool
 
 UPKEEP = UpkeepTerms(every=timedelta(seconds=0.2))

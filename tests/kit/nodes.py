@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from tickwright.app.declarations import Declarations
-from tickwright.wiring.node import Node, open_node
-from tickwright.wiring.settings import Bind, Settings
+from tickwright.process.node import Node, open_node
+from tickwright.process.settings import Bind, Settings
 
 
 def settings_of(url: str, folder: Path, config: str, **more: Any) -> Settings:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tickwright.adapters.objectstore import open_store
 from tickwright.domain.errors import TickwrightError
+from tickwright.transports.objectstore import open_store
 
 
 def peak_bytes() -> int:

@@ -15,14 +15,14 @@ import pytest
 from kit.api import Answer, Client, RunningApi, running_api
 from kit.streams import CountingProbe, open_stream
 from tickwright.api import ApiLimits
-from tickwright.api.problems import problem
 from tickwright.api.session_routes import FAILURES_BURST
+from tickwright.capabilities.operations.overview import snapshot
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import Page
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Role
 from tickwright.ports.user_data import let_see
-from tickwright.runtime import snapshot
-from tickwright.runtime.snapshot import Snapshots
+from tickwright.rest.problems import problem
 from tickwright.store.bounds import LEAST_S, TookTooLong, within
 
 CANARY = "canary-91c7"

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import uuid4
 
 from kit.waiting import eventually_async
-from tickwright.brokers.postgres import PostgresBroker, PostgresDeadTasks
-from tickwright.brokers.rabbitmq import FanoutNames
 from tickwright.ports.broker import Accepted, Message
 from tickwright.store.pool import Pool
+from tickwright.transports.postgres import PostgresBroker, PostgresDeadTasks
+from tickwright.transports.rabbitmq import FanoutNames
 
 _WAITING = """
 SELECT count(*) FROM tickwright.messages

@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.kafka_polls import BOUNDS, terms_of
 from kit.probes import KillAt
-from tickwright.brokers.kafka import KafkaLog
+from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Leases
 from tickwright.ports.probe import NO_PROBE
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_relay import PollRelay
 from tickwright.store.pool import open_pool
+from tickwright.transports.kafka import KafkaLog
 
 
 async def main(url: str, bootstrap: str, prefix: str, lease: str, *probe_at: str) -> None:

@@ -9,7 +9,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
 
 from kit.waiting import eventually_async
-from tickwright.brokers.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.tasks import RabbitTasks
 
 
 @asynccontextmanager

@@ -10,11 +10,11 @@ from uuid import uuid4
 from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
-from tickwright.brokers.rabbitmq.dead_letters import RabbitDeadTasks
-from tickwright.brokers.rabbitmq.tasks import HELD_MAX, RabbitTasks
-from tickwright.brokers.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 from tickwright.ports.fanout import Delivery
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.tasks import HELD_MAX, RabbitTasks
+from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 
 
 class Fanout(Queues):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tickwright.brokers.rabbitmq.tasks import RabbitTasks
-from tickwright.brokers.rabbitmq.topology import FanoutNames
+from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.topology import FanoutNames
 
 
 async def main(url: str, prefix: str, slots: int) -> None:

@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.probes import KillAt
 from kit.receivers import TARGETS
-from tickwright.brokers.http import HttpBroker
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Leases
+from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.outbox.table import ClaimBounds
 from tickwright.ports.probe import NO_PROBE
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.relay import OutboxRelay
-from tickwright.store.outbox import ClaimBounds
 from tickwright.store.pool import open_pool
+from tickwright.transports.http import HttpBroker
 
 
 async def main(url: str, lease_s: float, probe_name: str | None) -> None:

@@ -15,13 +15,13 @@ from kit.leases import LONG, run_out
 from kit.processes import kill_group, spawn
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.brokers.http import HttpBroker
-from tickwright.brokers.postgres import PostgresBroker
 from tickwright.domain.retries import RetryPolicy
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.relay import LEASE, OutboxRelay
-from tickwright.store.outbox import Verdicts
+from tickwright.engine.leases import Leases
+from tickwright.engine.outbox.relay import LEASE, OutboxRelay
+from tickwright.engine.outbox.table import Verdicts
 from tickwright.store.pool import open_pool
+from tickwright.transports.http import HttpBroker
+from tickwright.transports.postgres import PostgresBroker
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=100), cap=timedelta(milliseconds=200))
 _PROGRAM = Path(__file__).with_name("relay_process.py")

@@ -12,7 +12,7 @@ from typing import Any
 from kit.api import Answer, Client, RunningApi, made, running_api
 from kit.reports import ReportWorld
 from tickwright import ReportRequest
-from tickwright.capabilities.reports.deliveries import BODY_BYTES_MAX
+from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX
 from tickwright.capabilities.reports.service import Keeping
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe

@@ -22,9 +22,9 @@ from kit.processes import spawn
 from kit.reports import ReportWorld, plan_of, report_world
 from kit.servers import PostgresServer, RedisServer
 from tickwright.capabilities.reports.handlers import Function, ReportRequest
-from tickwright.capabilities.reports.plan import Plan
-from tickwright.capabilities.reports.upkeep import Upkeep, UpkeepTerms
-from tickwright.runtime.leases import Leases
+from tickwright.capabilities.reports.retention import Upkeep, UpkeepTerms
+from tickwright.capabilities.reports.types.plan import Plan
+from tickwright.engine.leases import Leases
 
 NO_END = -1  # what Redis says of a key without a time to live; -2 of none
 PROCESS = Path(__file__).with_name("report_process.py")

@@ -10,8 +10,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from kit.redis_fanout import fresh_prefix
-from tickwright.adapters.redis import RedisLink, RedisParts
 from tickwright.ports.reports import PartKey, Put, PutAnswer
+from tickwright.transports.redis import RedisLink, RedisParts
 
 LIFE = timedelta(minutes=10)
 NONCE = "5f"

@@ -14,30 +14,30 @@ from kit.claims import open_owners
 from kit.postgres import as_reader
 from kit.roles import RoleProcess
 from kit.waiting import eventually_async
-from tickwright.adapters.objectstore import open_store
-from tickwright.adapters.redis import RedisLink, RedisParts
-from tickwright.capabilities.reports.announcing import Routes
-from tickwright.capabilities.reports.bringing import Bringers
-from tickwright.capabilities.reports.conditions import query_key
 from tickwright.capabilities.reports.handlers import DeclaredListener, Function, ListenerRegistry
-from tickwright.capabilities.reports.listening import ReportListener
-from tickwright.capabilities.reports.merge_processes import MergeProcesses
-from tickwright.capabilities.reports.merging import MergeBounds
-from tickwright.capabilities.reports.new_records import Created, NewReport, create_record
-from tickwright.capabilities.reports.part_places import PartPlaces
-from tickwright.capabilities.reports.parts_store import PartsStore
-from tickwright.capabilities.reports.plan import Listener, Plan
-from tickwright.capabilities.reports.records_store import RecordsStore
-from tickwright.capabilities.reports.step_run import Workshop
-from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.merge.merge import MergeBounds
+from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.step_run import Workshop
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.parts.fetch import Bringers
+from tickwright.capabilities.reports.parts.listeners import ReportListener
+from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.conditions import query_key
+from tickwright.capabilities.reports.requests.new_records import Created, NewReport, create_record
+from tickwright.capabilities.reports.requests.store import RecordsStore
+from tickwright.capabilities.reports.types.plan import Listener, Plan
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.hearing import Hearing
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
-from tickwright.runtime.session import WorkerSession
 from tickwright.sources.named import Sources, SourceTerms
-from tickwright.store.hearing import Hearing
 from tickwright.store.pool import Pool, open_pool
+from tickwright.transports.objectstore import open_store
+from tickwright.transports.redis import RedisLink, RedisParts
 
 TERMS = LeaseTerms(timedelta(seconds=2), timedelta(seconds=0.3))
 OVER = frozenset({"finished", "failed", "cancelled"})

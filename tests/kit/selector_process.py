@@ -11,11 +11,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.probes import KillAt
-from tickwright.capabilities.polling.loops import Selector
+from tickwright.capabilities.polling.wheels.loops import Selector
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leased_loop import LeasedRounds
+from tickwright.engine.leases import Leases
 from tickwright.ports.probe import NO_PROBE
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.rounds import LeasedRounds
 from tickwright.store.pool import open_pool
 
 

@@ -13,11 +13,11 @@ import asyncpg
 
 from kit.leases import LONG
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling import wheels_store as store
-from tickwright.capabilities.polling.loops import Corrector, Registrar, Selector
+from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.domain.spreading import Move
+from tickwright.engine.leases import Lease, Leases
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.runtime.leases import Lease, Leases
 from tickwright.store.pool import Connection, open_pool
 
 T = TypeVar("T")

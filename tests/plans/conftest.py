@@ -10,8 +10,8 @@ import pytest
 from psycopg import ClientCursor
 
 from kit.servers import PostgresServer
+from tickwright.capabilities.operations.alerts.alerting import SQL as RULES_SQL
 from tickwright.observe.alerts import RULES
-from tickwright.runtime.alerting import SQL as RULES_SQL
 from tickwright.store.pool import SETTINGS
 from tickwright.store.queries import load
 

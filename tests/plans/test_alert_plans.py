@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from plans.conftest import Planner
+from tickwright.capabilities.operations.alerts.alerting import SQL
 from tickwright.observe.alerts import RULES
-from tickwright.runtime.alerting import SQL
 
 PARTNERS = 100
 QUIET = """{"quiet": "22:00-06:00 Europe/Berlin"}"""

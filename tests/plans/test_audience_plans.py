@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from kit.audiences import OlderThan
-from tickwright.batch.audience_sql import AudienceSql, KeyKind, Statement
-from tickwright.batch.audience_terms import read_audience
+from tickwright.capabilities.batches.audience.schema import read_audience
+from tickwright.capabilities.batches.audience.sql_text import AudienceSql, KeyKind, Statement
 from tickwright.domain.placeholders import bind
 from tickwright.ports.reports import Column
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.jobs.operations import _SQL as SQL
-from tickwright.capabilities.jobs.operations import AUDIT_LOOKED_MAX
+from tickwright.capabilities.operations.listings import _SQL as SQL
+from tickwright.capabilities.operations.listings import AUDIT_LOOKED_MAX
 from tickwright.store.paging import NEWEST
 
 FILL = """

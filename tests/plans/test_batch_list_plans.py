@@ -7,7 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tickwright.batch import batches_store, executions_store
+from tickwright.capabilities.batches.definitions import store as batches_store
+from tickwright.capabilities.batches.executions import store as executions_store
 from tickwright.store.paging import NEWEST
 from tickwright.store.pool import SETTINGS
 from tickwright.store.queries import load

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.batch.upkeep import SQL as UPKEEP
+from tickwright.capabilities.batches.retention import SQL as UPKEEP
+from tickwright.capabilities.operations.alerts.alerting import SQL
+from tickwright.capabilities.operations.overview.reads import COUNT_MAX
+from tickwright.capabilities.operations.overview.reads import SQL as OVERVIEW
 from tickwright.observe.alerts import RULES
-from tickwright.runtime.alerting import SQL
-from tickwright.runtime.overview_reads import COUNT_MAX
-from tickwright.runtime.overview_reads import SQL as OVERVIEW
 
 FILL = """
 INSERT INTO tickwright.batches (name, kind, type, definition)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.jobs import dead_letters, jobs_store
+from tickwright.capabilities.jobs.admin import dead_letters, jobs_store
 
 FILL = """
 INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)

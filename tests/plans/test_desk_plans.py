@@ -8,11 +8,13 @@ import asyncpg
 import pytest
 
 from kit.polling import Ground
-from tickwright.capabilities.fanout import matrix
-from tickwright.capabilities.polling import accounts, freshness, heat, partner_figures, preview
-from tickwright.capabilities.polling.trackers_store import _SQL as TRACKERS
-from tickwright.runtime.operator_desk import _SQL as DESK
-from tickwright.store.outbox import SQL as OUTBOX
+from tickwright.capabilities.fanout.entities import matrix
+from tickwright.capabilities.operations.machinery import _SQL as DESK
+from tickwright.capabilities.polling.partners import status as partner_figures
+from tickwright.capabilities.polling.trackers import accounts, freshness, preview
+from tickwright.capabilities.polling.trackers.store import _SQL as TRACKERS
+from tickwright.capabilities.polling.wheels import heat
+from tickwright.engine.outbox.table import SQL as OUTBOX
 from tickwright.store.pool import SETTINGS
 
 FILL = """

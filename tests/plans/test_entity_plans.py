@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.fanout import entities_store
-from tickwright.capabilities.fanout.entities import LAST_CODE
+from tickwright.capabilities.fanout.entities import store as entities_store
+from tickwright.capabilities.fanout.entities.entities import LAST_CODE
 
 ENTITIES = 30_000
 FILL = f"""

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.fanout import marks_store, runs_store
+from tickwright.capabilities.fanout.consumer import runs_store
+from tickwright.capabilities.fanout.scheduler import marks_store
 
 FILL = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from plans.conftest import Plan, Planner
-from tickwright.capabilities.fanout.upkeep import BATCH, SQL, UpkeepTerms
+from tickwright.capabilities.fanout.retention import BATCH, SQL, UpkeepTerms
 
 ROWS = 50_000
 FILL = f"""

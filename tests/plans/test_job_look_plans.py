@@ -8,8 +8,8 @@ import pytest
 
 from plans.conftest import Planner
 from tickwright.capabilities.jobs import jobs_store
-from tickwright.capabilities.jobs.filters import JobFilter
-from tickwright.capabilities.jobs.looking import LOOKS, Wanted
+from tickwright.capabilities.jobs.admin.filters import JobFilter
+from tickwright.capabilities.jobs.admin.search import LOOKS, Wanted
 from tickwright.store.queries import load
 
 TABLE = "scheduled_tasks"
@@ -122,5 +122,5 @@ def test_the_small_ones_stay_small(crowd: Planner) -> None:
     """The days come from the catalogue, and what sessions say from a row each."""
     crowd.prepare("days", LOOKS["days"])
     assert crowd.explain("days").scans_of(TABLE) == set()
-    crowd.prepare("counters", load("tickwright.store.sql", "type_figures.sql")["type_counters"])
+    crowd.prepare("counters", load("tickwright.capabilities.operations.sql", "type_figures.sql")["type_counters"])
     assert crowd.explain("counters").rows_of("workers") <= 1000

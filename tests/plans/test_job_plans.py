@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from plans.conftest import FILL, Planner
-from tickwright.capabilities.jobs import claims_store
-from tickwright.capabilities.jobs.claims_store import ClaimRequest
-from tickwright.capabilities.jobs.jobs_store import _EXPLAIN
+from tickwright.capabilities.jobs.admin.jobs_store import _EXPLAIN
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.runtime.session import _OWNS
+from tickwright.capabilities.jobs.worker import claims as claims_store
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest
+from tickwright.engine.session import _OWNS
 
 TABLE = "scheduled_tasks"
 DUE, PKEY = "scheduled_tasks_due", "scheduled_tasks_pkey"

@@ -6,9 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tickwright.batch.ending import SQL as RELEASE
-from tickwright.store import outbox
-from tickwright.store.outbox import LANE_MIN, SQL
+from tickwright.capabilities.batches.executions.completion import SQL as RELEASE
+from tickwright.engine.outbox import table as outbox
+from tickwright.engine.outbox.table import LANE_MIN, SQL
 from tickwright.store.pool import SETTINGS
 
 HEAP = """

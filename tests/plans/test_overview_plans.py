@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from plans.conftest import Planner
-from tickwright.runtime.overview_reads import ACCOUNTS_SHOWN, COUNT_MAX, LATEST_JOBS, SESSIONS_MAX, SQL
+from tickwright.capabilities.operations.overview.reads import ACCOUNTS_SHOWN, COUNT_MAX, LATEST_JOBS, SESSIONS_MAX, SQL
 
 PARTNERS, TYPES = 20, 10
 FILL = f"""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.polling import consumer_store, poll_queue
+from tickwright.capabilities.polling.consumer import queue as poll_queue
+from tickwright.capabilities.polling.consumer import store as consumer_store
 from tickwright.partners import store
 
 FILL = """

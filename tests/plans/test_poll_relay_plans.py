@@ -3,7 +3,7 @@
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.polling.relay_store import SQL
+from tickwright.capabilities.polling.relay.store import SQL
 
 TABLE = "scheduler_outbox"
 WAITING, BATCH, PKEY = "scheduler_outbox_waiting", "scheduler_outbox_batch", "scheduler_outbox_pkey"

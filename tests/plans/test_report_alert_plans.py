@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.runtime.overview_reads import COUNT_MAX, SQL
+from tickwright.capabilities.operations.overview.reads import COUNT_MAX, SQL
 
 FILL = """
 INSERT INTO tickwright.reports

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.reports.records import LISTING
+from tickwright.capabilities.reports.requests.records import LISTING
 from tickwright.store.paging import NEWEST
 
 REPORTS = 30_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.reports.parts_store import SQL as PARTS
-from tickwright.capabilities.reports.records_store import SQL as RECORDS
-from tickwright.capabilities.reports.upkeep import SQL as UPKEEP
+from tickwright.capabilities.reports.parts.store import SQL as PARTS
+from tickwright.capabilities.reports.requests.store import SQL as RECORDS
+from tickwright.capabilities.reports.retention import SQL as UPKEEP
 
 ROWS = 20_000
 FILL = f"""

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.polling.wheels_store import SQL
+from tickwright.capabilities.polling.wheels.store import SQL
 
 TRACKERS = 60_000
 FILL = f"""

@@ -10,8 +10,8 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from tickwright.brokers.rabbitmq.frames import content_frames, content_header, publish_frame
 from tickwright.ports.broker import Message
+from tickwright.transports.rabbitmq.frames import content_frames, content_header, publish_frame
 
 CHARACTERS = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])
 SHORT = st.text(CHARACTERS, min_size=1, max_size=60)

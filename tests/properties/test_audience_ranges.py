@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kit.audiences import DATABASES, NOW
 from kit.postgres import as_reader
-from tickwright.batch.audience import Audiences
-from tickwright.batch.audience_terms import read_audience
+from tickwright.capabilities.batches.audience.audience import Audiences
+from tickwright.capabilities.batches.audience.schema import read_audience
 from tickwright.sources import Sources, SourceTerms
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1, max_size=5)

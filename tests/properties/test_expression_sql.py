@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kit.postgres import as_reader
 from kit.servers import PostgresServer
-from tickwright.capabilities.campaigns.expressions import Expression, compile_expression
+from tickwright.capabilities.batches.expressions import Expression, compile_expression
 from tickwright.ports.batches import Dialect, FieldType, Verdict
 from tickwright.sources import Sources, SourceTerms
 

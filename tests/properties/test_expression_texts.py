@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tickwright.capabilities.campaigns.expressions import compile_expression, explain_problem
-from tickwright.capabilities.campaigns.expressions.patches import Patch, original, patched
+from tickwright.capabilities.batches.expressions import compile_expression, explain_problem
+from tickwright.capabilities.batches.expressions.patches import Patch, original, patched
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import FieldType
 

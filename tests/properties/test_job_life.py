@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.capabilities.jobs.settler import FENCED
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.result_writer import FENCED
 from tickwright.domain.states import TRANSITIONS, JobStatus
 from tickwright.store.pool import open_pool
 

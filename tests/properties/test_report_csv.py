@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tickwright.capabilities.reports.merging import MergeBounds, PartFile, merge
+from tickwright.capabilities.reports.merge.merge import MergeBounds, PartFile, merge
 from tickwright.ports.reports import Column
 
 settings.register_profile("merges", deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])

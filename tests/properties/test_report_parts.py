@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tickwright.capabilities.reports.columns import Kind, Seen, check_type, type_of
-from tickwright.capabilities.reports.spelling import spell
-from tickwright.capabilities.reports.spool import write_ndjson, write_part
+from tickwright.capabilities.reports.parts.columns import Kind, Seen, check_type, type_of
+from tickwright.capabilities.reports.parts.json_values import spell
+from tickwright.capabilities.reports.parts.spool import write_ndjson, write_part
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column, PartFacts
 

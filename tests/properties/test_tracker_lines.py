@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tickwright.capabilities.polling.requests import COLUMNS, TrackerWire, check_tracker, read_tracker
+from tickwright.capabilities.polling.trackers.requests import COLUMNS, TrackerWire, check_tracker, read_tracker
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 

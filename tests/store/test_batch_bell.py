@@ -3,8 +3,8 @@
 import asyncio
 
 from kit.claims import open_owners
-from tickwright.batch.chunks_store import ChunksStore
-from tickwright.batch.consumer import CHANNEL
+from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
+from tickwright.capabilities.batches.executions.consumer import CHANNEL
 from tickwright.store.pool import Pool, connect
 
 BATCH = (

@@ -20,12 +20,12 @@ from kit.redis_fanout import (
 from kit.servers import RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.adapters.redis.runs import RedisRuns
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.domain.errors import Unavailable
+from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import Ended, Run, Start, Success
-from tickwright.runtime.session import WorkerSession
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.run_claims import RedisRuns
 
 WINDOW = 1_700_000_000
 RUN = Run("DE*ABC", "LOCATIONS", WINDOW, 2)

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from kit.redis_fanout import LOSE, OPEN, fresh_prefix
 from kit.servers import RedisServer
-from tickwright.adapters.redis.link import RedisLink
-from tickwright.adapters.redis.runs import RedisRuns
-from tickwright.capabilities.fanout.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.connection import RedisLink
+from tickwright.transports.redis.run_claims import RedisRuns
 
 T = TypeVar("T")
 EMPTY = "TRUNCATE tickwright.fanout_cursors, tickwright.fanout_windows, tickwright.workers CASCADE"

@@ -9,7 +9,7 @@ import pytest
 
 from kit.migrations import upgrade_to
 from kit.servers import PostgresServer
-from tickwright.capabilities.polling import wheels_store
+from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.partners.store import SQL
 from tickwright.store.migrate import migrate
 

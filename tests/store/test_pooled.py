@@ -6,12 +6,12 @@ from datetime import timedelta
 from kit.engine import job_row, policy
 from kit.servers import PgBouncer
 from kit.waiting import eventually_async
+from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.jobs.types_store import register_handler
-from tickwright.capabilities.jobs.worker import JobWorker
+from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.session import WorkerSession
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import open_pool
 
 SCHEDULE = (

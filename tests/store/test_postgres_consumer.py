@@ -7,8 +7,8 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from tickwright.brokers.postgres import Delivery, PostgresBroker, PostgresConsumer
 from tickwright.ports.broker import Accepted, Message
+from tickwright.transports.postgres import Delivery, PostgresBroker, PostgresConsumer
 
 OVER = timedelta(0)
 

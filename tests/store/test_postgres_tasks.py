@@ -10,11 +10,11 @@ import pytest
 from kit.fanout import running
 from kit.pg_tasks import PgFanout
 from kit.waiting import eventually_async
-from tickwright.brokers.postgres import PostgresDeadTasks, PostgresTasks
-from tickwright.brokers.postgres.tasks import DELIVERIES_MAX
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Delivery
 from tickwright.store.pool import Pool, open_pool
+from tickwright.transports.postgres import PostgresDeadTasks, PostgresTasks
+from tickwright.transports.postgres.tasks import DELIVERIES_MAX
 
 SHORT = timedelta(seconds=0.6)
 

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 from kit.engine import insert, job_row
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.claims_store import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.runtime.session import WorkerSession
+from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
+from tickwright.engine.session import WorkerSession
+from tickwright.process.node import open_node
+from tickwright.process.settings import load_settings
 from tickwright.store.pool import open_pool
-from tickwright.wiring.node import open_node
-from tickwright.wiring.settings import load_settings
 
 
 async def test_a_node_without_the_worker_role_does_not_strand_a_dead_workers_jobs(database_url: str) -> None:

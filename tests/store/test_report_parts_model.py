@@ -19,9 +19,9 @@ from redis.asyncio import Redis
 
 from kit.redis_fanout import fresh_prefix
 from kit.servers import RedisServer
-from tickwright.adapters.redis import RedisLink, RedisParts
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import PartKey, Put, PutAnswer
+from tickwright.transports.redis import RedisLink, RedisParts
 
 T = TypeVar("T")
 LIVES_S = (60, 600)

@@ -10,7 +10,7 @@ import pytest
 
 from kit.fix_app_roles import AppRole
 from tickwright.domain.leases import LeaseTerms
-from tickwright.runtime.session import WorkerSession
+from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool, connect
 
 MOVE = "UPDATE tickwright.timelines SET timeline = '00000077', noticed_at = noticed_at - interval '1 day'"

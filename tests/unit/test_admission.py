@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tickwright.runtime.admission import Admission, ListenerLimits
+from tickwright.rest.admission import Admission, ListenerLimits
 
 LIMITS = ListenerLimits(unread_bytes=100)
 

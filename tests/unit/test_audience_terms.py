@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.batch.audience_terms import Field, read_audience
+from tickwright.capabilities.batches.audience.schema import Field, read_audience
 from tickwright.domain.errors import Rejected
 from tickwright.domain.placeholders import bare
 

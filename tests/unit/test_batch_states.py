@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tickwright
-from tickwright.batch.states import (
+from tickwright.capabilities.batches.executions.states import (
     BATCH_RULES,
     EXECUTION_RULES,
     OPEN,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tickwright.batch.batches_store import first_from
-from tickwright.batch.problems import Problems
-from tickwright.batch.terms import Terms, terms_of, words_for
+from tickwright.capabilities.batches.definitions.problems import Problems
+from tickwright.capabilities.batches.definitions.schema import Terms, terms_of, words_for
+from tickwright.capabilities.batches.definitions.store import first_from
 from tickwright.domain.errors import Rejected
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tickwright.store.begins import begins
+from tickwright.engine.certain_start import begins
 
 
 class Work:

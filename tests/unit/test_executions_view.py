@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from tickwright.cli.executions_view import execution_lines
-from tickwright.runtime.overview_views import ExecutionNow
+from tickwright.capabilities.operations.overview.views import ExecutionNow
+from tickwright.cli.live.executions_view import execution_lines
 
 ONE = ExecutionNow(7, "loans", "IN_PROGRESS", False, 20, 8, 50_000, 20_000, 1500, 1500, 0, 4.04, None)
 

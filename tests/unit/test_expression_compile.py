@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.campaigns.expressions import compile_expression, explain_problem
+from tickwright.capabilities.batches.expressions import compile_expression, explain_problem
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import FieldType, Verdict
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from cel_expr_python import cel
 
-from tickwright.capabilities.campaigns.expressions import TEXT_CHARS_MAX, compile_expression
-from tickwright.capabilities.campaigns.expressions.library import lend_zones
+from tickwright.capabilities.batches.expressions import TEXT_CHARS_MAX, compile_expression
+from tickwright.capabilities.batches.expressions.library import lend_zones
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Dialect, FieldType, Verdict
 
@@ -236,7 +236,7 @@ def test_zones_are_known_where_the_system_has_none(monkeypatch: pytest.MonkeyPat
 
 def test_cel_reads_the_zones_that_are_lent() -> None:
     """In a process of its own, for what was asked once is remembered."""
-    module = "tickwright.capabilities.campaigns.expressions.library"
+    module = "tickwright.capabilities.batches.expressions.library"
     asked = f"from {module} import is_zone; print(is_zone('Europe/Kyiv'))"
     for folder, known in ((str(resources.files("tzdata") / "zoneinfo"), "True"), ("/nowhere", "False")):
         told = subprocess.run(

@@ -3,7 +3,7 @@
 import pytest
 
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.fanout import gates
+from tickwright.process.fanout import gates
 
 
 def test_any_module_has_a_flag_of_its_name() -> None:

@@ -4,7 +4,13 @@ from contextlib import suppress
 
 import pytest
 
-from tickwright.capabilities.fanout.slow_share import QUICK_RUNS, SLOW_MAX, SLOW_PART, SlowShare, timed_out_lately
+from tickwright.capabilities.fanout.consumer.slow_share import (
+    QUICK_RUNS,
+    SLOW_MAX,
+    SLOW_PART,
+    SlowShare,
+    timed_out_lately,
+)
 
 TIMEOUT_S = 10.0
 

@@ -4,8 +4,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from tickwright.cli.world.hub import Provider, draw_hub, find_hub, hub_line
-from tickwright.wiring.settings import Settings
+from tickwright.demo.hub import Provider, draw_hub, find_hub, hub_line
+from tickwright.process.settings import Settings
 
 PROVIDERS = [
     Provider("DE.SLO", 2.14, 12.0, 0),

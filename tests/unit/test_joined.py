@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tickwright.store.joined import Joined
+from tickwright.engine.joined import Joined
 
 
 async def test_what_comes_meanwhile_goes_into_the_next_call() -> None:

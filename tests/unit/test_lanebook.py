@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.jobs import lanebook
-from tickwright.capabilities.jobs.claims_store import Claimed
-from tickwright.capabilities.jobs.lanebook import (
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.worker import frontier as lanebook
+from tickwright.capabilities.jobs.worker.claims import Claimed
+from tickwright.capabilities.jobs.worker.frontier import (
     DOUBT_GAP_S,
     DOUBTED_MAX,
     DRAG_CLAIM_S,
@@ -18,7 +19,6 @@ from tickwright.capabilities.jobs.lanebook import (
     SWEEP_SHARE,
     LaneBook,
 )
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 
 NOW_S = 1_795_268_220.0
 LOOKED_S = NOW_S - 5.0  # a claim on a stalled host

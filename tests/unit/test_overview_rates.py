@@ -4,11 +4,11 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from tickwright.capabilities.jobs.entries import LATENESS_BUCKETS_S, Entry
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.worker.type_state import LATENESS_BUCKETS_S, Entry
+from tickwright.capabilities.operations.overview.rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
 from tickwright.observe.metrics import Sample
-from tickwright.runtime.counters import Counters
-from tickwright.runtime.overview_rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
+from tickwright.process.counters import Counters
 
 CAP = 10_000
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.polling.courier import EVENTS_MAX, Answer, ScanEvent
-from tickwright.capabilities.polling.courier_http import HttpCourier
-from tickwright.capabilities.polling.courier_terms import HttpTerms, answer_of, read_http
+from tickwright.capabilities.polling.consumer.courier import EVENTS_MAX, Answer, ScanEvent
+from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+from tickwright.capabilities.polling.consumer.courier_schema import HttpTerms, answer_of, read_http
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, check_settings, outcome_of
 from tickwright.partners.model import step_of
-from tickwright.wiring.configfile import load_config
+from tickwright.process.configfile import load_config
 
 WRONG = """
 [partners.acme]

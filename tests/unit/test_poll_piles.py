@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.mutants import mutate
-from tickwright.brokers.kafka.poll_piles import PILE_MAX, Pile, Piles, Progress, Waiting
 from tickwright.ports.polls import PollRecord
+from tickwright.transports.kafka.poll_buffer import PILE_MAX, Pile, Piles, Progress, Waiting
 
 DUE = datetime(2026, 11, 21, 10, tzinfo=UTC)
 

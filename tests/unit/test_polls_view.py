@@ -5,9 +5,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from tickwright.cli.polls_view import draw_polls, polls_line
-from tickwright.cli.spark import spark
-from tickwright.runtime.overview_views import PartnerNow, PollsNow
+from tickwright.capabilities.operations.overview.views import PartnerNow, PollsNow
+from tickwright.cli.live.polls_view import draw_polls, polls_line
+from tickwright.cli.live.spark import spark
 
 PICTURE = PollsNow(
     trackers=20_000,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tickwright.runtime.supervisor import ServiceState
-from tickwright.wiring.watching import readiness
+from tickwright.process.supervisor import ServiceState
+from tickwright.process.watching import readiness
 
 
 def state(name: str, age_s: float | None = 0.1) -> ServiceState:

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from tickwright.engine.outbox.relay_rules import refuses_message
 from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
-from tickwright.runtime.relay_rules import refuses_message
 
 
 @pytest.mark.parametrize(

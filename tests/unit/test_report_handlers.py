@@ -11,7 +11,7 @@ import pytest
 import tickwright
 from tickwright import Rejected, ReportRequest, Row, Tickwright
 from tickwright.capabilities.reports.handlers import with_declared
-from tickwright.capabilities.reports.report_terms import check_definition
+from tickwright.capabilities.reports.types.schema import check_definition
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column, Source
 

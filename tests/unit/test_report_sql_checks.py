@@ -3,9 +3,9 @@
 import duckdb
 import pytest
 
-from tickwright.capabilities.reports.names import RESERVED
-from tickwright.capabilities.reports.report_terms import check_definition
-from tickwright.capabilities.reports.sql_checks import columns_of, sql_checks
+from tickwright.capabilities.reports.types.names import RESERVED
+from tickwright.capabilities.reports.types.schema import check_definition
+from tickwright.capabilities.reports.types.sql_checks import columns_of, sql_checks
 from tickwright.domain.errors import Rejected
 
 KNOWN = [

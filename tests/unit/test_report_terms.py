@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.reports.definition_checks import SqlChecks
-from tickwright.capabilities.reports.plan import Listener, Parameter, Plan
-from tickwright.capabilities.reports.report_terms import check_definition
-from tickwright.capabilities.reports.report_words import words_of
+from tickwright.capabilities.reports.types.definition_checks import SqlChecks
+from tickwright.capabilities.reports.types.plan import Listener, Parameter, Plan
+from tickwright.capabilities.reports.types.schema import check_definition
+from tickwright.capabilities.reports.types.schema_fields import words_of
 from tickwright.domain.errors import Rejected
 
 WHOLE = """

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.fanout.party import masked_hosts
+from tickwright.capabilities.fanout.entities.party import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.references import put_in
 from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts
-from tickwright.wiring.secrets import SECRET_BYTES_MAX, DeclaredSecrets
+from tickwright.process.secrets import SECRET_BYTES_MAX, DeclaredSecrets
 
 ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "canary",

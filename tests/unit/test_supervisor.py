@@ -13,9 +13,9 @@ import pytest
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
 from tickwright.ports.service import TaskGroup
-from tickwright.runtime.health import HealthServer
-from tickwright.runtime.signals import stop_on_signals
-from tickwright.runtime.supervisor import Supervised, Supervisor
+from tickwright.process.health import HealthServer
+from tickwright.process.signals import stop_on_signals
+from tickwright.process.supervisor import Supervised, Supervisor
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=100), cap=timedelta(milliseconds=100))
 

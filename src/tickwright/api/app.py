@@ -20,41 +20,41 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
-from tickwright.api.alert_routes import STRUCTS as ALERT_STRUCTS
-from tickwright.api.alert_routes import receiver_routes
 from tickwright.api.auth import COOKIE_SHOWN, Authenticator, caller_of
-from tickwright.api.bodies import ClientGone, Receive
 from tickwright.api.context import ApiContext
 from tickwright.api.cookies import SAFE_METHODS, over_tls, signed_out
-from tickwright.api.desk_routes import STRUCTS as DESK_STRUCTS
-from tickwright.api.desk_routes import desk_routes
-from tickwright.api.figure_routes import STRUCTS as FIGURE_STRUCTS
-from tickwright.api.figure_routes import figure_routes
+from tickwright.api.fast_jobs import PATH, Send, post_job
 from tickwright.api.gate import ApiGate
-from tickwright.api.lane import PATH, Send, post_job
 from tickwright.api.openapi import OPEN_PATHS, document, is_of_many, is_open, is_open_ended
-from tickwright.api.overview_routes import STRUCTS as OVERVIEW_STRUCTS
-from tickwright.api.overview_routes import overview_routes
-from tickwright.api.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
-from tickwright.api.routes import STRUCTS, key_routes, open_routes, operation_routes
 from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
 from tickwright.api.session_routes import session_routes
-from tickwright.capabilities.campaigns.routes import STRUCTS as CAMPAIGN_STRUCTS
-from tickwright.capabilities.campaigns.routes import campaign_routes
-from tickwright.capabilities.fanout.routes import STRUCTS as FANOUT_STRUCTS
-from tickwright.capabilities.fanout.routes import fanout_routes
-from tickwright.capabilities.jobs.routes import STRUCTS as JOB_STRUCTS
-from tickwright.capabilities.jobs.routes import job_routes
-from tickwright.capabilities.polling.routes import STRUCTS as POLLING_STRUCTS
-from tickwright.capabilities.polling.routes import polling_routes
-from tickwright.capabilities.reports.routes import STRUCTS as REPORT_STRUCTS
-from tickwright.capabilities.reports.routes import report_routes
+from tickwright.capabilities.batches.rest.routes import STRUCTS as CAMPAIGN_STRUCTS
+from tickwright.capabilities.batches.rest.routes import campaign_routes
+from tickwright.capabilities.fanout.rest.routes import STRUCTS as FANOUT_STRUCTS
+from tickwright.capabilities.fanout.rest.routes import fanout_routes
+from tickwright.capabilities.jobs.rest.routes import STRUCTS as JOB_STRUCTS
+from tickwright.capabilities.jobs.rest.routes import job_routes
+from tickwright.capabilities.operations.overview.type_figures import TypesNow
+from tickwright.capabilities.operations.rest.alert_routes import STRUCTS as ALERT_STRUCTS
+from tickwright.capabilities.operations.rest.alert_routes import receiver_routes
+from tickwright.capabilities.operations.rest.figure_routes import STRUCTS as FIGURE_STRUCTS
+from tickwright.capabilities.operations.rest.figure_routes import figure_routes
+from tickwright.capabilities.operations.rest.machinery_routes import STRUCTS as DESK_STRUCTS
+from tickwright.capabilities.operations.rest.machinery_routes import desk_routes
+from tickwright.capabilities.operations.rest.overview_routes import STRUCTS as OVERVIEW_STRUCTS
+from tickwright.capabilities.operations.rest.overview_routes import overview_routes
+from tickwright.capabilities.operations.rest.routes import STRUCTS, key_routes, open_routes, operation_routes
+from tickwright.capabilities.polling.rest.routes import STRUCTS as POLLING_STRUCTS
+from tickwright.capabilities.polling.rest.routes import polling_routes
+from tickwright.capabilities.reports.rest.routes import STRUCTS as REPORT_STRUCTS
+from tickwright.capabilities.reports.rest.routes import report_routes
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.networks import client_of
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.user_data import let_see
-from tickwright.runtime.listener import TRANSPORT
-from tickwright.runtime.type_figures import TypesNow
+from tickwright.rest.bodies import ClientGone, Receive
+from tickwright.rest.listener import TRANSPORT
+from tickwright.rest.problems import SAFE_HEADERS, of_status, problem, translate, unexpected
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 from tickwright.store.shares import Abandoned, on_behalf_of
 

@@ -20,7 +20,7 @@ import structlog
 from tickwright.api.context import ApiLimits
 from tickwright.api.cookies import SAFE_METHODS, check_change, csrf_token, session_tokens
 from tickwright.api.sessions import IDLE
-from tickwright.capabilities.jobs.access import PREFIX_CHARS, key_hash
+from tickwright.capabilities.operations.keys import PREFIX_CHARS, key_hash
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import CALLER, Caller, Role

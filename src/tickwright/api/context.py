@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tickwright.capabilities.campaigns.service import CampaignsService
+from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
-from tickwright.capabilities.jobs.enqueue import Enqueuer
-from tickwright.capabilities.jobs.requests import ScheduleBounds
-from tickwright.capabilities.jobs.service import JobService
-from tickwright.capabilities.polling.service import PollingService
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue.requests import ScheduleBounds
+from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.polling.relay.admin import PollDesk
+from tickwright.capabilities.polling.trackers.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.ports.caller import Role
-from tickwright.runtime.alert_receivers import AlertReceivers
-from tickwright.runtime.poll_desk import PollDesk
-from tickwright.runtime.snapshot import Snapshots
 from tickwright.store.pool import Pool
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tickwright.runtime.listener import TRANSPORT
-from tickwright.runtime.snapshot import Subscriber
+from tickwright.capabilities.operations.overview.snapshot import Subscriber
+from tickwright.rest.listener import TRANSPORT
 
 UNREAD_S = 5.0
 QUIET_S = 5.0

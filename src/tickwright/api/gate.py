@@ -1,4 +1,4 @@
-"""The one way in for every route: caller, role, query, body. Implements :class:`tickwright.ports.gate.Gate`."""
+"""The one way in for every route: caller, role, query, body. Implements :class:`tickwright.rest.gate.Gate`."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -9,11 +9,11 @@ import structlog
 from fastapi.requests import Request
 
 from tickwright.api.auth import Authenticator
-from tickwright.api.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
 from tickwright.api.context import ApiLimits
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import CALLER, Caller, Role
+from tickwright.rest.bodies import CSV_TYPES, JSON_TYPES, NDJSON_TYPES, check_type, read_body, stream_body
 
 T = TypeVar("T")
 _log = structlog.get_logger("tickwright.api")

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tickwright.api.cookies import COOKIE, CSRF_HEADER, SAFE_METHODS
-from tickwright.api.problems import PROBLEM_TYPE, Problem
 from tickwright.ports.caller import SCOPES
+from tickwright.rest.problems import PROBLEM_TYPE, Problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})
 STREAM = "/v1/stream"

@@ -20,10 +20,10 @@ from tickwright.api.cookies import Site, cross_site, csrf_token, is_key, over_tl
 from tickwright.api.sessions import BrowserSessionView, Sessions
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.gate import Gate
 from tickwright.ports.ids import monotonic
-from tickwright.ports.rest import Id, answer, answers, takes
 from tickwright.ports.views import Page
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import Id, answer, answers, takes
 
 SIGN_IN_BYTES_MAX = 1_024
 FAILURES_BURST = 20

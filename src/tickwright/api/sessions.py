@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from tickwright.api.cookies import MAX_AGE_S, TOKEN_PREFIX, Headers, session_tokens
-from tickwright.capabilities.jobs.access import key_hash
+from tickwright.capabilities.operations.keys import key_hash
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.ids import random_token

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from tickwright.app.declare import Duration, declare_batch
-from tickwright.batch.programs import Function, Plan
-from tickwright.wiring.brought import Brought
+from tickwright.capabilities.batches.definitions.programs import Function, Plan
+from tickwright.process.registry import Brought
 
 B = TypeVar("B", bound=Function)
 

@@ -13,7 +13,7 @@ from tickwright.app.declare import (
     declare_report,
 )
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
-from tickwright.capabilities.polling.courier import Courier
+from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
 from tickwright.domain.retries import RetryPolicy
 

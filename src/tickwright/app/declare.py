@@ -7,21 +7,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tickwright.batch.program_terms import read_program
-from tickwright.batch.programs import DeclaredBatch, Plan
-from tickwright.batch.programs import Function as BatchFunction
-from tickwright.batch.terms import NAME as BATCH_NAME
+from tickwright.capabilities.batches.definitions.program_schema import read_program
+from tickwright.capabilities.batches.definitions.programs import DeclaredBatch, Plan
+from tickwright.capabilities.batches.definitions.programs import Function as BatchFunction
+from tickwright.capabilities.batches.definitions.schema import NAME as BATCH_NAME
+from tickwright.capabilities.fanout.entities.module_schema import check_module
 from tickwright.capabilities.fanout.handlers import DeclaredModule
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
-from tickwright.capabilities.fanout.module_terms import check_module
 from tickwright.capabilities.jobs.handlers import Function, Handler, make_handler
-from tickwright.capabilities.polling.courier import Courier, DeclaredPartner
+from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
 from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
-from tickwright.capabilities.reports.report_terms import check_definition, read_listener
+from tickwright.capabilities.reports.types.schema import check_definition, read_listener
 from tickwright.domain.errors import Rejected
 from tickwright.domain.functions import takes_one
-from tickwright.wiring.configfile import Problems, read_duration, read_partner, read_task_type
+from tickwright.process.configfile import Problems, read_duration, read_partner, read_task_type
 
 Duration = str | timedelta
 _HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")

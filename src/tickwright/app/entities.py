@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tickwright.app.payloads import to_json
-from tickwright.capabilities.fanout.entities import EntityQuery
-from tickwright.capabilities.fanout.requests import EntityRequest
+from tickwright.capabilities.fanout.entities.entities import EntityQuery
+from tickwright.capabilities.fanout.entities.requests import EntityRequest
+from tickwright.capabilities.fanout.entities.views import EntityDetail, EntityExplanation, EntityView, StoredEntity
 from tickwright.capabilities.fanout.service import FanoutService
-from tickwright.capabilities.fanout.views import EntityDetail, EntityExplanation, EntityView, StoredEntity
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller

@@ -31,12 +31,12 @@ from tickwright.app.payloads import to_json
 from tickwright.app.reporting import RequestedReport, request_report
 from tickwright.app.sync import schedule_through
 from tickwright.app.tracking import Tracked, Trackers, new_tracker, track, track_borrowed
-from tickwright.capabilities.campaigns.service import CampaignsService
-from tickwright.capabilities.campaigns.views import StoredCampaign
-from tickwright.capabilities.jobs.enqueue import NewJob, Scheduled, check_new_job
-from tickwright.capabilities.jobs.requests import with_digest
-from tickwright.capabilities.jobs.service import JobService
-from tickwright.capabilities.jobs.views import JobAction, JobDetail
+from tickwright.capabilities.batches.definitions.campaign_views import StoredCampaign
+from tickwright.capabilities.batches.service import CampaignsService
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
+from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled, check_new_job
+from tickwright.capabilities.jobs.enqueue.requests import with_digest
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
@@ -49,16 +49,16 @@ from tickwright.outbound import check_headers
 from tickwright.outbound.headers import HEADERS_MAX
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation
+from tickwright.process.batches import register_batches
+from tickwright.process.database import Database, translated
+from tickwright.process.modules import register_modules
+from tickwright.process.node import run_node
+from tickwright.process.partners import register_partners
+from tickwright.process.report_types import register_reports
+from tickwright.process.services import Link, open_link
+from tickwright.process.settings import Settings, load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
-from tickwright.wiring.batches import register_batches
-from tickwright.wiring.database import Database, translated
-from tickwright.wiring.link import Link, open_link
-from tickwright.wiring.modules import register_modules
-from tickwright.wiring.node import run_node
-from tickwright.wiring.partners import register_partners
-from tickwright.wiring.reports_declared import register_reports
-from tickwright.wiring.settings import Settings, load_settings
 
 MESSAGE_BYTES_MAX = 1_048_576
 MESSAGE_KEY_MAX = 1024

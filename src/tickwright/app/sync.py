@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tickwright.app.borrowed import Fetching
-from tickwright.capabilities.jobs.enqueue import Enqueuer, NewJob, Scheduled
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob, Scheduled
 
 
 class _OneConnection:

@@ -10,12 +10,17 @@ from typing import Any
 import msgspec
 
 from tickwright.app.borrowed import Fetching, borrow
-from tickwright.capabilities.polling import trackers_store as store
-from tickwright.capabilities.polling.events import News
-from tickwright.capabilities.polling.imports import unknown_partner
-from tickwright.capabilities.polling.requests import EVENT_ID_CHARS_MAX, NewTracker, check_status, check_tracker
-from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.views import EndedTracker, EventOutcome, TrackerDetail
+from tickwright.capabilities.polling.trackers import store
+from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.imports import unknown_partner
+from tickwright.capabilities.polling.trackers.requests import (
+    EVENT_ID_CHARS_MAX,
+    NewTracker,
+    check_status,
+    check_tracker,
+)
+from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.trackers.views import EndedTracker, EventOutcome, TrackerDetail
 from tickwright.domain.errors import Rejected
 from tickwright.domain.instants import parse_instant
 from tickwright.ports.caller import Caller

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tickwright.batch.producer import Producer
+from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.store.pool import Connection, Pool, open_pool
 from tickwright.store.queries import load
 

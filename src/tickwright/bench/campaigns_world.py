@@ -21,9 +21,9 @@ from sqlalchemy.engine import make_url
 
 from tickwright.bench.ground import DATABASE, Ground, wait_until
 from tickwright.ports.caller import Caller, Role
+from tickwright.process.services import open_link
+from tickwright.process.settings import Bind, Settings
 from tickwright.store.queries import load
-from tickwright.wiring.link import open_link
-from tickwright.wiring.settings import Bind, Settings
 
 SQL = load("tickwright.bench.sql", "campaigns.sql")
 EXPRESSION = 'client.age > 25 && client.income > 3000 && client.country == "UK"'

@@ -12,7 +12,7 @@ import aiohttp
 from tickwright.bench import poll_world
 from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.rest import free_port
-from tickwright.capabilities.polling.loops import SLICES_KEPT
+from tickwright.capabilities.polling.wheels.loops import SLICES_KEPT
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
 

@@ -23,10 +23,10 @@ from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.poll_kafka import borrowed_kafka, kafka_environment
 from tickwright.bench.poll_world import PARTNERS, World
 from tickwright.bench.report import Figures
-from tickwright.brokers.kafka import KafkaTerms
 from tickwright.domain.errors import Rejected
 from tickwright.store.pool import open_pool
 from tickwright.store.queries import load
+from tickwright.transports.kafka import KafkaTerms
 
 SQL = load("tickwright.bench.sql", "end_to_end.sql")
 END_TO_END_BARS = {

@@ -12,12 +12,12 @@ from typing import TypeVar
 import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 
-from tickwright.brokers.rabbitmq import RabbitBroker
-from tickwright.brokers.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 from tickwright.capabilities.fanout.message_keys import SIGNATURE, MessageKeys
 from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.windows import Window
 from tickwright.ports.broker import Accepted, Message
+from tickwright.transports.rabbitmq import RabbitBroker
+from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 
 MODULE = "LOCATIONS"
 WINDOW_S = 3600

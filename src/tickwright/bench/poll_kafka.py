@@ -8,7 +8,7 @@ from itertools import count
 from confluent_kafka.admin import AdminClient
 
 from tickwright.bench.ground import Ground
-from tickwright.brokers.kafka import KafkaTerms
+from tickwright.transports.kafka import KafkaTerms
 
 TIMEOUT_S = 10.0
 _numbers = count(1)

@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tickwright.bench.ground import Ground
 from tickwright.bench.poll_kafka import borrowed_kafka
-from tickwright.brokers.kafka import KafkaLog, KafkaTerms
-from tickwright.runtime.leases import Leases
-from tickwright.runtime.poll_relay import PollRelay
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.engine.leases import Leases
 from tickwright.store.pool import Pool, open_pool
 from tickwright.store.queries import load
+from tickwright.transports.kafka import KafkaLog, KafkaTerms
 
 SQL = load("tickwright.bench.sql", "polling.sql")
 ROWS = 600

@@ -13,8 +13,8 @@ from math import lcm, sqrt
 from typing import Any
 
 from tickwright.bench.report import Figures, median
-from tickwright.capabilities.polling import wheels_store as store
-from tickwright.capabilities.polling.loops import SLICES_KEPT, Corrector, Registrar, Selector
+from tickwright.capabilities.polling.wheels import store
+from tickwright.capabilities.polling.wheels.loops import SLICES_KEPT, Corrector, Registrar, Selector
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 

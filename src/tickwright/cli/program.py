@@ -10,13 +10,13 @@ from typer._click.exceptions import NoArgsIsHelpError
 from typer.exceptions import TyperException
 
 from tickwright import __version__
-from tickwright.cli import (
+from tickwright.cli import run as running
+from tickwright.cli.commands import (
     accounts,
     admin,
     alerts,
     batches,
     campaigns,
-    desk,
     entities,
     executions,
     jobs,
@@ -29,8 +29,8 @@ from tickwright.cli import (
     task_types,
     trackers,
 )
-from tickwright.cli import run as running
-from tickwright.cli.output import close_quietly, show_error, write
+from tickwright.cli.commands import machinery as desk
+from tickwright.cli.kit.output import close_quietly, show_error, write
 from tickwright.domain.errors import TickwrightError
 from tickwright.observe.logs import configure_logging
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.options import Json
+from tickwright.cli.kit.options import Json
 from tickwright.domain.errors import Rejected
-from tickwright.wiring.roles import ROLES, check_roles
+from tickwright.process.roles import ROLES, check_roles
 
 LEAVE_WITHIN_S = 3.0
 App = Annotated[str | None, typer.Option("--app", metavar="MODULE:APP", help="Your handlers (TICKWRIGHT_APP).")]
@@ -36,8 +36,8 @@ def up(
     app: App = None,
 ) -> None:
     """Start everything in one process on the embedded PostgreSQL, and show what happens."""
-    from tickwright.cli.up import run_up
-    from tickwright.wiring.loading import load_settings_with_app
+    from tickwright.cli.live.up import run_up
+    from tickwright.process.loading import load_settings_with_app
 
     run_up(load_settings_with_app(home=home, app=app), example=example)
 
@@ -47,11 +47,11 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Bring the database to this release's schema; safe while the product works."""
-    from tickwright.cli.output import show_answer, write
+    from tickwright.cli.kit.output import show_answer, write
+    from tickwright.process.database import open_database
+    from tickwright.process.settings import load_settings
     from tickwright.store.migrate import migrate as bring_forward
     from tickwright.store.migrate import migration_sql
-    from tickwright.wiring.database import open_database
-    from tickwright.wiring.settings import load_settings
 
     if sql:
         write(migration_sql())
@@ -80,9 +80,9 @@ def run(
 def _run(roles: list[str], app: str | None) -> None:
     import uvloop
 
-    from tickwright.wiring.loading import brought_by, load_settings_with_app
-    from tickwright.wiring.logging import start_logging
-    from tickwright.wiring.node import run_node
+    from tickwright.process.loading import brought_by, load_settings_with_app
+    from tickwright.process.logging import start_logging
+    from tickwright.process.node import run_node
 
     check_roles(roles)
     settings = load_settings_with_app(app=app)
@@ -142,15 +142,15 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Watch what is due, running, done and late."""
-    from tickwright.cli.top import run_top
-    from tickwright.wiring.settings import load_settings
+    from tickwright.cli.live.top import run_top
+    from tickwright.process.settings import load_settings
 
     run_top(load_settings(), every_s=every, once=once or as_json, as_json=as_json)
 
 
 def doctor(as_json: Json = False) -> None:
     """Check the database, its settings and everything around it; each finding comes with a remedy."""
-    from tickwright.cli.doctor import run_doctor
+    from tickwright.cli.doctor.doctor import run_doctor
 
     if not run_doctor(as_json=as_json):
         raise typer.Exit(1)

@@ -119,7 +119,7 @@ class DiskFull:
 class HeldUp:
     """When a statement of this process last failed behind a wait: for a lock that it did not get, or without an answer.
 
-    It is noted and nothing else; :class:`tickwright.runtime.table_locks.TableLocks` looks why.
+    It is noted and nothing else; :class:`tickwright.engine.table_locks.TableLocks` looks why.
     """
 
     ERRORS = (

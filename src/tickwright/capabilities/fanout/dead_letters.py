@@ -13,9 +13,9 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from tickwright.capabilities.fanout.party import masked
+from tickwright.capabilities.fanout.entities.party import masked
+from tickwright.engine.outbox.broker_dead_letters import died_at, oldest, requeue
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.dead_letter_routes import add_requeue
 from tickwright.ports.dead_letters import (
     BODY_CHARS_MAX,
     REQUEUE_MAX,
@@ -24,10 +24,10 @@ from tickwright.ports.dead_letters import (
     DeadMessagesRequest,
     DeadMessagesRequeued,
 )
-from tickwright.ports.gate import Gate
-from tickwright.ports.rest import Limit, answer, answers
 from tickwright.ports.user_data import UserData
-from tickwright.store.dead_letters import died_at, oldest, requeue
+from tickwright.rest.dead_letters import add_requeue
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import Limit, answer, answers
 from tickwright.store.pool import Pool
 
 NAME_CHARS_MAX = 100
@@ -86,7 +86,7 @@ class DeadLetters:
     async def requeue(
         self, *, caller: Caller, ids: Sequence[str] | None, limit: int = REQUEUE_MAX
     ) -> DeadMessagesRequeued:
-        """Put them back as :func:`tickwright.store.dead_letters.requeue` does, at most 1,000 a call.
+        """Put them back as :func:`tickwright.engine.outbox.broker_dead_letters.requeue` does, at most 1,000 a call.
 
         Raises:
             Unavailable: The queue does not answer, or takes nothing now. Retry; what went back before stays there.

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tickwright.capabilities.fanout.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.scheduler import FanoutScheduler
+from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.scheduler.scheduler import FanoutScheduler
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic
 

@@ -1,10 +1,10 @@
 """What operators and programs do with fan-out, in one object: one per process and pool."""
 
 from tickwright.capabilities.fanout.dead_letters import DeadLetters
-from tickwright.capabilities.fanout.entities import Entities
-from tickwright.capabilities.fanout.imports import Imports
-from tickwright.capabilities.fanout.matrix import Matrix
-from tickwright.capabilities.fanout.modules import Modules
+from tickwright.capabilities.fanout.entities.entities import Entities
+from tickwright.capabilities.fanout.entities.imports import Imports
+from tickwright.capabilities.fanout.entities.matrix import Matrix
+from tickwright.capabilities.fanout.entities.modules import Modules
 from tickwright.ports.dead_letters import DeadMessages
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Pool

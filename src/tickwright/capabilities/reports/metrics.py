@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tickwright.capabilities.reports.listening import ReportListener
-from tickwright.capabilities.reports.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.observe.metrics import Sample, Source
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tickwright.capabilities.reports.announcing import Routes
 from tickwright.capabilities.reports.dead_letters import DeadCalls
-from tickwright.capabilities.reports.deliveries import BODY_BYTES_MAX, Deliveries
-from tickwright.capabilities.reports.files import Files
-from tickwright.capabilities.reports.part_places import PartPlaces
-from tickwright.capabilities.reports.parts_store import PartsStore
-from tickwright.capabilities.reports.records import Records
-from tickwright.capabilities.reports.records_list import RecordsList
-from tickwright.capabilities.reports.records_store import RecordsStore
-from tickwright.capabilities.reports.report_types import ReportTypes
+from tickwright.capabilities.reports.files.files import Files
+from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
+from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.listing import RecordsList
+from tickwright.capabilities.reports.requests.records import Records
+from tickwright.capabilities.reports.requests.store import RecordsStore
+from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.ports.dead_letters import DeadMessages
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe

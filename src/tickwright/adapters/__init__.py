@@ -1,1 +1,0 @@
-"""What is used beside PostgreSQL and the brokers: one folder each."""

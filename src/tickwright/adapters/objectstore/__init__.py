@@ -1,5 +1,0 @@
-"""Where files are kept, a folder or a bucket; README.md says what happens when it breaks off."""
-
-from tickwright.adapters.objectstore.opening import open_store
-
-__all__ = ["open_store"]

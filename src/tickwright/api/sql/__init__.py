@@ -1,1 +1,0 @@
-"""Named queries of the API."""

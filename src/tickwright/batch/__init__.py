@@ -1,1 +1,0 @@
-"""Producer, database, consumer: occurrences become executions, executions chunks, chunks actions; see README.md."""

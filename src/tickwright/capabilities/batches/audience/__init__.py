@@ -1,0 +1,1 @@
+"""Audiences: cut into ranges of a key once, then read range by range."""

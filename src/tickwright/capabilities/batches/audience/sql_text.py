@@ -1,0 +1,194 @@
+"""The SQL that is asked of an audience's source, made from its terms and the types of its columns.
+
+Everything that an operator wrote is a quoted identifier or stands, as one query, on lines of its own; values are bound.
+The range conditions and the order in which an audience is cut are the same comparison of the same database: in
+PostgreSQL the column's own order, so that an index on the key is used whatever its collation; elsewhere the order of
+the bytes, because a column that ignores case would have another greatest value than its order says.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tickwright.capabilities.batches.audience.schema import AudienceTerms
+from tickwright.ports.batches import Dialect, FieldType, SqlFilter
+from tickwright.ports.reports import Column
+from tickwright.store.queries import load
+
+KeyKind = Literal["int", "text", "uuid"]
+_Q = load("tickwright.capabilities.batches.sql", "audience.sql")
+_CASTS = load("tickwright.capabilities.batches.sql", "audience_casts.sql")
+_GAP = re.compile(r"\{([a-z_]+)\}")
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_KEYS: Mapping[str, KeyKind] = {**dict.fromkeys(_INTEGERS, "int"), "VARCHAR": "text", "UUID": "uuid"}
+_FAMILIES: Mapping[str, str] = {
+    **dict.fromkeys((*_INTEGERS, "HUGEINT", "UBIGINT", "UHUGEINT"), "integer"),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), "float"),
+    **dict.fromkeys(("TIMESTAMP", "DATE"), "local"),
+    "DECIMAL": "decimal",
+    "BOOLEAN": "boolean",
+    "TIMESTAMPTZ": "zoned",
+    "VARCHAR": "text",
+}
+_SAFE = ("string", "double_integer", "double_float", "bool_boolean", "postgresql_int_integer")
+"""Casts that every value of the column survives."""
+
+
+def key_kind(column: Column) -> KeyKind | None:
+    """Return what kind of key a column is; ``None`` for one that cannot be a key, or is not known before its values."""
+    return _KEYS.get(column.type)
+
+
+def cast_of(dialect: Dialect, wanted: FieldType, column: Column) -> str | None:
+    """Return the name of the cast of a column to a field's type; ``None`` where there is none."""
+    if dialect == "sqlite":
+        return "sqlite"
+    if wanted == "string":
+        return f"{dialect}_string"
+    family = "" if column.type.endswith("]") else _FAMILIES.get(column.type.partition("(")[0], "")
+    if wanted == "int" and family in {"float", "decimal"}:
+        family = "number"
+    name = f"{dialect}_{wanted}_{family}"
+    return name if name in _CASTS else None
+
+
+class Statement(NamedTuple):
+    """SQL with its values by name."""
+
+    sql: str
+    values: Mapping[str, Any] = {}
+
+
+class AudienceSql:
+    """The statements of one audience.
+
+    Args:
+        terms: Whose.
+        dialect: Its source's.
+        table: The table of a file; where it is ``None``, the terms say the table or the query.
+        place: A column of whole numbers in the order of the key, where there is one; ranges are ranges of it.
+    """
+
+    def __init__(
+        self, terms: AudienceTerms, dialect: Dialect, *, table: str | None = None, place: str | None = None
+    ) -> None:
+        self._terms, self._dialect, self._has_place = terms, dialect, place is not None
+        name = table or terms.table
+        query = _fill("query", query=terms.query or "")
+        self._members = ".".join(map(_identifier, name.split("."))) if name else query
+        self._key = f"m.{_identifier(terms.key)}"
+        self._place = f"m.{_identifier(place)}" if place is not None else self._key
+
+    def columns(self) -> Statement:
+        """Ask what the columns are."""
+        return Statement(_fill("columns", members=self._members))
+
+    def cut(self, kind: KeyKind | None, rows: int) -> Statement:
+        """Ask for the last key of each piece of ``rows``, the number of its members, and the types of its keys."""
+        return Statement(_fill("cut", **self._cutting(kind)), {"rows": rows})
+
+    def try_key(self, kind: KeyKind | None) -> Statement:
+        """Ask the same of nobody, to see whether it can be asked."""
+        return Statement(_fill("try_key", **self._cutting(kind)))
+
+    def count_keyless(self) -> Statement:
+        """Ask how many have no key."""
+        return Statement(_fill("count_keyless", members=self._members, key=self._key))
+
+    def _cutting(self, kind: KeyKind | None) -> dict[str, str]:
+        order, types = "k", "NULL, NULL"
+        until = "max(k)"
+        if self._dialect == "sqlite":
+            order, until, types = "k COLLATE BINARY", "max(k COLLATE BINARY)", "min(typeof(k)), max(typeof(k))"
+        elif kind == "uuid":
+            text = "k::text" if self._dialect == "postgresql" else "CAST(k AS VARCHAR)"
+            until = f'max({text} COLLATE "C")'
+        elif kind == "text" and self._dialect == "duckdb":
+            order, until = 'k COLLATE "C"', 'max(k COLLATE "C")'
+        return {"order": order, "until": until, "types": types, "key": self._place, "members": self._members}
+
+    def range(self, kind: KeyKind, after: Any, until: Any) -> Statement:
+        """Return the condition of a piece, ``after`` excluded where it is not ``None`` and ``until`` included."""
+        place, mark = self._place, "{}"
+        if self._dialect == "sqlite":
+            place = f"{place} COLLATE BINARY"
+        elif self._dialect == "duckdb" and kind == "text":
+            place = f'{place} COLLATE "C"'
+        elif self._dialect == "duckdb":
+            mark = "CAST({} AS UUID)" if kind == "uuid" else "CAST({} AS BIGINT)"
+        marks = {"after_value": mark.format(":after"), "until_value": mark.format(":until")}
+        if after is None:
+            return Statement(_fill("first_range", place=place, **marks), {"until": until})
+        return Statement(_fill("range", place=place, **marks), {"after": after, "until": until})
+
+    def everybody(self) -> Statement:
+        """Return the condition of all who have a key."""
+        return Statement(_fill("everybody", key=self._key))
+
+    def nobody(self) -> Statement:
+        """Return the condition of nobody."""
+        return Statement(_fill("nobody"))
+
+    def read(self, members: Statement, types: Sequence[Column], *, in_order: bool = False) -> Statement:
+        """Ask for the members of a condition with their fields; in the order of their keys as text if so wanted."""
+        fields = self._fields("fields", members, types)
+        order = "k COLLATE BINARY" if self._dialect == "sqlite" else 'k COLLATE "C"'
+        name = "read_in_order" if in_order else "read"
+        sql = _fill(name, outputs=self._outputs(), fields=fields, order=order)
+        return Statement(sql, members.values)
+
+    def select(self, members: Statement, types: Sequence[Column], condition: SqlFilter) -> Statement:
+        """Ask who of the members of a condition is selected, with their fields, and a row of counts."""
+        judged = self._fields("judged", members, types, condition)
+        nulls = ", NULL" * (len(self._terms.fields) + len(self._terms.columns))
+        return Statement(
+            _fill("select", judged=judged, outputs=self._outputs(), nulls=nulls), {**members.values, **condition.values}
+        )
+
+    def counting(self, types: Sequence[Column], condition: SqlFilter, name: str, limit: int = 0) -> Statement:
+        """Ask ``count``, ``examples`` or ``bad_examples`` of all members."""
+        judged = self._fields("judged", Statement(_fill("all")), types, condition)
+        return Statement(_fill(name, judged=judged, outputs=self._outputs(), limit=str(limit)), condition.values)
+
+    def column(self, name: str) -> str:
+        """Return the SQL of a field, of its declared type, for a condition."""
+        names = [one.name for one in self._terms.fields]
+        return f"c.f{names.index(name)}"
+
+    def _outputs(self) -> str:
+        names = [f"f{at}" for at in range(len(self._terms.fields))]
+        names += [f"c{at}" for at in range(len(self._terms.columns))]
+        return "".join(f", {name}" for name in names)
+
+    def _fields(
+        self, name: str, members: Statement, types: Sequence[Column], condition: SqlFilter | None = None
+    ) -> str:
+        known = {one.name: one for one in types}
+        columns, tested = [], []
+        for at, one in enumerate(self._terms.fields):
+            cast = cast_of(self._dialect, one.type, known[one.column]) or ""
+            source = f"m.{_identifier(one.column)}"
+            columns.append(f"{_fill(cast, c=source)} AS f{at}")
+            if self._dialect != "sqlite" and not cast.endswith(_SAFE):
+                columns.append(f"{source} AS r{at}")
+                tested.append(_fill("bad_when", at=str(at), field=one.name))
+        columns += [f"m.{_identifier(name)} AS c{at}" for at, name in enumerate(self._terms.columns)]
+        return _fill(
+            name,
+            bad=_fill("bad", whens=" ".join(tested)) if tested else _fill("never_bad"),
+            text=_fill(f"{self._dialect}_text", key=self._key),
+            columns="".join(f", {column}" for column in columns),
+            members=self._members,
+            range=members.sql,
+            filter=condition.sql if condition else "",
+        )
+
+
+def _fill(name: str, /, **gaps: str) -> str:
+    """Put texts into the gaps of a template; what is put in is not looked at again."""
+    body = (_Q if name in _Q else _CASTS)[name].partition("\n")[2]
+    return _GAP.sub(lambda gap: gaps[gap[1]], body)
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

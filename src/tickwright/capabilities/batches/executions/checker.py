@@ -1,0 +1,98 @@
+"""The checker: reacts to what is finished and lets its actions leave, each chunk's in one transaction.
+
+A crash between finishing and acting loses nothing and doubles nothing: whether a chunk's actions have left is a state
+of the chunk, changed where its messages are written into the outbox. The relay delivers them.
+"""
+
+from collections import Counter
+from typing import Any
+
+import asyncpg
+import structlog
+
+from tickwright.capabilities.batches.executions.completion import SQL, is_full, job_of
+from tickwright.observe.logs import without_secrets
+from tickwright.ports.lease import HeldLease
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import REFUSED, Connection, is_notify_queue_full
+
+CHUNKS_PER_ROUND = 20
+FULL_S = 5.0
+IDLE_S = 2.0
+SET_ASIDE_S = 300.0
+ERROR_CHARS_MAX = 2000
+TOO_LARGE = "its action was not released: larger than 1 MiB, or than 2 MiB as PostgreSQL writes it out"
+
+_log = structlog.get_logger("tickwright.batches")
+
+
+class Checker:
+    """The round of a loop under the lease ``campaign-checker``.
+
+    Invariants:
+        BCK-1: an action leaves once, and never before its execution is finished unless its definition says ``chunk``.
+        BCK-2: nothing of a stopped, disabled or failed execution leaves.
+        BCK-3: an action that PostgreSQL refuses keeps back no other one of its chunk, and no other execution.
+        BCK-4: a destination to which too many messages wait keeps back no actions but its own.
+    """
+
+    def __init__(self, *, probe: Probe = NO_PROBE) -> None:
+        self._probe = probe
+        self.counts: Counter[str] = Counter()
+
+    async def round(self, lease: HeldLease) -> float:
+        """Release some chunks; return in how many seconds to come again, 0 where more wait."""
+        for _ in range(CHUNKS_PER_ROUND):
+            chunk: Any = None
+            try:
+                async with lease.transaction() as connection:
+                    if connection is None:
+                        return 0.0
+                    chunk = await connection.fetchrow(SQL["next_chunk"])
+                    if chunk is None:
+                        wait_s = await connection.fetchval(SQL["next_release_in"])
+                        return IDLE_S if wait_s is None else max(wait_s, 0.0)
+                    if await is_full(connection, chunk["target"]):
+                        await connection.execute(SQL["wait_for_room"], chunk["target"], FULL_S)
+                        continue
+                    released = await self._release(connection, chunk)
+            except REFUSED as error:
+                if chunk is None or is_notify_queue_full(error):
+                    raise
+                await self._set_aside(lease, chunk, error)
+                continue
+            self.counts["chunks"] += 1
+            self.counts["actions"] += released
+            await self._probe.reached("batches.released", execution=chunk["id"], number=chunk["number"])
+        return 0.0
+
+    async def _release(self, connection: Connection, chunk: Any) -> int:
+        """Put the actions of a chunk, and mark it; return how many left."""
+        released: int = chunk["actions"]
+        if chunk["target"] is not None and released:
+            try:
+                async with connection.transaction():  # a savepoint
+                    released = await _put(connection, chunk, only_fitting=False)
+            except asyncpg.CheckViolationError:
+                released = await _put(connection, chunk, only_fitting=True)
+                await connection.execute(SQL["note_refused"], chunk["id"], chunk["number"], TOO_LARGE)
+                left = chunk["actions"] - released
+                _log.warning("batches.too_large", execution=chunk["id"], chunk=chunk["number"], actions=left)
+        await connection.fetchval(SQL["note_released"], chunk["id"], chunk["number"], released)
+        await self._probe.reached("batches.releasing", execution=chunk["id"], number=chunk["number"])
+        return released
+
+    async def _set_aside(self, lease: HeldLease, chunk: Any, error: Exception) -> None:
+        why = without_secrets(str(error))[:ERROR_CHARS_MAX]
+        _log.warning("batches.not_released", execution=chunk["id"], chunk=chunk["number"], reason=why)
+        self.counts["set_aside"] += 1
+        async with lease.transaction() as connection:
+            if connection is not None:
+                await connection.execute(SQL["set_aside"], chunk["id"], SET_ASIDE_S, why)
+
+
+async def _put(connection: Connection, chunk: Any, *, only_fitting: bool) -> int:
+    job = job_of(chunk["target"])
+    name, to = ("put_messages", chunk["target"]) if job is None else ("put_jobs", job)
+    tag: str = await connection.execute(SQL[name], chunk["id"], chunk["number"], to, only_fitting)
+    return int(tag.rpartition(" ")[2])

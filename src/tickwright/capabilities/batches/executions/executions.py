@@ -1,0 +1,260 @@
+"""Executions as operators see them: how far they are, what they decided, and what can be done to one."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.batches.executions import store
+from tickwright.capabilities.batches.executions.explain_execution import explain_execution
+from tickwright.capabilities.batches.executions.facts import execution_facts
+from tickwright.capabilities.batches.executions.states import (
+    ExecutionAction,
+    ExecutionEffect,
+    ExecutionFacts,
+    ExecutionStatus,
+    Refused,
+    execution_effect,
+)
+from tickwright.capabilities.batches.executions.store import SQL
+from tickwright.capabilities.batches.views import (
+    ActionView,
+    ChunkWorker,
+    ExecutionChange,
+    ExecutionDetail,
+    ExecutionView,
+    SkippedClient,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Explanation, Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
+from tickwright.store.pool import Connection, Pool
+
+LOOKED_MAX = 5_000
+"""Executions that a page looks at, when it filters."""
+PROBLEMS_SHOWN = 10
+SNAPSHOT = "repeatable_read"
+ETA_MAX_S = 10 * 365 * 86_400
+
+
+class ExecutionQuery(msgspec.Struct, frozen=True):
+    """What a listing of executions is asked for.
+
+    Attributes:
+        kind: ``campaign`` or ``program``; all without one.
+        name: Of one batch of that kind.
+        statuses: Empty is all.
+        limit: 1 to 200.
+    """
+
+    kind: str | None = None
+    name: str | None = None
+    statuses: tuple[str, ...] = ()
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class Executions:
+    """The executions of every kind of batch."""
+
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
+
+    # ------------------------------------------------------------------ looked at
+
+    async def list(self, query: ExecutionQuery) -> Page[ExecutionView]:
+        """Return one page of executions, newest first; of one batch: by their slots.
+
+        A page that filters by anything but the batch looks at 5,000, so it may hold fewer than it could.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(query.limit)
+        listing = ("executions", query.kind, query.name, *query.statuses)
+        of_one = query.name is not None
+        kind: Any = datetime if of_one else int
+        newest: Any = None if of_one else NEWEST
+        before = newest if query.cursor is None else await self._cursors.read(query.cursor, kind, *listing)
+        given = [before, query.kind, [*query.statuses] or None, limit + 1, LOOKED_MAX]
+        if of_one:
+            rows = await fetch_page(self._pool, SQL["list_executions_of"], *given, query.name)
+        else:
+            rows = await fetch_page(self._pool, SQL["list_executions"], *given)
+        items = [view(ExecutionView, row) for row in rows[:limit] if row["id"] is not None]
+        position = _position(rows, items, limit, of_one=of_one)
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))
+
+    async def get(self, execution_id: int) -> ExecutionDetail:
+        """Return one execution: how far it is and how fast, where it failed, and whom it could not judge.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
+            row = await _row(connection, execution_id)
+            pace = await connection.fetchval(SQL["pace"], execution_id, row["chunks_done"]) if _at_work(row) else None
+            problems = await connection.fetch(SQL["problems"], execution_id)
+            working = await connection.fetch(SQL["explain_working"], execution_id)
+        return view(
+            ExecutionDetail,
+            row,
+            progress=_progress(row),
+            working=[view(ChunkWorker, one) for one in working],
+            seen_per_s=None if pace is None else round(pace, 1),
+            eta_at=_eta(row, pace),
+            problems=_examples(problems),
+            definition=row["snapshot"],
+        )
+
+    async def actions(
+        self, execution_id: int, *, client_id: str | None = None, cursor: str | None = None, limit: int = LIMIT_DEFAULT
+    ) -> Page[ActionView]:
+        """Return one page of what an execution decided, by clients; with ``client_id`` about that one, if anything.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404), ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(limit)
+        listing = ("execution_actions", execution_id)
+        async with self._pool.acquire() as connection:
+            await _row(connection, execution_id)
+        if client_id is not None:
+            rows = await fetch_page(self._pool, SQL["get_action"], execution_id, client_id)
+        else:
+            after = "" if cursor is None else await self._cursors.read(cursor, str, *listing)
+            rows = await fetch_page(self._pool, SQL["list_actions"], execution_id, after, limit + 1)
+        items = [view(ActionView, row) for row in rows[:limit]]
+        return Page(items, await self._cursors.make(items[-1].client_id, *listing) if len(rows) > limit else None)
+
+    async def explain(self, execution_id: int) -> Explanation:
+        """Return why an execution is where it is, and what happens next.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
+            facts = await execution_facts(connection, await _row(connection, execution_id))
+        return explain_execution(facts)
+
+    # ------------------------------------------------------------------ acted on
+
+    async def pause(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
+        """Begin no more chunks of an execution and release none; the ones at work end. Twice is harmless.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
+        """
+        return await self._act(execution_id, ExecutionAction.PAUSE, caller)
+
+    async def resume(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
+        """Let a paused execution go on.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404); ``not_paused``, ``execution_ended`` (409). Permanent.
+        """
+        return await self._act(execution_id, ExecutionAction.RESUME, caller)
+
+    async def stop(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
+        """End an execution: ``STOPPED``; what it has not released is not released any more.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404); ``execution_ended`` (409). Permanent.
+        """
+        return await self._act(execution_id, ExecutionAction.STOP, caller)
+
+    async def retry(self, execution_id: int, *, caller: Caller) -> ExecutionChange:
+        """Let a failed execution go on at the chunks that are not done, with all their attempts.
+
+        Raises:
+            Rejected: ``execution_not_found`` (404); ``not_failed`` (409). Permanent.
+        """
+        return await self._act(execution_id, ExecutionAction.RETRY, caller)
+
+    async def _act(self, execution_id: int, action: ExecutionAction, caller: Caller) -> ExecutionChange:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await store.lock(connection, execution_id)
+            if before is None:
+                raise _not_found(execution_id)
+            effect = execution_effect(action, _facts(before))
+            if isinstance(effect, Refused):
+                status = before["status"]
+                raise effect.error(f"execution {execution_id} is {status}", state=status)
+            await _write(connection, execution_id, effect, caller)
+            after = await _row(connection, execution_id)
+            if effect.outcome != "unchanged":
+                subject = f"execution:{execution_id}"
+                told = {"before": _said(before), "after": {**_said(after), "name": after["name"]}}
+                await write_audit(connection, caller, f"executions.{action}", subject, **told)
+        return ExecutionChange(id=after["id"], name=after["name"], outcome=effect.outcome, **_said(after))
+
+
+async def _write(connection: Connection, execution_id: int, effect: ExecutionEffect, caller: Caller) -> None:
+    if effect.status is ExecutionStatus.NEW:
+        await connection.execute(SQL["retry"], execution_id)
+        await connection.execute(SQL["retry_chunks"], execution_id)
+    elif effect.status is not None:
+        await store.end(connection, [execution_id], str(effect.status), f"{effect.outcome} by {caller.name}")
+    elif effect.is_paused is not None:
+        await connection.execute(SQL["pause" if effect.is_paused else "resume"], execution_id)
+
+
+def _facts(row: Any) -> ExecutionFacts:
+    is_releasing = row["chunks_released"] < row["chunks"]
+    return ExecutionFacts(ExecutionStatus(row["status"]), row["paused_at"] is not None, is_releasing=is_releasing)
+
+
+def _said(row: Any) -> dict[str, Any]:
+    return {"status": row["status"], "paused": row["paused_at"] is not None}
+
+
+async def _row(connection: Connection, execution_id: int) -> Any:
+    row = await connection.fetchrow(SQL["get_execution"], execution_id)
+    if row is None:
+        raise _not_found(execution_id)
+    return row
+
+
+def _not_found(execution_id: int) -> Rejected:
+    return Rejected("execution_not_found", f"there is no execution {execution_id}", status=404)
+
+
+def _at_work(row: Any) -> bool:
+    return row["status"] == "IN_PROGRESS" and row["paused_at"] is None and row["chunks_done"] > 0
+
+
+def _eta(row: Any, pace: float | None) -> datetime | None:
+    """Return when the last member is read at this pace; none where that is years away."""
+    if not pace:
+        return None
+    left_s = max(0, row["members"] - row["seen"]) / pace
+    return None if left_s > ETA_MAX_S else row["now"] + timedelta(seconds=left_s)
+
+
+def _progress(row: Any) -> float | None:
+    """Return how far it is, 0 to 1."""
+    if row["planned_at"] is None:
+        return None
+    done, whole = (row["seen"], row["members"]) if row["members"] else (row["chunks_done"], row["chunks"])
+    return min(1.0, done / whole) if whole else 1.0
+
+
+def _examples(rows: Sequence[Any]) -> list[SkippedClient]:
+    found = [
+        SkippedClient(chunk=row["chunk"], problem=str(one.get("problem", "")), client_id=one.get("client_id"))
+        for row in rows
+        for one in msgspec.json.decode(row["problems"])
+    ]
+    return found[:PROBLEMS_SHOWN]
+
+
+def _position(rows: Sequence[Any], items: Sequence[ExecutionView], limit: int, *, of_one: bool) -> Any:
+    """Return where a listing goes on; ``None`` at its end."""
+    if len(rows) > limit:
+        return items[-1].slot_at if of_one else items[-1].id
+    if not rows:
+        return None
+    return rows[0]["last_slot_at" if of_one else "last_id"]

@@ -1,0 +1,151 @@
+"""The tree that CEL made of an expression, as CEL itself serialises it: what is counted, bounded and translated.
+
+The numbers of the fields are those of ``cel/expr/syntax.proto`` and ``cel/expr/checked.proto``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from tickwright.capabilities.batches.expressions.wire import Field, fields_of
+
+Kind = Literal["value", "name", "field", "call", "list", "loop", "object"]
+_CONSTANTS = {1: "null", 2: "bool", 3: "int", 4: "uint", 5: "double", 6: "string", 7: "bytes"}
+_PRIMITIVES = {1: "bool", 2: "int", 3: "uint", 4: "double", 5: "string", 6: "bytes"}
+_WELL_KNOWN = {2: "timestamp", 3: "duration"}
+
+
+class Node(NamedTuple):
+    """A piece of an expression.
+
+    Attributes:
+        word: The name, field or function; of a value its type.
+        value: Of a constant.
+        parts: What it is made of; of ``a.f(b)`` first ``a``.
+        is_member: It is written ``a.f(b)``.
+        is_test: ``has(a.b)``.
+    """
+
+    id: int
+    kind: Kind
+    word: str = ""
+    value: Any = None
+    parts: "tuple[Node, ...]" = ()
+    is_member: bool = False
+    is_test: bool = False
+
+    def walk(self) -> "Iterator[Node]":
+        """Yield it and everything below."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += reversed(node.parts)
+
+
+class Tree(NamedTuple):
+    """An expression.
+
+    Attributes:
+        positions: Offset in characters, by node.
+        types: By node, where it was checked: of ``FieldType``, ``duration``, ``list(…)`` or another word.
+    """
+
+    root: Node
+    positions: Mapping[int, int]
+    types: Mapping[int, str]
+
+    def at(self, node: Node) -> int:
+        """Return where a piece is, in characters: of a field where ``client`` begins, of an operator its sign."""
+        while node.kind == "field":
+            node = node.parts[0]
+        return self.positions.get(node.id, 0)
+
+
+def read_tree(serialised: bytes) -> Tree:
+    """Return the tree of ``cel.Expression.serialize()``, parsed only or checked."""
+    name, message = (field.bytes for field in fields_of(serialised))
+    is_checked = name.endswith(b".CheckedExpr")
+    expression, source = (4, 5) if is_checked else (2, 3)
+    root, positions, types = Node(0, "object"), dict[int, int](), dict[int, str]()
+    for field in fields_of(message):
+        if field.number == expression:
+            root = _node(field.bytes)
+        elif field.number == source:
+            positions = dict(_pair(entry.bytes) for entry in fields_of(field.bytes) if entry.number == 4)
+        elif is_checked and field.number == 3:
+            entry = {one.number: one for one in fields_of(field.bytes)}
+            types[entry[1].int64] = _type(entry[2].bytes)
+    return Tree(root, positions, types)
+
+
+def _pair(message: bytes) -> tuple[int, int]:
+    entry = {field.number: field.int64 for field in fields_of(message)}
+    return entry.get(1, 0), entry.get(2, 0)
+
+
+def _node(message: bytes) -> Node:
+    number, content = 0, None
+    for field in fields_of(message):
+        if field.number == 2:
+            number = field.int64
+        else:
+            content = field
+    read = _READ.get(content.number) if content else None
+    return read(number, list(fields_of(content.bytes))) if content and read else Node(number, "object")
+
+
+def _select(number: int, inner: list[Field]) -> Node:
+    return Node(number, "field", _word(inner), parts=_nodes(inner, 1), is_test=any(one.number == 3 for one in inner))
+
+
+def _call(number: int, inner: list[Field]) -> Node:
+    target = _nodes(inner, 1)
+    return Node(number, "call", _word(inner), parts=target + _nodes(inner, 3), is_member=bool(target))
+
+
+def _word(inner: list[Field]) -> str:
+    return "".join(one.text for one in inner if one.number == 2)
+
+
+def _nodes(inner: list[Field], number: int) -> tuple[Node, ...]:
+    return tuple(_node(one.bytes) for one in inner if one.number == number)
+
+
+def _constant(number: int, inner: list[Field]) -> Node:
+    if not inner:
+        return Node(number, "value", "null")
+    field = inner[0]
+    word = _CONSTANTS.get(field.number, "unknown")
+    value: Any = None
+    if word == "bool":
+        value = bool(field.value)
+    elif word in {"int", "uint"}:
+        value = field.int64
+    elif word == "double":
+        value = field.double
+    elif word == "string":
+        value = field.text
+    return Node(number, "value", word, value)
+
+
+_READ: Mapping[int, Callable[[int, list[Field]], Node]] = {
+    3: _constant,
+    4: lambda number, inner: Node(number, "name", inner[0].text),
+    5: _select,
+    6: _call,
+    7: lambda number, inner: Node(number, "list", parts=_nodes(inner, 1)),
+    9: lambda number, _: Node(number, "loop"),
+}
+
+
+def _type(message: bytes) -> str:
+    for field in fields_of(message):
+        match field.number:
+            case 3:
+                return _PRIMITIVES.get(field.int64, "unknown")
+            case 5:
+                return _WELL_KNOWN.get(field.int64, "unknown")
+            case 6:
+                elements = [_type(one.bytes) for one in fields_of(field.bytes)]
+                return f"list({elements[0] if elements else 'unknown'})"
+    return "unknown"

@@ -1,0 +1,1 @@
+"""The REST routes of campaigns, batches and executions."""

@@ -1,0 +1,318 @@
+"""The consumer pool of fan-out: takes tasks from the queue, claims their runs, calls the module's function.
+
+::
+
+    source ──take──▶ read ──claim──▶ permit ──call──▶ end ──ack──▶
+                       └─ cannot be done now ──▶ delay queue   └─ cannot be done ──▶ dead letters
+
+Trusts the claims for who may run, and a message that a scheduler signed for whom: entities are never read from the
+database. A slot holds one message; it waits for the stores of claims while they answer and a second for a partner's
+permit, never for an entity that is busy. Most slots are closed to entities that are slow. See README.md for what
+happens when it crashes where.
+"""
+
+import asyncio
+from collections import Counter
+
+import structlog
+
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, ClaimLostError
+from tickwright.capabilities.fanout.consumer.slow_share import SlotUse, SlowShare, timed_out_lately
+from tickwright.capabilities.fanout.consumer.snapshot import Known
+from tickwright.capabilities.fanout.consumer.task_run import Called, Caller
+from tickwright.capabilities.fanout.consumer.verdicts import (
+    BUSY_SOON_MAX,
+    DELAYS_MAX,
+    LATER,
+    SOON,
+    SOON_MAX,
+    Ack,
+    Bury,
+    Delay,
+    GiveBack,
+    Verdict,
+    patience,
+    throttled,
+    until_the_end,
+)
+from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
+from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.engine.certain_start import begins
+from tickwright.partners import Failed, Throttled
+from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import TaskGroup, end_task
+from tickwright.store.pool import Pool
+
+KNOWN_S = 5.0
+SHOWN_MAX = 10
+
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class FanoutConsumer:
+    """One process's consumer; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        source: Of tasks; it runs before this service and longer, and hands out one message per slot.
+        book: Who runs what, as far as this process asks.
+        caller: Calls the modules' functions within their partners' limits.
+        slow: Which entities are slow, and how many slots they may hold.
+        at_once: Runs of one entity, all its modules and all processes together.
+        runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
+
+    Invariants:
+        FAN-9: what no scheduler of this installation signed is not run.
+        FAN-5: no function is called without a claim; what it did counts only under that claim.
+        FAN-6: a message is acknowledged only when its end is written, when it is kept elsewhere, or when nothing is
+            to be done for it any more.
+    """
+
+    name = "fanout-consumer"
+
+    def __init__(
+        self,
+        pool: Pool,
+        source: TaskSource,
+        book: ClaimBook,
+        *,
+        caller: Caller,
+        slow: SlowShare,
+        modules: ModuleRegistry,
+        at_once: int,
+        runs_unsigned: bool = False,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool, self._source, self._book = pool, source, book
+        self._caller, self._modules, self._at_once, self._probe = caller, modules, at_once, probe
+        self._runs_unsigned, self.slow = runs_unsigned, slow
+        self.known = Known()
+        self.counts: Counter[str] = Counter()
+        self._lost_while_slow: list[str] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._taking: asyncio.Task[None] | None = None
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        self._over.clear()
+        try:
+            await self.known.read(self._pool)
+            self._ticked_s = monotonic()
+            async with TaskGroup() as group:
+                looking = [group.create_task(self._book.run()), group.create_task(self._look())]
+                if not self._stopping.is_set():
+                    self._taking = group.create_task(self._take())
+                await self._stopping.wait()
+                if self._taking is not None:
+                    self._taking.cancel()
+                await self._none_runs()
+                for task in looking:
+                    task.cancel()
+            await self._book.write_dropped()
+        finally:
+            self._over.set()
+
+    async def quiesce(self) -> None:
+        """Take nothing more; let what runs end, also where this service has crashed meanwhile."""
+        self._stopping.set()
+        await self._over.wait()
+        await self._none_runs()
+
+    async def stop(self) -> None:
+        """Cancel what runs; its messages go back to the queue, and its claims are free."""
+        self._stopping.set()
+        if self._taking is not None:
+            self._taking.cancel()  # else it could begin one more behind this loop
+        for task in self._running:
+            end_task(task)
+        await self._over.wait()
+        await self._none_runs()
+
+    async def _none_runs(self) -> None:
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the slowest of the consumer's own loops came round."""
+        if self._ticked_s is None or self._book.ticked_s is None:
+            return None
+        return monotonic() - min(self._ticked_s, self._book.ticked_s)
+
+    @property
+    def running(self) -> int:
+        """Messages in this process's hands."""
+        return len(self._running)
+
+    # ------------------------------------------------------------------ one message
+
+    async def _take(self) -> None:
+        while True:
+            delivery = await self._source.take()
+            task = asyncio.create_task(begins(self._handle(delivery)))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        try:
+            verdict = await self._decide(delivery)
+            await self._probe.reached("fanout.decided", message_id=delivery.message_id, verdict=verdict)
+        except asyncio.CancelledError:
+            await self._source.release(delivery)
+            raise
+        except Exception as error:  # noqa: BLE001  one message must not end the others
+            _log.exception("fanout.unexpected", message_id=delivery.message_id, error=repr(error))
+            verdict = _unexpected(delivery, error)
+        await self._carry_out(delivery, verdict)
+
+    async def _carry_out(self, delivery: Delivery, verdict: Verdict) -> None:
+        match verdict:
+            case Ack(why):
+                kept = await self._source.ack(delivery)
+            case Delay(why, by):
+                kept = await self._source.delay(delivery, by)
+            case Bury(why, text):
+                _log.warning("fanout.buried", message_id=delivery.message_id, reason=why, text=text)
+                kept = await self._source.bury(delivery, why, text)
+            case GiveBack():
+                why, kept = "given_back", True
+                await self._source.release(delivery)
+        self.counts[why if kept else "lost"] += 1
+
+    async def _decide(self, delivery: Delivery) -> Verdict:
+        task = self._read(delivery)
+        if not isinstance(task, Task):
+            return task
+        if self._is_over(task):
+            return self._drop(task, "expired")
+        function = self._modules.get(task.task_type)
+        if function is None:
+            return self._nobodys(task, delivery)
+        with self.slow.slot(task.entity_code, task.task_type) as use:
+            return await self._run(function, task, delivery, use)
+
+    def _read(self, delivery: Delivery) -> Task | Verdict:
+        """Return the task, or what becomes of a message that cannot be read or that no scheduler of ours signed."""
+        try:
+            task = read_task(delivery, self.known.now_s)
+        except FutureVersionError as error:
+            return self._not_ours(delivery) or _later_release(delivery, error)
+        except Rejected as error:
+            return Bury(error.code, error.message)
+        return self._not_ours(delivery) or task
+
+    def _not_ours(self, delivery: Delivery) -> Verdict | None:
+        """Return what becomes of a message that no scheduler of ours signed; ``None`` for ours, of any version."""
+        why = self.known.keys.refusal(delivery)
+        if why is None or (why == "unsigned" and self._runs_unsigned):
+            return None
+        if why == "signature_wrong" and not self.known.keys.fresh and delivery.delays < DELAYS_MAX:
+            return Delay("keys_not_read", LATER)  # its key may be newer than those that are known here
+        return Bury(why, "no scheduler of this installation signed this task, so it was not run")
+
+    def _nobodys(self, task: Task, delivery: Delivery) -> Verdict:
+        """No function here: perhaps another process has it, unless nobody knows the module at all."""
+        if self.known.modules is None or task.task_type in self.known.modules:
+            return self._later(task, "no_handler", delivery, at_least_later=True)
+        return Bury("unknown_module", f"there is no module {task.task_type}")
+
+    def _is_over(self, task: Task) -> bool:
+        now_s = self.known.now_s
+        return now_s is not None and now_s >= task.window.end_s
+
+    def _drop(self, task: Task, why: str) -> Verdict:
+        self._book.drop(task.task_type, task.window.start_s, why)
+        return Ack(why)
+
+    def _later(self, task: Task, why: str, delivery: Delivery, *, at_least_later: bool = False) -> Verdict:
+        by = patience(delivery.delays, BUSY_SOON_MAX if why == "busy" else SOON_MAX)
+        by = max(LATER, by) if at_least_later else by
+        now_s = self.known.now_s or 0.0
+        if now_s + by.total_seconds() >= task.window.end_s:
+            by = SOON  # the last chance of a short window
+        verdict = until_the_end(why, by, now_s, task.window.end_s, over="expired")
+        if not isinstance(verdict, Ack):
+            return verdict
+        if why == "slow":
+            self._lost_while_slow.append(task.id)
+        return self._drop(task, "expired")
+
+    async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Verdict:
+        if not use.may_run():
+            return self._later(task, "slow", delivery)
+        run = Run(task.entity_code, task.task_type, task.window.start_s, self._at_once)
+        try:
+            begun = await self._book.begin(run)
+        except Unavailable:
+            return Delay("stores_away", LATER)
+        if begun.start is Start.BUSY:
+            return self._later(task, "busy", delivery)
+        if begun.start is Start.DONE:
+            return self._drop(task, "superseded")
+        try:
+            async with self._book.held(Ended(run, begun)):
+                if not use.may_run(timed_out=timed_out_lately(begun.since_timeout_s, task.window.length_s)):
+                    await self._book.end(Ended(run, begun, released=True))
+                    return self._later(task, "slow", delivery)
+                called = await self._call(function, task, run, begun, use)
+        except ClaimLostError:
+            called = None
+        return GiveBack() if called is None else self._verdict(task, called, delivery)
+
+    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> Called | None:
+        """Return what became of the call; ``None`` where it does not count, and the message is to come again."""
+        await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
+        called = await self._caller.call(function, task, begun, self.known)
+        if called.lasted_s is not None:
+            use.ran(called.lasted_s, task.timeout_s)
+        await self._probe.reached("fanout.called", task=task.id, fence=begun.fence)
+        if not await self._book.end(Ended(run, begun, error=called.error, released=called.released)):
+            _log.warning("fanout.result_not_ours", task=task.id)
+            return None
+        await self._probe.reached("fanout.ended", task=task.id, fence=begun.fence)
+        return called
+
+    def _verdict(self, task: Task, called: Called, delivery: Delivery) -> Verdict:
+        now_s = self.known.now_s or 0.0
+        match called.outcome:
+            case Failed():
+                return until_the_end("failed", patience(delivery.delays), now_s, task.window.end_s, over="given_up")
+            case Throttled(retry_after):
+                return throttled(retry_after, delivery.delays, now_s, task.window.end_s)
+            case None:
+                return self._later(task, "no_permit", delivery)
+        return Ack("succeeded")
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(KNOWN_S)
+            await self.known.read(self._pool)
+            self._log_lost()
+            self._ticked_s = monotonic()
+
+    def _log_lost(self) -> None:
+        """Log windows that slow entities lost since the last time, in one line however many they are."""
+        lost, self._lost_while_slow = self._lost_while_slow, []
+        if lost:
+            most = self.slow.most
+            _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
+
+
+def _later_release(delivery: Delivery, error: FutureVersionError) -> Verdict:
+    if delivery.delays < DELAYS_MAX:
+        return Delay("future_version", LATER)
+    return Bury("unknown_version", f"no consumer knows {error}")
+
+
+def _unexpected(delivery: Delivery, error: Exception) -> Verdict:
+    """Return a delay, as often as a new release gets: a copy's deliveries count anew, so nothing else would end it."""
+    if delivery.delays < DELAYS_MAX:
+        return Delay("unexpected", LATER)
+    return Bury("unexpected", f"{type(error).__name__}; the consumer's log says where")

@@ -1,0 +1,159 @@
+"""Run claims in PostgreSQL: the cursors that decide which task runs, and the counts of what became of each window.
+
+A claim lives as long as the session of its owner; a session that is gone owns nothing. Every write of a run carries the
+session's token and the claim's fence.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from tickwright.capabilities.fanout.short_connection import brief
+from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.ports.fanout import TIMED_OUT, Begun, Ended, Run, Start, Success
+from tickwright.ports.session import Session
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+RUNS_MAX = 100  # of one transaction: others wait for its entities
+ANSWER_S = 3.0
+ERROR_CHARS_MAX = 500
+
+_SQL = load("tickwright.capabilities.fanout.sql", "runs.sql")
+_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class LedgerRuns:
+    """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
+
+    Args:
+        session: Under which runs are claimed; ``None`` where each caller brings a session that nobody renews here.
+
+    Invariants:
+        RUN-1: of an entity and task type at most one run is under way, whoever asks how often.
+        RUN-2: no window begins that is not newer than the last one that succeeded.
+        RUN-3: no entity has more runs at once than its ``at_once``, all task types and processes together.
+    """
+
+    def __init__(self, pool: Pool, session: Session | None = None) -> None:
+        self._pool = pool
+        self._beginning = asyncio.Lock()
+        self._known: dict[tuple[int, str, str], int] = {}
+        self._gate = None if session is None else ClaimGate(self._connection, session, "fanout", self._strays)
+
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+        """Claim each run, sorted so that two processes cannot wait for each other.
+
+        A claim whose answer was lost is given back before the next one (:mod:`engine.claim_gate`), so that it
+        cannot block its own process.
+        """
+        async with self._beginning:
+            begun: dict[int, Begun] = {}
+            for numbers in _rounds(runs):
+                asked = [runs[number] for number in numbers]
+                begun.update(zip(numbers, await self._begin(asked, owner), strict=True))
+        return [begun[number] for number in range(len(runs))]
+
+    async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
+        """Write how runs ended and count them, in one statement. Saying it again is true again, and written once."""
+        ours: dict[int, bool] = {}
+        for numbers in _rounds([one.run for one in ended]):
+            rows = await self._ask("end", owner, *_ended_columns([ended[number] for number in numbers]))
+            self._forget(owner, [ended[number] for number in numbers])
+            ours.update(zip(numbers, (row["ours"] for row in rows), strict=True))
+        return [ours[number] for number in range(len(ended))]
+
+    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+        """Return which are still ours; their lease is the session's, which is renewed elsewhere."""
+        columns = [[one.run.entity_code for one in held], [one.run.task_type for one in held]]
+        rows = await self._ask("renew", owner, *columns, [one.begun.fence for one in held])
+        self._forget(owner, [one for one, row in zip(held, rows, strict=True) if not row["ours"]])
+        return [row["ours"] for row in rows]
+
+    async def carry_over(self, successes: Sequence[Success]) -> None:
+        """Write what succeeded while there was no database; only what is newer, so twice is harmless."""
+        newest: dict[tuple[str, str], Success] = {}
+        for one in sorted(successes, key=lambda one: one.window_s):
+            newest[one.entity_code, one.task_type] = one
+        if newest:
+            await self._ask("carry_over", *(list(column) for column in zip(*newest.values(), strict=True)))
+
+    async def count_dropped(self, dropped: Mapping[tuple[str, int, str], int]) -> None:
+        """Count messages that were dropped, by task type, window, and ``superseded`` or ``expired``."""
+        windows = sorted({(task_type, window_s) for task_type, window_s, _ in dropped})
+        if windows:
+            whys = [[dropped.get((*window, why), 0) for window in windows] for why in ("superseded", "expired")]
+            columns = [[task_type for task_type, _ in windows], [window_s for _, window_s in windows]]
+            await self._ask("count_dropped", *columns, *whys)
+
+    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+        """Free the runs of lost sessions; for the transaction that declares them lost."""
+        await connection.execute(_SQL["reclaim"], list(tokens))
+
+    async def _begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+        codes, types = [run.entity_code for run in runs], [run.task_type for run in runs]
+        windows, at_once = [run.window_s for run in runs], [run.at_once for run in runs]
+        async with self._claiming(owner) as (_, number):
+            async with self._connection() as connection, connection.transaction():
+                await connection.execute(_SQL["lock_entities"], codes)
+                rows = await connection.fetch(_SQL["begin"], owner, codes, types, windows, at_once, number, TIMED_OUT)
+            for run, row in zip(runs, rows, strict=True):
+                if row["fence"] is not None:
+                    self._known[owner, run.entity_code, run.task_type] = row["fence"]
+        return [_begun(row) for row in rows]
+
+    def _claiming(self, owner: int) -> AbstractAsyncContextManager[Ticket]:
+        return nullcontext(Ticket(owner, 0)) if self._gate is None else self._gate.claiming()
+
+    def _forget(self, owner: int, runs: Sequence[Ended]) -> None:
+        for one in runs:
+            key = owner, one.run.entity_code, one.run.task_type
+            if self._known.get(key) == one.begun.fence:
+                del self._known[key]
+
+    async def _strays(self, connection: Connection, owner: int) -> int:
+        self._known = {key: fence for key, fence in self._known.items() if key[0] == owner}
+        codes, types = [key[1] for key in self._known], [key[2] for key in self._known]
+        return int(await connection.fetchval(_SQL["strays"], owner, codes, types, [*self._known.values()]))
+
+    async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
+        async with self._connection() as connection:
+            rows: Sequence[Any] = await connection.fetch(_SQL[name], *arguments)
+            return rows
+
+    def _connection(self) -> AbstractAsyncContextManager[Connection]:
+        return brief(self._pool, ANSWER_S, "who runs what")
+
+
+def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
+    """Cut ``runs`` into parts, as numbers: none has an entity and task type twice, none is too long, all in order."""
+    left = list(range(len(runs)))
+    while left:
+        seen: dict[tuple[str, str], int] = {}
+        for number in left:
+            key = runs[number].entity_code, runs[number].task_type
+            if key in seen or len(seen) == RUNS_MAX:
+                break
+            seen[key] = number
+        yield list(seen.values())
+        left = left[len(seen) :]
+
+
+def _begun(row: Any) -> Begun:
+    if row["fence"] is not None:
+        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
+    return Begun(Start.DONE if row["done"] else Start.BUSY, 0, row["begun_s"], row["last_success_s"])
+
+
+def _ended_columns(ended: Sequence[Ended]) -> list[list[Any]]:
+    return [
+        [one.run.entity_code for one in ended],
+        [one.run.task_type for one in ended],
+        [one.begun.fence for one in ended],
+        [one.run.window_s for one in ended],
+        [one.begun.begun_s for one in ended],
+        [None if one.error is None else _UNWRITABLE.sub("�", one.error)[:ERROR_CHARS_MAX] for one in ended],
+        [one.released for one in ended],
+    ]

@@ -1,0 +1,1 @@
+"""Entities and modules as operators see them: rows, imports, explanations and the matrix."""

@@ -1,0 +1,219 @@
+"""Entities as operators see them: whom we poll, for what, and what became of it.
+
+Nothing here publishes: schedulers hear of every change of the table and read their lists anew, so a change counts from
+their next round on, in every process. A party is shown without secrets that somebody wrote into it by SQL.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.fanout.entities import store
+from tickwright.capabilities.fanout.entities.explain import explain
+from tickwright.capabilities.fanout.entities.party import masked, masked_hosts
+from tickwright.capabilities.fanout.entities.requests import EntityRequest, check_entity
+from tickwright.capabilities.fanout.entities.views import (
+    EntityDetail,
+    EntityExplanation,
+    EntityModule,
+    EntityView,
+    StoredEntity,
+)
+from tickwright.domain.durations import format_duration
+from tickwright.domain.errors import Rejected
+from tickwright.domain.modules import parse_modules
+from tickwright.domain.windows import Window, window_at
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page, view
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
+from tickwright.store.pool import Connection, Pool
+
+LAST_CODE = "~"
+"""Behind every code that there can be."""
+LOOKED_MAX = 5_000
+"""Entities that a page looks at, when it filters by more than the code."""
+
+
+class EntityQuery(msgspec.Struct, frozen=True):
+    """What a listing of entities is asked for.
+
+    Attributes:
+        module: One of theirs, in any spelling.
+        q: What their codes begin with.
+        limit: 1 to 200.
+    """
+
+    module: str | None = None
+    enabled: bool | None = None
+    q: str = ""
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class Entities:
+    """The rows of ``tickwright.entities``, and of ``tickwright.fanout_cursors`` beside them."""
+
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
+
+    async def list(self, query: EntityQuery) -> Page[EntityView]:
+        """Return one page of entities, by their codes.
+
+        With a filter a page may hold fewer than its limit, or none, and still have a next one: it looks at so many.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit, module = bounded(query.limit), None if query.module is None else query.module.strip().upper()
+        listing = ("entities", module, query.enabled, query.q)
+        after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
+        rows = await fetch_page(
+            self._pool, store.SQL["list_entities"], after, query.q, query.q + LAST_CODE, module, query.enabled,
+            limit + 1, LOOKED_MAX,
+        )  # fmt: skip
+        items = [view(EntityView, row) for row in rows[:limit] if row["code"] is not None]
+        position = items[-1].code if len(rows) > limit else rows[0]["last_code"]
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))
+
+    async def get(self, code: str) -> EntityDetail:
+        """Return one entity, and what became of polling it.
+
+        Raises:
+            Rejected: ``entity_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection:
+            row = await connection.fetchrow(store.SQL["get_entity"], code)
+            if row is None:
+                raise _not_found(code)
+            states = await self._states(connection, code, parse_modules(row["polling_enabled_modules"]))
+        party = msgspec.Raw(masked(row["party"]).encode())
+        return EntityDetail(**_fields(row), party=party, modules=[module_of(state) for state in states])
+
+    async def explain(self, code: str, module: str) -> EntityExplanation:
+        """Return why an entity is polled for a module now, or is not.
+
+        Raises:
+            Rejected: ``entity_not_found`` (404). Permanent.
+        """
+        name = module.strip().upper()
+        async with self._pool.acquire() as connection:
+            facts = await connection.fetchrow(store.SQL["explain"], code, name)
+            if facts is None:
+                raise _not_found(code)
+            [state] = [one for one in await self._states(connection, code, [name]) if one["name"] == name]
+        return explain(facts, state)
+
+    async def put(self, code: str, request: EntityRequest, *, caller: Caller) -> StoredEntity:
+        """Create an entity or set it whole; schedulers hear of it at once. The same again changes nothing.
+
+        Raises:
+            Rejected: What :func:`check_entity` says, ``unknown_module``, ``unknown_partner``. Permanent.
+        """
+        new = check_entity(code, request)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, code)
+            created = await store.put(connection, new)
+            after = await self._written(connection, caller, "put", code, before)
+        return StoredEntity(after, created)
+
+    async def delete(self, code: str, *, caller: Caller) -> None:
+        """Poll an entity no more and forget it; what is known of its runs stays, for the case that it comes back.
+
+        Raises:
+            Rejected: ``entity_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, code)
+            if before is None:
+                raise _not_found(code)
+            await connection.execute(store.SQL["delete_entity"], code)
+            await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
+
+    async def pause(self, code: str, *, caller: Caller) -> EntityView:
+        """Poll an entity no more (``is_polling_enabled``); what is published already still runs. Twice is harmless.
+
+        Raises:
+            Rejected: ``entity_not_found`` (404). Permanent.
+        """
+        return await self._enable(code, caller, "pause", enabled=False)
+
+    async def enable(self, code: str, *, caller: Caller) -> EntityView:
+        """Poll an entity again, from the window on that lies around now.
+
+        Raises:
+            Rejected: ``entity_not_found`` (404). Permanent.
+        """
+        return await self._enable(code, caller, "enable", enabled=True)
+
+    async def _enable(self, code: str, caller: Caller, action: str, *, enabled: bool) -> EntityView:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, code)
+            if before is None:
+                raise _not_found(code)
+            await connection.execute(store.SQL["set_enabled"], code, enabled)
+            return await self._written(connection, caller, action, code, before)
+
+    async def _states(self, connection: Connection, code: str, names: Sequence[str]) -> Sequence[Any]:
+        states: Sequence[Any] = await connection.fetch(store.SQL["module_states"], code, names)
+        return states
+
+    async def _locked(self, connection: Connection, code: str) -> Any:
+        await connection.execute(store.SQL["lock_entity"], code)
+        return await connection.fetchrow(store.SQL["get_entity"], code)
+
+    async def _written(self, connection: Connection, caller: Caller, action: str, code: str, before: Any) -> EntityView:
+        after = await connection.fetchrow(store.SQL["get_entity"], code)
+        was = None if before is None else _shown(before)
+        if was is None or was["config_version"] != after["config_version"]:
+            await write_audit(
+                connection, caller, f"entities.{action}", f"entity:{code}", before=was, after=_shown(after)
+            )
+        return view(EntityView, after)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: row[name] for name in EntityView.__struct_fields__}
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    """Return an entity for the audit trail, which never holds a secret."""
+    return {**_fields(row), "party": msgspec.Raw(masked_hosts(row["party"]).encode())}
+
+
+def module_of(state: Any) -> EntityModule:
+    """Return what became of polling one entity for one module."""
+    window = window_of(state)
+    begins = None if window is None else datetime.fromtimestamp(window.start_s, UTC)
+    return EntityModule(
+        **{name: state[name] for name in _STATE},
+        every=None if window is None else format_duration(timedelta(seconds=window.length_s)),
+        paused=state["paused_at"] is not None,
+        window_at=begins,
+        next_window_at=None if window is None else datetime.fromtimestamp(window.end_s, UTC),
+    )
+
+
+_STATE = (
+    "name",
+    "known",
+    "last_window_at",
+    "last_success_at",
+    "running_since",
+    "running_window_at",
+    "failures",
+    "last_error",
+    "last_error_at",
+)
+
+
+def window_of(state: Any) -> Window | None:
+    """Return the window of a module that lies around now; ``None`` where the module is unknown."""
+    length_s = state["interval_seconds"]
+    return None if length_s is None else window_at(state["now"].timestamp(), length_s)
+
+
+def _not_found(code: str) -> Rejected:
+    return Rejected("entity_not_found", f"there is no entity {code[:100]!r}", status=404)

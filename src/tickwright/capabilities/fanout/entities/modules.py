@@ -1,0 +1,155 @@
+"""Modules as operators see them: what entities are polled for, how often, and whether at all.
+
+Whoever sets a module up by hand is right: what a program declares replaces what came with the product or from a
+program, and nothing else.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.fanout.entities.module_schema import (
+    EVERY_DEFAULT,
+    TIMEOUT_DEFAULT,
+    ModuleTerms,
+    check_module,
+)
+from tickwright.capabilities.fanout.entities.requests import ModuleRequest
+from tickwright.capabilities.fanout.entities.views import ModuleDetail, ModuleView, ModuleWindow, StoredModule
+from tickwright.domain.durations import format_duration
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.fanout.sql", "modules.sql")
+_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+
+
+class Modules:
+    """The rows of ``tickwright.modules``."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self) -> list[ModuleView]:
+        """Return every module by name."""
+        return [_view(row) for row in await self._pool.fetch(_SQL["list_modules"], None)]
+
+    async def get(self, name: str) -> ModuleView:
+        """Return one module.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
+        row = await self._pool.fetchrow(_SQL["list_modules"], name)
+        if row is None:
+            raise _not_found(name)
+        return _view(row)
+
+    async def show(self, name: str) -> ModuleDetail:
+        """Return one module and what became of its last windows.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
+        view = await self.get(name)
+        counts = await self._pool.fetchrow(_SQL["module_counts"], name)
+        windows = [ModuleWindow(**dict(row)) for row in await self._pool.fetch(_SQL["module_windows"], name)]
+        return ModuleDetail(**msgspec.structs.asdict(view), **dict(counts), windows=windows)
+
+    async def put(self, name: str, request: ModuleRequest, *, caller: Caller) -> StoredModule:
+        """Create a module or set it whole; schedulers hear of it at once. The same again changes nothing.
+
+        A new length of windows counts from the next round on; the window around then may be one that has run in part
+        under the old length.
+
+        Raises:
+            Rejected: ``invalid_module`` with every mistake. Permanent.
+        """
+        terms = check_module(name, msgspec.structs.asdict(request))
+        return await self._put(name, terms, "operator", caller)
+
+    async def declare(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
+        """Set up a module that a program brings, unless an operator, a file or SQL has done so.
+
+        What is not given stays as it is, or gets its default.
+
+        Raises:
+            Rejected: ``invalid_module`` with every mistake. Permanent.
+        """
+        await self._put(name, check_module(name, settings), "app", caller)
+
+    async def set(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> None:
+        """Set what a file says of a module; what it does not say stays as it is, or gets its default.
+
+        Raises:
+            Rejected: ``invalid_module`` with every mistake. Permanent.
+        """
+        await self._put(name, check_module(name, settings), "operator", caller)
+
+    async def pause(self, name: str, *, caller: Caller) -> ModuleView:
+        """Poll nobody for it; what is published already still runs. Twice is harmless.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
+        return await self._change("pause", name, caller)
+
+    async def enable(self, name: str, *, caller: Caller) -> ModuleView:
+        """Poll for it again, from the window on that lies around now.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
+        return await self._change("enable", name, caller)
+
+    async def _put(self, name: str, terms: ModuleTerms, set_by: str, caller: Caller) -> StoredModule:
+        every_s = None if terms.every is None else terms.every // _SECOND
+        timeout_ms = None if terms.timeout is None else terms.timeout // _MILLISECOND
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            put = await connection.fetchrow(
+                _SQL["put_module"], name, every_s, timeout_ms, terms.gated, set_by, set_by == "app",
+                EVERY_DEFAULT // _SECOND, TIMEOUT_DEFAULT // _MILLISECOND,
+            )  # fmt: skip
+            after = _view(await connection.fetchrow(_SQL["list_modules"], name))
+            if put is not None:
+                await write_audit(connection, caller, "modules.put", f"module:{name}", before=before, after=after)
+        return StoredModule(after, put is not None and put["created"])
+
+    async def _change(self, action: str, name: str, caller: Caller) -> ModuleView:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            if before is None:
+                raise _not_found(name)
+            await connection.execute(_SQL[f"{action}_module"], name)
+            after = _view(await connection.fetchrow(_SQL["list_modules"], name))
+            if after != before:
+                await write_audit(connection, caller, f"modules.{action}", f"module:{name}", before=before, after=after)
+        return after
+
+    async def _locked(self, connection: Connection, name: str) -> ModuleView | None:
+        await connection.execute(_SQL["lock_module"], name)
+        row = await connection.fetchrow(_SQL["list_modules"], name)
+        return None if row is None else _view(row)
+
+
+def _view(row: Any) -> ModuleView:
+    return ModuleView(
+        name=row["name"],
+        every=format_duration(timedelta(seconds=row["interval_seconds"])),
+        timeout=format_duration(timedelta(milliseconds=row["timeout_ms"])),
+        gated=row["is_gated"],
+        set_by=row["set_by"],
+        paused_at=row["paused_at"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _not_found(name: str) -> Rejected:
+    return Rejected("module_not_found", f"there is no module {name[:50]!r}", status=404)

@@ -1,0 +1,172 @@
+"""What callers may ask of entities and modules, as typed bodies, and how a line of an import becomes an entity.
+
+REST, NDJSON and CSV are read here, so that one rule has one error. What a party may hold is in :mod:`party`; whether
+modules and partners exist is asked of the database, in the transaction that writes.
+"""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tickwright.capabilities.fanout.entities.party import check_party
+from tickwright.domain import strict_json
+from tickwright.domain.errors import Rejected
+from tickwright.domain.modules import MODULE_NAME, parse_modules
+
+CODE_CHARS_MAX = 100
+MODULES_BYTES_MAX = 2_000
+MODULES_MAX = 50
+PARTNER_CHARS_MAX = 50
+COLUMNS = ("code", "party", "is_polling_enabled", "polling_enabled_modules", "partner")
+_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.*@+-]{0,99}")
+_FLAGS = {"": True, "true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+ModuleNames = Annotated[str, Meta(description='Names with commas between, such as "LOCATIONS,TARIFFS"')]
+PartnerName = Annotated[str, Meta(min_length=1, max_length=PARTNER_CHARS_MAX, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class EntityRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An entity, whole: what is left out gets its default.
+
+    Attributes:
+        party: Goes into messages as it is; secrets are written ``${env:NAME}``. At most 64 KiB.
+    """
+
+    party: dict[str, Any] = {}
+    is_polling_enabled: bool = True
+    polling_enabled_modules: ModuleNames | list[str] = ""
+    partner: PartnerName | None = None
+
+
+class EntityLine(EntityRequest, forbid_unknown_fields=True, kw_only=True):
+    """A line of an import: an entity and its code."""
+
+    code: str
+
+
+class ModuleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A module, whole, in the words of ``[modules.NAME]``: what is left out gets its default."""
+
+    every: Annotated[str, Meta(examples=["15m"], description="Length of a window, whole seconds from 1s to 1d")]
+    timeout: Annotated[str, Meta(examples=["60s"], description="Of one run, from 10ms to 25m")] = "60s"
+    gated: bool = False
+
+
+class NewEntity(msgspec.Struct, frozen=True):
+    """An entity that somebody sets, checked as far as that goes without the database; ``party`` is JSON text."""
+
+    code: str
+    party: str
+    is_polling_enabled: bool
+    modules: tuple[str, ...]
+    partner: str | None
+
+
+_line = msgspec.json.Decoder(EntityLine)
+
+
+def check_entity(code: str, request: EntityRequest) -> NewEntity:
+    """Return the entity that ``request`` asks for.
+
+    Raises:
+        Rejected: ``invalid_entity_code``, ``invalid_modules``, what :func:`check_party` says. Permanent.
+    """
+    return NewEntity(
+        check_code(code),
+        check_party(request.party),
+        request.is_polling_enabled,
+        check_modules(request.polling_enabled_modules),
+        request.partner,
+    )
+
+
+def read_line(line: bytes) -> NewEntity:
+    """Return the checked entity of a line of NDJSON.
+
+    Raises:
+        Rejected: Syntax and unknown fields 400, values 422. Permanent.
+    """
+    read = strict_json.decode(line, _line)
+    return check_entity(read.code, read)
+
+
+def check_code(code: str) -> str:
+    """Return the code of an entity when it can be one; it is a part of keys that have ``:`` between their parts.
+
+    Raises:
+        Rejected: ``invalid_entity_code``. Permanent.
+    """
+    if not _CODE.fullmatch(code):
+        raise Rejected(
+            "invalid_entity_code",
+            f"code: 1 to {CODE_CHARS_MAX} letters, digits or '_', '.', '*', '@', '+', '-', a letter or digit first; "
+            "neither ':' nor '/'",
+            field="code",
+        )
+    return code
+
+
+def check_modules(given: str | list[str]) -> tuple[str, ...]:
+    """Return the names of modules in capitals, each once.
+
+    Raises:
+        Rejected: ``invalid_modules``. Permanent.
+    """
+    names = parse_modules(given if isinstance(given, str) else ",".join(given))
+    bad = next((name for name in names if not MODULE_NAME.fullmatch(name)), None)
+    if bad is not None:
+        raise Rejected(
+            "invalid_modules",
+            f"polling_enabled_modules: {strict_json.shown(bad)} is no name of a module; such as LOCATIONS,TARIFFS",
+            field="polling_enabled_modules",
+        )
+    if len(names) > MODULES_MAX or len(",".join(names)) > MODULES_BYTES_MAX:
+        raise Rejected(
+            "invalid_modules",
+            f"polling_enabled_modules: at most {MODULES_MAX} names, {MODULES_BYTES_MAX} characters in all",
+            field="polling_enabled_modules",
+        )
+    return names
+
+
+def read_columns(head: str) -> tuple[str, ...]:
+    """Return the columns that the first line of a CSV file names.
+
+    Raises:
+        Rejected: ``invalid_columns`` (400): the code is missing, or one is unknown or there twice. Permanent.
+    """
+    names = tuple(name.strip().strip('"') for name in head.lstrip("\ufeff").split(","))
+    if COLUMNS[0] not in names or any(name not in COLUMNS for name in names) or len(set(names)) != len(names):
+        raise Rejected(
+            "invalid_columns",
+            f"the first line names the columns: {COLUMNS[0]} and, if you like, {', '.join(COLUMNS[1:])}",
+            status=400,
+            found=[strict_json.shown(name)[1:-1] for name in names[:20]],
+        )
+    return names
+
+
+def entity_of_row(columns: tuple[str, ...], cells: list[str]) -> NewEntity:
+    """Return the checked entity of a row of a CSV file; ``party`` is JSON in its cell, an empty cell is the default.
+
+    Raises:
+        Rejected: ``invalid_csv`` (400), or as :func:`check_entity`. Permanent.
+    """
+    if len(cells) != len(columns):
+        raise Rejected("invalid_csv", f"{len(cells)} cells under {len(columns)} columns", status=400)
+    row = dict(zip(columns, cells, strict=True))
+    flag = _FLAGS.get(row.get("is_polling_enabled", "").strip().lower())
+    if flag is None:
+        raise Rejected("invalid_value", "is_polling_enabled: write true or false", field="is_polling_enabled")
+    party = strict_json.loads(row["party"].encode()) if row.get("party") else {}
+    if not isinstance(party, dict):
+        raise Rejected("invalid_value", "party: write a JSON object", field="party")
+    request = EntityRequest(
+        party=party,
+        is_polling_enabled=flag,
+        polling_enabled_modules=row.get("polling_enabled_modules", ""),
+        partner=row.get("partner") or None,
+    )
+    return check_entity(row["code"], request)

@@ -1,0 +1,154 @@
+"""What callers get to see of fan-out: the answers of the REST API and of ``--json``."""
+
+from datetime import datetime
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from tickwright.capabilities.fanout.entities.party import masked_hosts
+from tickwright.ports.user_data import Doors, UserData
+from tickwright.ports.views import Reason
+
+
+class EntityView(msgspec.Struct, kw_only=True):
+    """Whom we poll, without the party.
+
+    Attributes:
+        polling_enabled_modules: Names with commas between, as the column has them.
+        partner: Whose limits and breaker calls to this entity keep to.
+        config_version: One more with each change of the row; messages carry it.
+    """
+
+    code: str
+    is_polling_enabled: bool
+    polling_enabled_modules: str
+    partner: str | None
+    config_version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class EntityModule(msgspec.Struct, kw_only=True):
+    """What became of polling an entity for one module. Runs that consumers have not told the database yet are missing.
+
+    Attributes:
+        known: Whether there is such a module; nobody is polled for one that is unknown.
+        every: Length of a window; none where the module is unknown, as the windows.
+        paused: The module is, for everybody.
+        last_window_at: The newest window that ran with success.
+        last_success_at: When that run began: ``LastExecutedAt`` of the next one.
+        running_since: When the run that is under way now began.
+        running_window_at: Its window.
+        failures: Runs that failed since the last success.
+        window_at: The window that lies around now.
+        next_window_at: Where the next one begins.
+    """
+
+    name: str
+    known: bool
+    every: str | None
+    paused: bool
+    last_window_at: datetime | None
+    last_success_at: datetime | None
+    running_since: datetime | None
+    running_window_at: datetime | None
+    failures: int
+    last_error: str | None
+    last_error_at: datetime | None
+    window_at: datetime | None
+    next_window_at: datetime | None
+
+
+class EntityDetail(EntityView, UserData, Doors, kw_only=True):
+    """One entity.
+
+    Attributes:
+        party: Goes into messages as it is. A secret that was written into it by SQL is shown as ``***``.
+        modules: Those that it is polled for, in its order, and others that it was polled for once.
+    """
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("party",)
+    party: Any
+    modules: list[EntityModule]
+    payload_hidden: bool = False
+
+    def masked(self) -> Self:
+        """Return it with no more of the addresses in its party than their hosts."""
+        if not isinstance(self.party, msgspec.Raw):
+            return self
+        return msgspec.structs.replace(self, party=msgspec.Raw(masked_hosts(bytes(self.party).decode()).encode()))
+
+
+class StoredEntity(msgspec.Struct):
+    """The answer to a put."""
+
+    entity: EntityView
+    created: bool
+
+
+class EntityExplanation(msgspec.Struct):
+    """Why an entity is polled for a module now, or is not; ``status`` is not_polled, running, failing, ran or due."""
+
+    entity: str
+    module: str
+    status: str
+    summary: str
+    reasons: list[Reason]
+
+
+class ModuleView(msgspec.Struct, kw_only=True):
+    """What entities are polled for.
+
+    Attributes:
+        every: Length of a window.
+        timeout: Of one run.
+        gated: Polled only where a scheduler's environment says ``ENABLE_<NAME>_POLLING=true``.
+        set_by: ``default``, ``app``, ``operator`` or ``sql``; a program replaces the first two only.
+        paused_at: Since when nobody is polled for it.
+    """
+
+    name: str
+    every: str
+    timeout: str
+    gated: bool
+    set_by: str
+    paused_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ModuleWindow(msgspec.Struct, kw_only=True):
+    """What became of one window of a module, as far as consumers have written it.
+
+    Attributes:
+        failed: Runs that failed, those that were tried again included.
+        superseded: Messages that came when a newer window had run already.
+        expired: Messages dropped after the window's end without a success.
+    """
+
+    window_at: datetime
+    succeeded: int
+    failed: int
+    superseded: int
+    expired: int
+
+
+class ModuleDetail(ModuleView, kw_only=True):
+    """One module.
+
+    Attributes:
+        entities: That are polled for it.
+        entities_stale: Of these, without a success for three windows, as the alert ``fanout_stale`` counted last.
+        windows: The one that lies around now, and the three before it.
+    """
+
+    entities: int
+    entities_stale: int
+    windows: list[ModuleWindow]
+
+
+class StoredModule(msgspec.Struct):
+    """The answer to a put."""
+
+    module: ModuleView
+    created: bool

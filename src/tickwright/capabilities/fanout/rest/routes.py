@@ -1,0 +1,156 @@
+"""The REST routes of entities and modules."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response
+
+from tickwright.capabilities.fanout.dead_letters import STRUCTS as DEAD_STRUCTS
+from tickwright.capabilities.fanout.dead_letters import add_dead_letters
+from tickwright.capabilities.fanout.entities.entities import EntityQuery
+from tickwright.capabilities.fanout.entities.requests import EntityLine, EntityRequest, ModuleRequest
+from tickwright.capabilities.fanout.entities.views import (
+    EntityDetail,
+    EntityExplanation,
+    EntityModule,
+    EntityView,
+    ModuleDetail,
+    ModuleView,
+    ModuleWindow,
+    StoredEntity,
+    StoredModule,
+)
+from tickwright.capabilities.fanout.rest.matrix_routes import STRUCTS as MATRIX_STRUCTS
+from tickwright.capabilities.fanout.rest.matrix_routes import add_matrix
+from tickwright.capabilities.fanout.service import FanoutService
+from tickwright.domain.lines import ImportResult
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.views import Page, Reason
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import NDJSON, Cursor, Limit, answer, answers, takes
+
+CSV = "text/csv"
+Code = Annotated[str, Path(min_length=1, max_length=100)]
+Name = Annotated[str, Path(min_length=1, max_length=50)]
+STRUCTS: tuple[Any, ...] = (
+    EntityDetail, EntityExplanation, EntityLine, EntityModule, EntityRequest, EntityView, ImportResult, ModuleRequest,
+    ModuleDetail, ModuleView, ModuleWindow, Page[EntityView], Page[ModuleView], Reason, StoredEntity, StoredModule,
+    *DEAD_STRUCTS, *MATRIX_STRUCTS,
+)  # fmt: skip
+
+
+def fanout_routes(service: FanoutService, gate: Gate) -> APIRouter:
+    """Return every route of this capability, below ``/v1``."""
+    router = APIRouter()
+    _looking(router, service, gate)
+    _setting(router, service, gate)
+    _importing(router, service, gate)
+    _modules(router, service, gate)
+    add_matrix(router, service.matrix, gate)
+    add_dead_letters(router, service.dead_letters, gate)
+    return router
+
+
+def _looking(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    entities = service.entities
+
+    @router.get("/v1/entities", tags=["entities"], dependencies=viewer, **answers(Page[EntityView]))
+    async def list_entities(
+        module: Annotated[str | None, Query(min_length=1, max_length=50, description="Polled for it")] = None,
+        enabled: Annotated[bool | None, Query()] = None,
+        q: Annotated[str, Query(max_length=100, description="What the code begins with")] = "",
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List entities by their codes, without their parties. A page that filters looks at 5,000 at most."""
+        return answer(await entities.list(EntityQuery(module, enabled, q, cursor, limit)))
+
+    @router.get("/v1/entities/{code}", tags=["entities"], dependencies=viewer, **answers(EntityDetail))
+    async def get_entity(code: Code) -> Response:
+        """Return one entity: its party, and per module what became of polling it."""
+        return answer(await entities.get(code))
+
+    @router.get("/v1/entities/{code}/explain", tags=["entities"], dependencies=viewer, **answers(EntityExplanation))
+    async def explain_entity(code: Code, module: Annotated[str, Query(min_length=1, max_length=50)]) -> Response:
+        """Say why an entity is polled for a module now, or is not."""
+        return answer(await entities.explain(code, module))
+
+
+def _setting(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+    entities = service.entities
+
+    @router.put("/v1/entities/{code}", tags=["entities"], **answers(StoredEntity, 200, 201), **takes(EntityRequest))
+    async def put_entity(request: Request, code: Code, caller: admin) -> Response:
+        """Create an entity, or set it whole; schedulers hear of it at once. The same again changes nothing.
+
+        Secrets in the party are written `${env:NAME}`: a party goes into messages as it is.
+        """
+        stored = await entities.put(code, await gate.read(request, EntityRequest), caller=caller)
+        return answer(stored, 201 if stored.created else 200)
+
+    @router.delete("/v1/entities/{code}", tags=["entities"], status_code=204, response_class=Response)
+    async def delete_entity(code: Code, caller: admin) -> Response:
+        """Poll an entity no more and forget it; when its last runs succeeded stays known."""
+        await entities.delete(code, caller=caller)
+        return Response(status_code=204)
+
+    @router.post("/v1/entities/{code}/pause", tags=["entities"], **answers(EntityView))
+    async def pause_entity(code: Code, caller: admin) -> Response:
+        """Poll an entity no more: its `is_polling_enabled` is false."""
+        return answer(await entities.pause(code, caller=caller))
+
+    @router.post("/v1/entities/{code}/enable", tags=["entities"], **answers(EntityView))
+    async def enable_entity(code: Code, caller: admin) -> Response:
+        """Poll an entity again, from the window on that lies around now."""
+        return answer(await entities.enable(code, caller=caller))
+
+
+def _importing(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+    lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, CSV)}
+    body: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, "content": lines}}}
+
+    @router.post("/v1/entities:bulk", tags=["entities"], **answers(ImportResult), **body)
+    async def import_entities(request: Request, caller: admin) -> Response:
+        """Set entities from NDJSON, one `EntityLine` per line, or CSV with the same columns (`party` is JSON).
+
+        Each line sets its entity whole. Lines are committed in batches of up to 1,000 in their order; a bad line is
+        rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped; the
+        same upload can be sent again. The first line of CSV names the columns.
+        """
+        as_csv = request.headers.get("content-type", "").lower().startswith(CSV)
+        return answer(await service.imports.run(gate.stream(request, csv=True), caller=caller, as_csv=as_csv))
+
+
+def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+    modules = service.modules
+
+    @router.get("/v1/modules", tags=["modules"], dependencies=viewer, **answers(Page[ModuleView]))
+    async def list_modules() -> Response:
+        """List every module by name."""
+        return answer(Page(await modules.list()))
+
+    @router.get("/v1/modules/{name}", tags=["modules"], dependencies=viewer, **answers(ModuleDetail))
+    async def get_module(name: Name) -> Response:
+        """Return one module, how many entities are polled for it, and what became of its last windows."""
+        return answer(await modules.show(name))
+
+    @router.put("/v1/modules/{name}", tags=["modules"], **answers(StoredModule, 200, 201), **takes(ModuleRequest))
+    async def put_module(request: Request, name: Name, caller: admin) -> Response:
+        """Create a module, or set it whole, in the words of `[modules.NAME]`; schedulers hear of it at once."""
+        stored = await modules.put(name, await gate.read(request, ModuleRequest), caller=caller)
+        return answer(stored, 201 if stored.created else 200)
+
+    @router.post("/v1/modules/{name}/pause", tags=["modules"], **answers(ModuleView))
+    async def pause_module(name: Name, caller: admin) -> Response:
+        """Poll nobody for it."""
+        return answer(await modules.pause(name, caller=caller))
+
+    @router.post("/v1/modules/{name}/enable", tags=["modules"], **answers(ModuleView))
+    async def enable_module(name: Name, caller: admin) -> Response:
+        """Poll for it again, from the window on that lies around now."""
+        return answer(await modules.enable(name, caller=caller))

@@ -1,0 +1,1 @@
+"""The scheduler of fan-out: publishes one task per entity and window."""

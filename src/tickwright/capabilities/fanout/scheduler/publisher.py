@@ -1,0 +1,185 @@
+"""Claim, publish, seal: how one chunk of a window leaves, whoever else tries the same.
+
+A claim has a short life. Whoever dies behind it leaves a place that anybody takes again within seconds; whoever is
+stopped behind it publishes nothing once it may be somebody else's. A message whose confirm was lost is sent again under
+the same claim and the same id: consumers drop the second one.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum
+
+import structlog
+
+from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys
+from tickwright.capabilities.fanout.messages import write_task
+from tickwright.capabilities.fanout.scheduler.entity_lists import Listed, ModuleList
+from tickwright.domain.errors import Unavailable
+from tickwright.domain.windows import Window
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
+from tickwright.ports.fanout import Mark, Marks, Place
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+
+LEASE = timedelta(seconds=10)
+LEASE_MIN = timedelta(seconds=2)
+PUBLISH = timedelta(seconds=4)
+CHUNKS_AT_ONCE = 3
+"""Of all modules together: what waits for room at the broker grows old there, is sent too late, and then sent twice."""
+
+SKEW = timedelta(minutes=1)
+NO_QUEUE = frozenset({"unroutable", "exchange_missing"})
+
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class Fate(Enum):
+    """What became of one entity of a chunk."""
+
+    PUBLISHED = "published"
+    SEALED = "sealed"
+    TAKEN = "taken"
+    AGAIN = "again"
+
+
+_FOUND = {Mark.MINE: Fate.AGAIN, Mark.TAKEN: Fate.TAKEN, Mark.SEALED: Fate.SEALED}
+
+
+class Publisher:
+    """What all modules of one scheduler publish through.
+
+    Args:
+        marks: Who publishes what.
+        broker: Carries ``destination``.
+        declare: Makes the queue where it is missing; raises ``Unavailable``.
+        parties: Reads entities whose parties the lists do not keep; raises ``Unavailable``.
+        token: Of this process; no other one has it.
+
+    Attributes:
+        keys: Sign every message; set by whoever reads the lists.
+        room: For the chunks of all modules together; what waits at the broker instead would be published late.
+
+    Invariants:
+        FAN-1: a place is sealed only behind the broker's confirm.
+        FAN-2: nothing is published when half of its claim's life, five seconds at most, is over.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        broker: Broker,
+        destination: str,
+        *,
+        declare: Callable[[], Awaitable[None]],
+        parties: Callable[[Sequence[str]], Awaitable[Mapping[str, Listed]]],
+        token: str,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._marks, self._broker, self._destination = marks, broker, destination
+        self._declare, self._parties, self._token, self._probe = declare, parties, token, probe
+        self.keys: MessageKeys = NO_KEYS
+        self.counts: Counter[str] = Counter()
+        self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
+
+    async def send(self, module: ModuleList, window: Window, codes: Sequence[str]) -> Mapping[str, Fate]:
+        """Publish what is free of ``codes``, at most a few hundred; whoever calls it has taken ``room``.
+
+        Raises:
+            Unavailable: Nobody can say who publishes what, or there is no key to sign with. Retry.
+        """
+        lease, asked_s = _lease(window), monotonic()
+        places = [Place(code, module.name, window.start_s) for code in codes]
+        claims = await self._marks.claim(places, self._token, lease)
+        fates = {place.entity_code: _FOUND[claim.mark] for place, claim in zip(places, claims, strict=True)}
+        mine = [(place, claim.last_success_s) for place, claim in zip(places, claims, strict=True) if _is_mine(claim)]
+        listed = await self._with_parties(module, [place.entity_code for place, _ in mine])
+        mine = [(place, last) for place, last in mine if place.entity_code in listed]
+        await self._probe.reached("fanout.claimed", places=len(mine))
+        if mine and monotonic() - asked_s < lease.total_seconds() / 2:
+            timeout = min(PUBLISH, lease * 0.4)
+            messages = [self._message(module, window, place.entity_code, listed, last, timeout) for place, last in mine]
+            outcomes = await self._broker.publish_many(messages)
+            await self._probe.reached("fanout.published_not_sealed", places=len(mine))
+            await self._settle([place for place, _ in mine], outcomes, fates, keep=_keep(window))
+        return fates
+
+    async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, Listed]:
+        """Return the entities with their parties, also what is not kept; one that is gone meanwhile is missing."""
+        listed = {code: module.entities[code] for code in codes}
+        large = [code for code, entry in listed.items() if not entry.party]
+        if large:
+            listed |= await self._parties(large)
+        return {code: entry for code, entry in listed.items() if entry.party}
+
+    def _message(  # noqa: PLR0917  what a message is made of
+        self,
+        module: ModuleList,
+        window: Window,
+        code: str,
+        all_listed: Mapping[str, Listed],
+        last_success_s: float | None,
+        timeout: timedelta,
+    ) -> Message:
+        listed = all_listed[code]
+        known = [at for at in (last_success_s, module.last_success_s.get(code)) if at is not None]
+        message_id, body = write_task(
+            code,
+            module.name,
+            listed.party,
+            window,
+            max(known, default=None),
+            module.timeout_ms,
+            listed.partner,
+            listed.config_version,
+        )
+        signed = {SIGNATURE: self.keys.sign(body)}
+        return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
+
+    async def _settle(
+        self, places: Sequence[Place], outcomes: Sequence[Outcome], fates: dict[str, Fate], *, keep: timedelta
+    ) -> None:
+        done, refused = [], []
+        for place, outcome in zip(places, outcomes, strict=True):
+            if isinstance(outcome, Accepted):
+                done.append(place)
+                fates[place.entity_code] = Fate.PUBLISHED
+            elif isinstance(outcome, Refused):
+                refused.append(place)
+        self.counts["published"] += len(done)
+        self.counts["refused"] += len(refused)
+        self.counts["unknown"] += len(places) - len(done) - len(refused)
+        if done:
+            await self._seal(done, keep)
+        if refused:
+            await self._refused(refused, [one for one in outcomes if isinstance(one, Refused)])
+
+    async def _seal(self, done: Sequence[Place], keep: timedelta) -> None:
+        try:
+            self.counts["not_mine"] += await self._marks.seal(done, self._token, keep=keep)
+        except Unavailable as error:  # they are published; at worst somebody else publishes them again
+            _log.warning("fanout.not_sealed", places=len(done), error=error.message)
+
+    async def _refused(self, places: Sequence[Place], said: Sequence[Refused]) -> None:
+        codes = Counter(one.code for one in said)
+        _log.warning("fanout.not_published", refusals=dict(codes), reason=said[0].reason)
+        with suppress(Unavailable):  # else the claims end by themselves
+            await self._marks.release(places, self._token)
+        if NO_QUEUE & codes.keys():
+            await self._declare()
+
+
+def _is_mine(claim: tuple[Mark, float | None]) -> bool:
+    return claim[0] is Mark.MINE
+
+
+def _lease(window: Window) -> timedelta:
+    """How long a claim lives: half of a short window, so that what a killed scheduler had is published within it."""
+    return min(LEASE, max(LEASE_MIN, timedelta(seconds=window.length_s / 2)))
+
+
+def _keep(window: Window) -> timedelta:
+    """How long nobody may publish it again: the window, and as long as two clocks may differ."""
+    return timedelta(seconds=window.length_s) + SKEW

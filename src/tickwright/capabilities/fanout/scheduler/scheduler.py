@@ -1,0 +1,180 @@
+"""The scheduler of fan-out: keeps the lists, knows the time, and runs one loop per module. Any number may run.
+
+The lists come from the database every few minutes and as soon as a row changes; the time is the database's, by an
+offset to the monotonic clock that is measured with each reading. In between nothing asks the database.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+import structlog
+
+from tickwright.capabilities.fanout.scheduler.entity_lists import EMPTY, Lists, ModuleList, read_lists
+from tickwright.capabilities.fanout.scheduler.publisher import Publisher
+from tickwright.capabilities.fanout.scheduler.windows import ModuleRounds
+from tickwright.domain.dbclock import DbClock
+from tickwright.engine.hearing import Hearing
+from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.service import TaskGroup
+from tickwright.store.pool import AWAY, Pool
+
+REFRESH_S = 300.0
+REFRESH_WITHOUT_NEWS_S = 10.0
+REFRESH_GAP_S = 1.0
+REFRESH_REST = 3.0
+"""Times as long as a reading took: however many rows change, at most a quarter of the time is spent on reading."""
+AWAY_S = 1.0
+CHANNEL = "tickwright_entities"
+
+Gates = Callable[[str], bool | None]
+"""What the environment says of a module: ``ENABLE_<NAME>_POLLING``, or nothing."""
+
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class FanoutScheduler:
+    """A :class:`tickwright.ports.service.Service`.
+
+    Args:
+        pool: The lists are read from it.
+        publisher: Of this process.
+        gates: What the environment allows.
+        hearing: Of changes of the lists, on ``CHANNEL``; while it does not work they are read every ten seconds.
+
+    Invariants:
+        FAN-3: between two readings of the lists nothing asks the database, as long as Redis answers.
+        FAN-4: no window begins before the database's clock says so.
+    """
+
+    name = "fanout-scheduler"
+
+    def __init__(self, pool: Pool, publisher: Publisher, *, gates: Gates, hearing: Hearing) -> None:
+        self._pool, self._publisher, self._gates, self._hearing = pool, publisher, gates, hearing
+        self.clock = DbClock()
+        self.lists: Lists = EMPTY
+        self._loops: dict[str, ModuleRounds] = {}
+        self._shift = random_unit()
+        self._news = hearing.subscribe()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._group: TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Publish until stopped."""
+        self._over.clear()
+        try:
+            async with TaskGroup() as group:
+                self._group = group
+                await self._refresh_until_stopped()
+        finally:
+            self._loops.clear()
+            self._over.set()
+
+    async def quiesce(self) -> None:
+        """Begin no further chunk; what is being published is sealed."""
+        self._stopping.set()
+        self._news.set()
+        for loop in self._loops.values():
+            loop.stopping = True
+            loop.changed.set()
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """Cut what runs; a claim that it leaves is free within seconds."""
+        self._stopping.set()
+        self._news.set()
+        for task in self._tasks:
+            task.cancel()
+        await self._over.wait()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the lists were looked after; a module that rests until its next window is as it should be."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What became of messages here, by what became of them; ``missed`` are entities of windows that are over."""
+        return self._publisher.counts + Counter(missed=sum(loop.missed for loop in self._loops.values()))
+
+    @property
+    def settled(self) -> int:
+        """Entities of the windows under way that are published, by whomever, as far as is known here."""
+        return sum(len(loop.settled) for loop in self._loops.values())
+
+    # ------------------------------------------------------------------ lists
+
+    async def _refresh_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            self._news.clear()
+            begun_s = monotonic()
+            try:
+                lists = await read_lists(self._pool)
+                if self._stopping.is_set():
+                    return  # a loop that began now would hear nothing of it
+                self._adopt(lists)
+                wait_s = REFRESH_S if self._hearing.works else REFRESH_WITHOUT_NEWS_S
+            except AWAY as error:
+                _log.warning("fanout.lists_not_read", error=repr(error))
+                wait_s = AWAY_S
+            await self._rest(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))
+
+    async def _rest(self, seconds: float, *, gap_s: float) -> None:
+        """Wait for news or some time; never less than the gap, since an import tells of every row."""
+        now_s = monotonic()
+        not_before_s, end_s = now_s + gap_s, now_s + max(seconds, gap_s)
+        while not self._stopping.is_set() and now_s < end_s:
+            awaited, until_s = (self._stopping, not_before_s) if now_s < not_before_s else (self._news, end_s)
+            if awaited.is_set():
+                return
+            self._ticked_s = now_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(AWAY_S, until_s - now_s)):
+                    await awaited.wait()
+            now_s = monotonic()
+
+    def _adopt(self, lists: Lists) -> None:
+        if self.clock.sample(lists.now_s, lists.received_s):
+            _log.warning("db_clock_jump", now_s=lists.now_s)
+        if lists.unknown and lists.unknown != self.lists.unknown:
+            _log.warning("fanout.unknown_modules", entities=dict(lists.unknown), advice="tickwright modules put NAME")
+        self.lists, self._publisher.keys = lists, lists.keys
+        for name in lists.modules:
+            if name not in self._loops:
+                self._begin(name)
+        for loop in self._loops.values():
+            loop.changed.set()
+
+    def _begin(self, name: str) -> None:
+        loop = ModuleRounds(name, self._publisher, self.clock, lambda: self._look(name), shift=self._shift)
+        self._loops[name] = loop
+        if self._group is not None:
+            task = self._group.create_task(self._run(loop))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, loop: ModuleRounds) -> None:
+        try:
+            await loop.run()
+        finally:
+            if self._loops.get(loop.name) is loop:
+                del self._loops[loop.name]
+
+    def _look(self, name: str) -> ModuleList | None:
+        module = self.lists.modules.get(name)
+        if module is None or not self.held_back(module):
+            return module
+        return replace(module, entities=MappingProxyType({}))
+
+    def held_back(self, module: ModuleList) -> bool:
+        """Return whether nothing of a module is published from here: it is paused, or its gate is closed."""
+        gate = self._gates(module.name)
+        return module.is_paused or gate is False or (module.is_gated and gate is None)

@@ -1,0 +1,1 @@
+"""What operators do with jobs, task types and dead letters."""

@@ -1,0 +1,214 @@
+"""Actions on all jobs that a filter names: cancel, retry, run now, move; a thousand a call, each call one transaction.
+
+A call looks without locks, with the same bounded looks as the listing, then locks what it found and acts on what still
+matches: between the two a claim or an end may have come first, and those jobs are left alone. So a job that a worker
+holds is never moved, and none is cancelled twice. ``next`` goes on behind the last job and with the instant of the
+first call, so that a shift moves nothing twice; the same call without it begins again at the oldest job.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from tickwright.capabilities.jobs.admin.filters import MANY_MAX, JobFilter
+from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
+from tickwright.capabilities.jobs.admin.search import COUNT_MAX, Looking, Wanted
+from tickwright.capabilities.jobs.admin.views import BulkAction, Requeued
+from tickwright.domain.errors import Rejected
+from tickwright.domain.states import JobStatus
+from tickwright.ports.caller import Caller
+from tickwright.ports.ids import monotonic
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import Cursors
+from tickwright.store.pool import Connection, Pool
+
+LOOK_S = 5.0
+SHIFT_MAX = timedelta(days=3660)
+IDS_IN_AUDIT_MAX = 1000
+TIME_RULE = "scheduled_tasks_execute_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an action on many.
+
+    Attributes:
+        limit: Jobs at most, 1 to 1,000.
+        cursor: ``next`` of the call before.
+        dry_run: Count up to 10,000 of them and change none.
+    """
+
+    which: JobFilter
+    caller: Caller
+    limit: int = MANY_MAX
+    cursor: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where to: at an instant, so long from now, or so much later (or earlier) than each is due; nothing is now."""
+
+    execute_at: datetime | None = None
+    delay: timedelta | None = None
+    shift: timedelta | None = None
+
+    def check(self) -> None:
+        """Refuse anything but one of the three.
+
+        Raises:
+            Rejected: ``execute_at_or_delay``, ``invalid_shift``. Permanent.
+        """
+        if sum(value is not None for value in (self.execute_at, self.delay, self.shift)) != 1:
+            raise Rejected("execute_at_or_delay", "send execute_at, delay or shift, one of them", field="execute_at")
+        if self.shift is not None and not timedelta() < abs(self.shift) <= SHIFT_MAX:
+            raise Rejected("invalid_shift", f"shift: not 0, and at most {SHIFT_MAX.days} days", field="shift")
+
+    def shown(self) -> dict[str, Any]:
+        """Return what is set, for the audit trail."""
+        values = {"execute_at": self.execute_at, "delay": self.delay, "shift": self.shift}
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+NOW = Move()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a call acts on, and how the next one goes on."""
+
+    wanted: Wanted
+    ids: list[int]
+    position: int | None
+    as_of: datetime
+
+
+class ManyJobs:
+    """Actions on what a filter names."""
+
+    def __init__(self, pool: Pool, store: JobsStore, looking: Looking, cursors: Cursors) -> None:
+        self._pool, self._store, self._looking, self._cursors = pool, store, looking, cursors
+
+    async def cancel(self, call: Call) -> BulkAction:
+        """Cancel pending jobs; ask the workers of held ones to stop them.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        chosen = await self._choose(call, Wanted(call.which, "cancel"))
+        if call.dry_run:
+            return await self._told(call, chosen)
+        async with self._pool.acquire() as connection, connection.transaction():
+            ids = await self._store.lock_many(connection, chosen.wanted, chosen.ids)
+            done = await self._store.cancel(connection, ids)
+            await _audit(connection, call, "cancel_many", sorted(job_id for job_id, _ in done))
+        cancelled = sum(status == JobStatus.CANCELLED for _, status in done)
+        return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
+
+    async def retry(self, call: Call) -> Requeued:
+        """Put failed jobs back to work, with all their attempts, due now.
+
+        Not those whose key another job has by now, nor those that break a rule that is younger than they are.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        if not set(call.which.statuses) <= {JobStatus.FAILED}:
+            raise Rejected("only_failed", "only failed jobs can be retried; leave status out", field="status")
+        chosen = await self._choose(call, Wanted(replace(call.which, statuses=(JobStatus.FAILED,))))
+        if call.dry_run:
+            return Requeued(len(chosen.ids), [], chosen.position is not None, dry_run=True)
+        async with self._pool.acquire() as connection, connection.transaction():
+            revived = await self._store.revive(connection, chosen.ids, None, call.limit)
+            ids = [row["id"] for row in revived.rows]
+            await _audit(connection, call, "retry_many", ids)
+        more, onward = chosen.position is not None, await self._next(call, chosen)
+        return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused, unfit=revived.unfit)
+
+    async def run_now(self, call: Call) -> BulkAction:
+        """Make pending jobs due now; those that are due already are left alone.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        return await self._move(call, Wanted(call.which, "run_now"), NOW, "run_now_many")
+
+    async def reschedule(self, call: Call, move: Move) -> BulkAction:
+        """Give pending jobs another time.
+
+        Raises:
+            Rejected: ``execute_at_or_delay``, ``invalid_shift``, ``time_out_of_range``, ``job_unfit``,
+                ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        move.check()
+        return await self._move(call, Wanted(call.which, "move", target=move.execute_at), move, "reschedule_many")
+
+    async def _move(self, call: Call, wanted: Wanted, move: Move, action: str) -> BulkAction:
+        chosen = await self._choose(call, wanted, once=move.delay is not None or move.shift is not None)
+        if call.dry_run:
+            return await self._told(call, chosen)
+        at = move.execute_at if move.delay is None else chosen.as_of + move.delay
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                ids = await self._store.lock_many(connection, chosen.wanted, chosen.ids)
+                moved = await self._store.move_many(connection, ids, at, move.shift)
+                await _audit(connection, call, action, moved, **move.shown())
+        except asyncpg.CheckViolationError as error:
+            raise refused(error) from error
+        return await self._answer(call, chosen, moved)
+
+    # ------------------------------------------------------------------ choosing
+
+    async def _choose(self, call: Call, wanted: Wanted, *, once: bool = False) -> _Chosen:
+        """Look for what the call acts on: until it has enough, there is no more, or the time is up."""
+        call.which.check(call.limit)
+        which = await self._store.with_ids(wanted.which)
+        as_of, position = await self._begin(call, wanted)
+        wanted = replace(wanted, which=which, as_of=as_of if once else None)
+        limit, until_s, ids = COUNT_MAX if call.dry_run else call.limit, monotonic() + LOOK_S, list[int]()
+        after: int | None = position
+        while after is not None and len(ids) < limit and monotonic() < until_s:
+            found = await self._looking.oldest(wanted, after, limit - len(ids))
+            ids += found.ids
+            after = found.position
+        return _Chosen(wanted, ids, after, as_of)
+
+    async def _begin(self, call: Call, wanted: Wanted) -> tuple[datetime, int]:
+        if call.cursor is None:
+            return await self._looking.now(), 0
+        listing = ("many", wanted.action, *call.which.listing())
+        as_of, position = await self._cursors.read(call.cursor, tuple[datetime, int], *listing)
+        return as_of, position
+
+    async def _next(self, call: Call, chosen: _Chosen) -> str | None:
+        if chosen.position is None:
+            return None
+        place = (chosen.as_of, chosen.position)
+        return await self._cursors.make(place, "many", chosen.wanted.action, *call.which.listing())
+
+    async def _answer(self, call: Call, chosen: _Chosen, ids: Sequence[int], requested: int = 0) -> BulkAction:
+        more = chosen.position is not None
+        return BulkAction(len(ids) - requested, requested, list(ids), more, await self._next(call, chosen))
+
+    async def _told(self, call: Call, chosen: _Chosen) -> BulkAction:
+        """Say what would happen; nothing is locked, so it may be something else a moment later."""
+        counts = await self._looking.status_of(chosen.wanted, chosen.ids)
+        requested = counts.get(JobStatus.PROCESSING, 0)
+        more = chosen.position is not None
+        return BulkAction(sum(counts.values()) - requested, requested, [], more, dry_run=call.dry_run)
+
+
+def refused(error: asyncpg.CheckViolationError) -> Rejected:
+    """Return which rule of the table a job that is moved would break, by the name of the constraint."""
+    if error.constraint_name == TIME_RULE:
+        return Rejected("time_out_of_range", "a job would be due before 1970 or after 9998; none was moved")
+    return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
+
+
+async def _audit(connection: Connection, call: Call, action: str, ids: Sequence[int], **more: Any) -> None:
+    if ids:
+        after = {"count": len(ids), "ids": list(ids[:IDS_IN_AUDIT_MAX]), **more}
+        await write_audit(connection, call.caller, f"jobs.{action}", "jobs", before=call.which.shown(), after=after)

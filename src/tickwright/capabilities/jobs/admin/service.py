@@ -1,0 +1,252 @@
+"""What operators and callers do with jobs: look, cancel, retry, move, explain.
+
+Decides nothing about time: every instant is the database's. Each action locks its job first, so that it and
+a worker's claim see one another: a job that an answer calls ``cancelled`` has left the live table in the same
+transaction and can start no more. Each action leaves one line in the audit trail, in its own transaction.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from tickwright.capabilities.jobs.admin.bulk_actions import Call, ManyJobs, refused
+from tickwright.capabilities.jobs.admin.dead_letters import DeadLetters
+from tickwright.capabilities.jobs.admin.explain import explain
+from tickwright.capabilities.jobs.admin.filters import MANY_MAX, JobFilter, ListQuery
+from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
+from tickwright.capabilities.jobs.admin.search import COUNT_MAX, Looking
+from tickwright.capabilities.jobs.admin.task_types import TaskTypes
+from tickwright.capabilities.jobs.admin.views import (
+    BulkAction,
+    JobAction,
+    JobCounts,
+    JobDetail,
+    JobPage,
+    JobView,
+    Requeued,
+    job_view,
+)
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, Scheduled
+from tickwright.capabilities.jobs.enqueue.imports import Imports
+from tickwright.capabilities.jobs.enqueue.requests import BOUNDS, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.worker.attempts import job_detail
+from tickwright.capabilities.operations.keys import ApiKeys
+from tickwright.capabilities.operations.listings import Operations
+from tickwright.domain.errors import Rejected
+from tickwright.domain.states import JobStatus
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Explanation
+from tickwright.store.audit import write_audit
+from tickwright.store.paging import NEWEST, Cursors, bounded
+from tickwright.store.pool import Connection, Pool
+
+
+class JobService:
+    """Everything that the API and the command line do with one-shot jobs; one per process and pool.
+
+    Attributes:
+        enqueuer: Schedules.
+        types: Task types and their secrets.
+        dead_letters: What was given up.
+        operations: Workers, leases, alerts, the outbox and the audit trail.
+        keys: API keys.
+        imports: Jobs by the million.
+        many: Actions on all jobs that a filter names.
+    """
+
+    def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._store = JobsStore(pool)
+        self._cursors = Cursors(pool)
+        self._looking = Looking(pool)
+        self.many = ManyJobs(pool, self._store, self._looking, self._cursors)
+        self.enqueuer = enqueuer
+        self.types = TaskTypes(pool, allow_target)
+        self.dead_letters = DeadLetters(pool, self._store, self._cursors)
+        self.operations = Operations(pool, self._cursors)
+        self.keys = ApiKeys(pool)
+        self.imports = Imports(pool, enqueuer)
+
+    async def schedule_text(
+        self, body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
+    ) -> Scheduled:
+        """Schedule the job that a JSON body asks for; see ``read_job`` and ``Enqueuer.schedule`` for the errors."""
+        return await self.enqueuer.schedule(read_job(body, key=key, now=now, bounds=bounds))
+
+    # ------------------------------------------------------------------ looking
+
+    async def get(self, job_id: int) -> JobDetail:
+        """Return one job, live or finished.
+
+        Raises:
+            Rejected: ``job_not_found`` (404). Permanent; types that keep no history forget their jobs at the end.
+        """
+        row = await self._store.get(job_id)
+        if row is None:
+            raise _not_found(job_id)
+        return job_detail(row)
+
+    async def list(self, query: ListQuery) -> JobPage:
+        """Return one page of jobs, newest first.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit, listing = bounded(query.limit), ("jobs", *query.listing())
+        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
+        found = await self._looking.newest(await self._store.with_ids(query), before, limit)
+        rows = await self._store.get_many(found.ids) if found.ids else []
+        more = None if found.position is None else await self._cursors.make(found.position, *listing)
+        return JobPage([job_view(JobView, row) for row in rows], more, found.searched)
+
+    async def count(self, which: JobFilter) -> JobCounts:
+        """Return how many jobs match, by state, each count with bounded work."""
+        counted = await self._looking.count(await self._store.with_ids(which))
+        partial = any(counted.counts[state] < COUNT_MAX for state in counted.at_least)
+        return JobCounts(counted.counts, COUNT_MAX, sorted(counted.at_least), partial)
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Return why a job is where it is.
+
+        Raises:
+            Rejected: ``job_not_found`` (404). Permanent.
+        """
+        facts = await self._store.explain(job_id)
+        if facts is None:
+            raise _not_found(job_id)
+        return explain(facts)
+
+    # ------------------------------------------------------------------ one job
+
+    async def cancel(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Cancel a job: at once while it is pending; while a worker holds it, ask that worker to stop it.
+
+        Returns:
+            ``outcome`` ``cancelled``: it never starts after this. ``requested``: it may still end otherwise.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_finished`` (409) with its status. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, job_id)
+            [(_, status)] = await self._store.cancel(connection, [job_id])
+            outcome = "cancelled" if status == JobStatus.CANCELLED else "requested"
+            await write_audit(
+                connection,
+                caller,
+                "jobs.cancel",
+                f"job:{job_id}",
+                before={"status": before["status"]},
+                after={"status": status, "outcome": outcome},
+            )
+        return JobAction(job_id, status, outcome)
+
+    async def reschedule(
+        self, job_id: int, *, caller: Caller, execute_at: datetime | None = None, delay: timedelta | None = None
+    ) -> JobAction:
+        """Give a pending job another time; one of the two, the delay counts from the database's now.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
+                breaks a rule that is younger. Permanent.
+        """
+        return await self._move(job_id, caller, "reschedule", execute_at, delay)
+
+    async def run_now(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Make a pending job due now.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_pending`` or ``job_finished`` (409); ``job_unfit`` (409): it
+                breaks a rule that is younger. Permanent.
+        """
+        return await self._move(job_id, caller, "run_now", None, timedelta())
+
+    async def retry(self, job_id: int, *, caller: Caller) -> JobAction:
+        """Put a failed job back to work: same id, all its attempts, due now; its fence goes on rising.
+
+        Raises:
+            Rejected: ``job_not_found`` (404); ``job_not_failed`` (409) with its status; ``key_reused`` (409): another
+                job has its idempotency key by now; ``job_unfit`` (409): it breaks a rule that is younger. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            revived = await self._store.revive(connection, [job_id], None, 1)
+            if revived.key_reused:
+                raise Rejected("key_reused", f"another job has the idempotency key of job {job_id} by now", status=409)
+            if revived.unfit:
+                raise _unfit(job_id)
+            if not revived.rows:
+                status = await self._store.status(connection, job_id)
+                raise _not_found(job_id) if status is None else _wrong_state("job_not_failed", job_id, status)
+            await write_audit(
+                connection,
+                caller,
+                "jobs.retry",
+                f"job:{job_id}",
+                before={"status": "failed", "attempts": revived.rows[0]["attempts"]},
+                after={"status": "pending", "attempts": 0},
+            )
+        return JobAction(job_id, JobStatus.PENDING, "retried")
+
+    async def _move(
+        self, job_id: int, caller: Caller, action: str, execute_at: datetime | None, delay: timedelta | None
+    ) -> JobAction:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, job_id)
+            if before["status"] != JobStatus.PENDING:
+                raise _wrong_state("job_not_pending", job_id, before["status"])
+            try:
+                moved = await self._store.reschedule(connection, job_id, execute_at, delay)
+            except asyncpg.CheckViolationError as error:
+                raise refused(error) from error
+            await write_audit(
+                connection,
+                caller,
+                f"jobs.{action}",
+                f"job:{job_id}",
+                before={"execute_at": before["execute_at"], "retry_at": before["retry_at"]},
+                after={"execute_at": moved},
+            )
+        return JobAction(job_id, JobStatus.PENDING, "rescheduled" if action == "reschedule" else action, moved)
+
+    async def _locked(self, connection: Connection, job_id: int) -> Any:
+        row = await self._store.lock(connection, job_id)
+        if row is None:
+            status = await self._store.status(connection, job_id)
+            raise _not_found(job_id) if status is None else _wrong_state("job_finished", job_id, status)
+        return row
+
+    # ------------------------------------------------------------------ many jobs
+
+    async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> BulkAction:
+        """Cancel what a filter names, the oldest first; see :class:`ManyJobs`."""
+        return await self.many.cancel(Call(which, caller, limit))
+
+    async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> Requeued:
+        """Put the failed jobs that a filter names back to work, the oldest first; see :class:`ManyJobs`."""
+        return await self.many.retry(Call(which, caller, limit))
+
+
+def _not_found(job_id: int) -> Rejected:
+    return Rejected("job_not_found", f"there is no job {job_id}, or its type keeps no history", status=404)
+
+
+def _unfit(job_id: int) -> Rejected:
+    return Rejected(
+        "job_unfit",
+        f"job {job_id} breaks a rule of new jobs that is younger than it, such as that of payloads with 1e1000; "
+        "schedule it again as one that keeps it",
+        status=409,
+    )
+
+
+def _wrong_state(code: str, job_id: int, status: str) -> Rejected:
+    words = {
+        "job_finished": "it is finished",
+        "job_not_pending": "only a pending job can be moved",
+        "job_not_failed": "only a failed job can be retried",
+    }
+    if code == "job_not_pending" and status in {"completed", "failed", "cancelled"}:
+        code = "job_finished"
+    return Rejected(code, f"job {job_id} is {status}: {words[code]}", status=409, state=str(status))

@@ -1,0 +1,1 @@
+"""Adding jobs: one, many, or a stream of lines."""

@@ -1,0 +1,466 @@
+"""Putting jobs into the table: checked, collected, with idempotency keys.
+
+Single calls are collected without a timer: while one statement runs, what comes in waits and goes
+together in the next one. Sixteen callers then share a commit instead of queueing for sixteen.
+A call returns when its job is committed. What goes together is one statement, so it is done or not for all of it: jobs
+with keys are apart from those without. Where one job stops that statement, a second one inserts them one by one
+inside the database, and says which it was. Jobs whose key an open transaction holds wait apart from all others.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import asyncpg
+import msgspec
+import structlog
+
+from tickwright.capabilities.jobs.admin.types_store import load_types
+from tickwright.capabilities.jobs.model import TaskType
+from tickwright.domain.errors import Contended, Rejected, TickwrightError
+from tickwright.domain.failure_words import storable
+from tickwright.domain.instants import YEAR_MAX
+from tickwright.observe import traces
+from tickwright.ports.ids import monotonic
+from tickwright.store.bounds import TookTooLong, outcome_unknown, within
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+from tickwright.store.shares import for_everybody
+
+_SQL = load("tickwright.capabilities.jobs.sql", "enqueue.sql")
+_log = structlog.get_logger("tickwright.jobs")
+COLLECT_MAX = 1000
+COLLECTED_S = 10.0
+"""For one write of what was collected; who called hears then that nobody knows its outcome."""
+HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
+"""So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
+COPY_ROWS = 5000
+PAYLOAD_BYTES_MAX = 65_536
+SURELY_FITS = PAYLOAD_BYTES_MAX // 4
+"""So many characters are no more bytes than a payload may have, however they are encoded."""
+WRITTEN_BYTES_MAX = 1_048_576
+DIGITS_MAX = 309
+EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
+KEY_LENGTH_MAX = 255
+PRIORITY_MAX = 100
+ATTEMPTS_MAX = 1000
+TIMEOUT_MAX = timedelta(days=1)
+FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
+TYPES_FRESH_S = 1.0
+NO_DELAY = timedelta()
+COPY_COLUMNS = (
+    "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
+)  # fmt: skip
+TOGETHER = "jobs"
+_EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job that somebody wants, checked by :func:`check_new_job`.
+
+    Attributes:
+        payload: JSON text.
+        execute_at: Aware; ``None`` is now, by the database's clock.
+        delay: Added to the database's now; only without ``execute_at``.
+        key: Idempotency key, unique among all jobs of the last days.
+        digest: Of the request, so that the same key with another request is seen.
+        traceparent: The trace that it belongs to; set by the :class:`Enqueuer` from the code that calls it.
+    """
+
+    task_type: str
+    payload: str = "{}"
+    execute_at: datetime | None = None
+    key: str | None = None
+    digest: bytes | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: timedelta | None = None
+    expires_at: datetime | None = None
+    delay: timedelta | None = None
+    traceparent: str | None = None
+
+
+class Scheduled(msgspec.Struct, frozen=True):
+    """The answer: the job's id, and whether this call created it."""
+
+    id: int
+    created: bool
+
+
+def check_new_job(job: NewJob) -> NewJob:
+    """Return ``job`` when its values are within the bounds.
+
+    Raises:
+        Rejected: With a stable code and what to do. Permanent.
+    """
+    if not _TYPE_NAME.fullmatch(job.task_type):
+        raise Rejected(
+            "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
+        )
+    if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
+        raise Rejected(
+            "payload_too_large",
+            f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",
+            status=413,
+            field="payload",
+        )
+    if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
+        raise Rejected(
+            "invalid_key",
+            f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs",
+            status=409,
+            field="idempotency_key",
+        )
+    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+        raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
+    if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
+        raise Rejected("invalid_max_attempts", f"max_attempts: 1 to {ATTEMPTS_MAX}", field="max_attempts")
+    if job.timeout is not None and not timedelta(milliseconds=1) <= job.timeout <= TIMEOUT_MAX:
+        raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
+    _check_instant("execute_at", job.execute_at)
+    _check_instant("expires_at", job.expires_at)
+    return job
+
+
+def _is_too_long(payload: str) -> bool:
+    """Whether a payload is too long, also where PostgreSQL writes it out: 1e300 is 301 digits there."""
+    if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
+        return True
+    return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
+
+
+def _check_instant(field: str, at: datetime | None) -> None:
+    if at is None:
+        return
+    if at.tzinfo is None:
+        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
+    if not FIRST_INSTANT <= at < END_OF_TIME:
+        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
+
+
+class TypeCatalog:
+    """The task types, at most a second old when a name is asked for that is not among them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._types: dict[str, TaskType] = {}
+        self._read_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    def fresh(self, name: str) -> TaskType | None:
+        """Return the type if it is known, and was read a moment ago."""
+        return self._types.get(name) if monotonic() - self._read_s <= TYPES_FRESH_S else None
+
+    async def get(self, name: str) -> TaskType:
+        """Return the type.
+
+        Raises:
+            Rejected: ``unknown_task_type``. Permanent until somebody registers it.
+        """
+        kind = self.fresh(name)
+        if kind is None:
+            if name in self._types:
+                self._read_behind()
+            else:
+                await self._read()
+            kind = self._types.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self._types)[:20]) or "none yet"
+            raise Rejected(
+                "unknown_task_type", f"task type {name!r} is not registered; known: {known}", field="task_type"
+            )
+        return kind
+
+    def _read_behind(self) -> None:
+        if self._reading is None or self._reading.done():
+            with for_everybody():
+                self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(_read_or_not)
+
+    async def _read(self) -> None:
+        async with self._pool.acquire() as connection:
+            self._types = {kind.name: kind for kind in await load_types(connection)}
+        self._read_s = monotonic()
+
+
+def _read_or_not(reading: "asyncio.Task[None]") -> None:
+    """Say why the types are old: they are used all the same, and the next call reads them again."""
+    if not reading.cancelled() and (error := reading.exception()) is not None:
+        _log.warning("enqueue.types_not_read", error=repr(error)[:200])
+
+
+_Pair = tuple[NewJob, int]
+_Waiting = tuple[NewJob, int, "asyncio.Future[Scheduled]"]
+_REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
+
+class _Collector:
+    """Writes together what is asked for while a write is under way; ``write`` gives each its answer, or an error."""
+
+    def __init__(self, pool: Pool, write: Callable[[Connection, list[_Pair]], Awaitable[list[Any]]]) -> None:
+        self._pool, self._write = pool, write
+        self._waiting: list[_Waiting] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def add(self, job: NewJob, attempts: int) -> Scheduled:
+        """Write one job with the others; return its answer."""
+        future: asyncio.Future[Scheduled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, attempts, future))
+        self._start_flush()
+        return await future
+
+    def _start_flush(self) -> None:
+        if self._waiting and self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        taken: list[_Waiting] = []
+        try:
+            with for_everybody(), within(COLLECTED_S) as bound:
+                async with self._pool.acquire() as connection:  # for as long as there is work: giving it back costs
+                    while not connection.is_closed() and (taken := await self._gather()):
+                        bound.again()
+                        _tell(taken, await self._write(connection, [(job, attempts) for job, attempts, _ in taken]))
+                        taken = []
+        except Exception as error:  # noqa: BLE001  every caller hears what happened to its own call
+            taken = taken or self._take()
+            _tell(taken, [outcome_unknown() if isinstance(error, TookTooLong) else error] * len(taken))
+        finally:
+            self._flushing = None
+            self._start_flush()
+
+    async def _gather(self) -> "list[_Waiting]":
+        """Let those who were just answered call again, then take what is there."""
+        await asyncio.sleep(0)
+        return self._take()
+
+    def _take(self) -> "list[_Waiting]":
+        taken, self._waiting = self._waiting[:COLLECT_MAX], self._waiting[COLLECT_MAX:]
+        return taken
+
+
+class Enqueuer:
+    """Schedules jobs; one per process and pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.types = TypeCatalog(pool)
+        self._plain = _Collector(pool, self._write)
+        self._keyed = _Collector(pool, partial(self._write, patience=HELD_AFTER))
+        self._held = _Collector(pool, partial(self._write, patience=HELD_FOR))
+        self._held_keys: Counter[str] = Counter()
+
+    async def schedule(self, job: NewJob, *, connection: Connection | None = None) -> Scheduled:
+        """Schedule one job; inside the caller's asyncpg transaction when ``connection`` is given.
+
+        Raises:
+            Rejected: The job is not within the bounds, or its type is unknown. Do not retry.
+            Contended: ``key_reused``: the key belongs to another request. Do not retry with this key.
+            Unavailable: ``outcome_unknown``: the database did not answer in time. Retry with a key.
+        """
+        attempts = await self._attempts(job)
+        if not traces.recording():
+            return await self._schedule(_in_trace(job), attempts, connection)
+        with traces.working("send", job.task_type) as span:
+            made = await self._schedule(_in_trace(job), attempts, connection)
+            span.set_attribute("messaging.message.id", f"job_{made.id}")
+            return made
+
+    async def _schedule(self, job: NewJob, attempts: int, connection: Connection | None) -> Scheduled:
+        if connection is not None:
+            answers: list[Scheduled] = await self._insert(connection, [(job, attempts)])
+            return answers[0]
+        if job.key is None:
+            return await self._plain.add(job, attempts)
+        if job.key not in self._held_keys:
+            with suppress(*_LOCKED):
+                return await self._keyed.add(job, attempts)
+        return await self._schedule_held(job.key, job, attempts)
+
+    async def _schedule_held(self, key: str, job: NewJob, attempts: int) -> Scheduled:
+        self._held_keys[key] += 1
+        try:
+            return await self._held.add(job, attempts)
+        finally:
+            self._held_keys[key] -= 1
+            if not self._held_keys[key]:
+                del self._held_keys[key]
+
+    async def _write(self, connection: Connection, pairs: list[_Pair], *, patience: str | None = None) -> list[Any]:
+        """Insert what came together; what stops the statement for one job is the answer to that job only.
+
+        All have a key, and patience, or none has, so that one statement inserts them: one that fails has done nothing.
+        """
+        try:
+            return await self._insert(connection, pairs, strict=False, patience=patience)
+        except (*_REFUSED, *_LOCKED) as error:
+            is_of_all = patience is None and isinstance(error, _LOCKED)  # not a key: the table
+            if is_of_all or len(pairs) == 1:
+                return [error] * len(pairs)
+            return await self._insert_each(connection, pairs, patience and HELD_ALONE_AFTER)
+
+    async def _attempts(self, job: NewJob) -> int:
+        """Check a job and its type; return how many attempts it has."""
+        kind = self.types.fresh(check_new_job(job).task_type) or await self.types.get(job.task_type)
+        return job.max_attempts or kind.max_attempts
+
+    async def schedule_many(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> list[Scheduled]:
+        """Schedule several jobs in one transaction; one answer per job, in order."""
+        with traces.working("send", TOGETHER, {"messaging.batch.message_count": len(jobs)}):
+            pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs]
+            if connection is not None:
+                return await self._insert_parts(connection, pairs)
+            async with self._pool.acquire() as own, own.transaction():
+                return await self._insert_parts(own, pairs)
+
+    async def schedule_each(
+        self, jobs: Sequence[NewJob], *, connection: Connection
+    ) -> list[Scheduled | TickwrightError]:
+        """Schedule at most ``COLLECT_MAX`` jobs in one statement a kind; each has an answer or an error of its own."""
+        pairs = [(_in_trace(job), await self._attempts(job)) for job in jobs[:COLLECT_MAX]]
+        return await self._insert(connection, pairs, strict=False)
+
+    async def _insert_parts(self, connection: Connection, pairs: list[_Pair]) -> list[Scheduled]:
+        answers: list[Scheduled] = []
+        for start in range(0, len(pairs), COLLECT_MAX):
+            answers += await self._insert(connection, pairs[start : start + COLLECT_MAX])
+        return answers
+
+    async def copy(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> int:
+        """Schedule many jobs without keys by COPY; the fastest way in. Returns how many."""
+        known: dict[str, int] = {}
+        records = []
+        for job in jobs:
+            attempts = known.get(job.task_type)
+            if attempts is None:
+                attempts = known[job.task_type] = (await self.types.get(job.task_type)).max_attempts
+            records.append(_record(_in_trace(check_new_job(job)), job.max_attempts or attempts))
+        if connection is not None:
+            return await self._copy(connection, records)
+        async with self._pool.acquire() as own, own.transaction():
+            return await self._copy(own, records)
+
+    async def _copy(self, connection: Connection, records: list[tuple[Any, ...]]) -> int:
+        if any(record[0] is None for record in records):
+            now = await connection.fetchval(_SQL["now"])
+            records = [(now + (record[7] or NO_DELAY), *record[1:]) if not record[0] else record for record in records]
+        records = [(*record[:7], record[8]) for record in records]
+        for start in range(0, len(records), COPY_ROWS):
+            await connection.copy_records_to_table(
+                "scheduled_tasks",
+                schema_name="tickwright",
+                columns=COPY_COLUMNS,
+                records=records[start : start + COPY_ROWS],
+            )
+        return len(records)
+
+    async def _insert(
+        self, connection: Connection, pairs: list[_Pair], *, strict: bool = True, patience: str | None = None
+    ) -> list[Any]:
+        plain = [pair for pair in pairs if pair[0].key is None]
+        ids = iter(await self._insert_plain(connection, plain)) if plain else iter(())
+        keyed = await self._insert_keyed(connection, [pair for pair in pairs if pair[0].key is not None], patience)
+        answers: list[Any] = [
+            keyed[job.key] if job.key is not None else Scheduled(next(ids), created=True) for job, _ in pairs
+        ]
+        _judge_keys(pairs, answers, keyed)
+        if strict:
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+        return answers
+
+    async def _insert_plain(self, connection: Connection, pairs: list[_Pair]) -> list[int]:
+        columns = zip(*(_record(job, attempts) for job, attempts in pairs), strict=True)
+        return [row[0] for row in await connection.fetch(_SQL["insert_plain"], *map(list, columns))]
+
+    async def _insert_keyed(
+        self, connection: Connection, pairs: list[_Pair], patience: str | None
+    ) -> Mapping[str | None, Any]:
+        if not pairs:
+            return {}
+        by_key = {job.key: (job, attempts) for job, attempts in reversed(pairs)}
+        first = {key: by_key[key] for key in sorted(by_key, key=str)}  # one order for all: no deadlock over two keys
+        columns = zip(
+            *((*_record(job, attempts), job.key, job.digest) for job, attempts in first.values()), strict=True
+        )
+        created = await connection.fetch(_SQL["insert_keyed"], *map(list, columns), patience)
+        answers: dict[str | None, Any] = {row[0]: Scheduled(row[1], created=True) for row in created}
+        taken = [key for key in first if key not in answers]
+        found = await _find(connection, taken)
+        return answers | {key: _of_taken(found, first[key][0]) for key in taken}
+
+    async def _insert_each(self, connection: Connection, pairs: list[_Pair], patience: str | None) -> list[Any]:
+        """Insert them one by one in one transaction; each has its job as the answer, or why PostgreSQL refused it."""
+        columns = zip(*((*_record(job, attempts), job.key, job.digest) for job, attempts in pairs), strict=True)
+        rows = await connection.fetch(_SQL["insert_each"], *map(list, columns), patience)
+        answers = [(job, _outcome(row)) for (job, _), row in zip(pairs, rows, strict=True)]
+        found = await _find(connection, [job.key for job, answer in answers if answer is None])
+        return [_of_taken(found, job) if answer is None else answer for job, answer in answers]
+
+
+async def _find(connection: Connection, keys: list[str | None]) -> dict[str | None, asyncpg.Record]:
+    return {row["key"]: row for row in await connection.fetch(_SQL["find_keys"], keys)} if keys else {}
+
+
+def _outcome(row: asyncpg.Record) -> Any:
+    """Return the job, or the error, or ``None`` where its key was taken."""
+    if row["code"]:
+        return asyncpg.PostgresError.new({"C": row["code"], "M": row["message"]})
+    return row["job_id"] and Scheduled(row["job_id"], created=True)
+
+
+def _tell(taken: list[_Waiting], answers: Sequence[Any]) -> None:
+    for (_, _, future), answer in zip(taken, answers, strict=True):
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+def _of_taken(found: Mapping[str | None, asyncpg.Record], job: NewJob) -> Any:
+    row = found.get(job.key)
+    if row is None:
+        return Contended("key_in_flight", "another request with this key is under way; try again")
+    return _existing(row["id"], row["digest"], job)
+
+
+def _existing(job_id: int, digest: bytes | None, job: NewJob) -> Any:
+    if digest is not None and job.digest is not None and digest != job.digest:
+        return Contended("key_reused", f"this idempotency key belongs to job {job_id}, which was asked for differently")
+    return Scheduled(job_id, created=False)
+
+
+def _judge_keys(pairs: list[_Pair], answers: list[Any], keyed: Mapping[str | None, Any]) -> None:
+    """Let only the first of several equal keys of one batch have created the job."""
+    seen: dict[str, NewJob] = {}
+    for number, (job, _) in enumerate(pairs):
+        if job.key is None:
+            continue
+        first = seen.setdefault(job.key, job)
+        if first is not job and isinstance(keyed[job.key], Scheduled):
+            answers[number] = _existing(keyed[job.key].id, first.digest, job)
+
+
+def _record(job: NewJob, attempts: int) -> tuple[Any, ...]:
+    timeout_ms = None if job.timeout is None else round(job.timeout.total_seconds() * 1000)
+    return (
+        job.execute_at, job.task_type, job.payload, attempts, job.priority, timeout_ms, job.expires_at, job.delay,
+        job.traceparent,
+    )  # fmt: skip
+
+
+def _in_trace(job: NewJob) -> NewJob:
+    """Return ``job`` as a part of the trace of the code that runs, where there is one."""
+    here = traces.current()
+    return job if here is None else msgspec.structs.replace(job, traceparent=here)

@@ -1,0 +1,318 @@
+"""What callers may ask for, as typed bodies, and how a body becomes a job.
+
+Every way in that takes text (REST, NDJSON import, the command line) reads it here, so that one rule has one
+error. A body has no field that belongs to Tickwright (``status``, ``attempts``, ``fence``): naming one is
+``unknown_field``, not a silent loss.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from tickwright.capabilities.jobs.admin.filters import TEXT_CHARS_MAX
+from tickwright.capabilities.jobs.enqueue.enqueue import (
+    ATTEMPTS_MAX,
+    KEY_LENGTH_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    NewJob,
+    check_new_job,
+)
+from tickwright.domain import strict_json
+from tickwright.domain.digests import digest_of
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected
+from tickwright.domain.instants import InstantText, parse_instant
+from tickwright.domain.rates import RATE_PER_S_MIN
+from tickwright.domain.states import JobStatus
+from tickwright.ports.views import CURSOR_CHARS_MAX
+
+TypeName = Annotated[
+    str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
+]
+DurationText = Annotated[
+    str,
+    Meta(
+        description="A number with its unit: d h m s ms",
+        examples=["30s"],
+        extra_json_schema={"pattern": "^[0-9].*(d|h|m|s)$"},
+    ),
+]
+
+
+class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A job that somebody wants. Without ``execute_at`` and ``delay`` it is due at once.
+
+    What the OpenAPI document shows; :class:`_Wire` is what is read.
+    """
+
+    task_type: Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]*$")]
+    payload: Annotated[Any, Meta(description=f"Any JSON, at most {PAYLOAD_BYTES_MAX} bytes; {{}} when left out")] = None
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | None = None
+    timeout: DurationText | None = None
+    expires_at: InstantText | None = None
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """:class:`JobRequest` without its bounds: those have errors of their own in ``check_new_job``."""
+
+    task_type: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    execute_at: str | None = None
+    delay: str | None = None
+    idempotency_key: str | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: str | None = None
+    expires_at: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Wire)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBounds:
+    """How far from the database's now a job that comes in as text may be due.
+
+    Attributes:
+        horizon: Ahead of now.
+        grace: Behind now; a client that was away for a while may still send what it has.
+    """
+
+    horizon: timedelta = timedelta(days=3660)
+    grace: timedelta = timedelta(days=1)
+
+
+BOUNDS = ScheduleBounds()
+KEY_PATTERN = "^[!-~]+$"
+_HEADER_KEY = re.compile(r"[!-~]+\Z")
+
+
+def read_job(
+    body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
+) -> NewJob:
+    """Return the checked job that ``body`` asks for.
+
+    Args:
+        body: One JSON object, already within the caller's byte limit.
+        key: An idempotency key from outside the body; must not contradict one inside.
+        now: The database's clock as far as known; ``None`` skips the horizon.
+        bounds: How far from now it may be due.
+
+    Raises:
+        Rejected: Syntax and unknown fields 400, values 422, size 413, key too long 409. Permanent: do not retry.
+    """
+    wire = strict_json.decode(body, _decoder)
+    payload = bytes(wire.payload).decode()
+    job = check_new_job(
+        NewJob(
+            task_type=wire.task_type,
+            payload=payload,
+            execute_at=_instant(wire.execute_at, "execute_at"),
+            key=_one_key(key, wire.idempotency_key),
+            priority=wire.priority,
+            max_attempts=wire.max_attempts,
+            timeout=None if wire.timeout is None else parse_duration(wire.timeout, field="timeout"),
+            expires_at=_instant(wire.expires_at, "expires_at"),
+            delay=_delay(wire),
+        )
+    )
+    if now is not None:
+        check_bounds(job, now, bounds)
+    return job if job.key is None else with_digest(job)
+
+
+def with_digest(job: NewJob) -> NewJob:
+    """Return ``job`` with the digest of what it asks for, so that its key can be recognized on another request."""
+    canonical = msgspec.json.encode(msgspec.json.decode(job.payload), order="deterministic")
+    digest = digest_of(
+        job.task_type, canonical, job.execute_at, job.delay, job.priority, job.max_attempts, job.timeout, job.expires_at
+    )
+    return msgspec.structs.replace(job, digest=digest)
+
+
+def key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the value of the ``Idempotency-Key`` header of a request, if there is one.
+
+    Args:
+        headers: Of the request, with names in lower case, as ASGI has them.
+
+    Raises:
+        Rejected: ``key_conflict``: there are two that differ; ``invalid_key`` (409): it is not as its schema says.
+            Permanent.
+    """
+    keys = {value.decode("latin-1") for name, value in headers if name == b"idempotency-key"}
+    if len(keys) > 1:
+        raise Rejected("key_conflict", "there are Idempotency-Key headers that differ; send one of them")
+    key = keys.pop() if keys else None
+    if key is not None and not _HEADER_KEY.match(key):
+        raise Rejected("invalid_key", "Idempotency-Key: ASCII characters without blanks, at least one", status=409)
+    return key
+
+
+def _one_key(outside: str | None, inside: str | None) -> str | None:
+    if outside is not None and inside is not None and outside != inside:
+        raise Rejected(
+            "key_conflict",
+            "the Idempotency-Key header and idempotency_key differ; send one of them",
+            field="idempotency_key",
+        )
+    return inside if outside is None else outside
+
+
+def _delay(wire: _Wire) -> timedelta | None:
+    if wire.delay is None:
+        return None
+    if wire.execute_at is not None:
+        raise Rejected("execute_at_and_delay", "send execute_at or delay, not both", field="delay")
+    return parse_duration(wire.delay, field="delay")
+
+
+def _instant(text: str | None, field: str) -> datetime | None:
+    return None if text is None else parse_instant(text, field=field)
+
+
+def check_bounds(job: NewJob, now: datetime, bounds: ScheduleBounds) -> None:
+    """Refuse what is due too far from ``now``.
+
+    Raises:
+        Rejected: ``beyond_horizon`` or ``time_in_past``. Permanent.
+    """
+    due = job.execute_at or now + (job.delay or timedelta())
+    if due > now + bounds.horizon:
+        raise Rejected("beyond_horizon", f"execute_at: at most {bounds.horizon.days} days ahead", field="execute_at")
+    if due < now - bounds.grace:
+        raise Rejected("time_in_past", f"execute_at: at most {bounds.grace.days} day(s) ago", field="execute_at")
+    if job.expires_at is not None and job.expires_at <= due:
+        raise Rejected("expires_before_due", "expires_at: must be after the job is due", field="expires_at")
+
+
+class RescheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A new time: one of the two."""
+
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+
+
+class FilterRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs an action is for; at least one field that says which.
+
+    ``dry_run`` changes nothing and says how many it would be, up to 10,000. ``cursor`` is ``next`` of the call before.
+    """
+
+    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    status: Annotated[list[JobStatus], Meta(max_length=5)] = []
+    task_type: Annotated[str, Meta(min_length=1, max_length=50)] | None = None
+    execute_from: InstantText | None = None
+    execute_to: InstantText | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | None = None
+    text: Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
+    dry_run: bool = False
+
+
+class MoveRequest(FilterRequest, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs, and where to: ``execute_at``, ``delay`` from now, ``shift`` of each one's due time; one of them."""
+
+    execute_at: InstantText | None = None
+    delay: DurationText | None = None
+    shift: (
+        Annotated[
+            str,
+            Meta(
+                description="A duration, with '-' before it to go back",
+                examples=["-1h"],
+                extra_json_schema={"pattern": "^-?[0-9].*(d|h|m|s)$"},
+            ),
+        ]
+        | None
+    ) = None
+
+
+class RequeueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters go back: by id, or the oldest of one subject (a task type, a destination).
+
+    ``dry_run`` changes nothing and says how many there are among 100,000. ``cursor`` is ``next`` of the call before:
+    with it, what died again meanwhile is not taken a second time.
+    """
+
+    kind: Literal["job", "outbox"] = "job"
+    ids: Annotated[list[Annotated[int, Meta(ge=1, le=2**63 - 1)]], Meta(min_length=1, max_length=1000)] | None = None
+    subject: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
+    dry_run: bool = False
+
+
+class TaskTypeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A task type, whole: what is left out gets its default."""
+
+    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])]
+    timeout: DurationText = "30s"
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 3
+    retry_base: DurationText = "1s"
+    retry_factor: Annotated[float, Meta(ge=1, le=10)] = 2.0
+    retry_cap: DurationText = "1h"
+    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] = []
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | None = None
+    keep_history: bool = True
+
+
+class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is to be different about a task type; what is left out stays.
+
+    ``version`` is that of the type as it was read: when it has another one by now, nothing is changed.
+    """
+
+    version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    target: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://example.org/jobs"])] | UnsetType = (
+        UNSET
+    )
+    timeout: DurationText | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | UnsetType = UNSET
+    retry_base: DurationText | UnsetType = UNSET
+    retry_factor: Annotated[float, Meta(ge=1, le=10)] | UnsetType = UNSET
+    retry_cap: DurationText | UnsetType = UNSET
+    final_statuses: Annotated[list[Annotated[int, Meta(ge=300, le=599)]], Meta(max_length=100)] | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType | None = UNSET
+    rate_per_s: Annotated[float, Meta(ge=RATE_PER_S_MIN, le=100_000)] | UnsetType | None = UNSET
+    keep_history: bool | UnsetType = UNSET
+
+    def on(self, present: Mapping[str, Any]) -> TaskTypeRequest:
+        """Return the whole type: what ``present`` says, and what is different."""
+        names = TaskTypeRequest.__struct_fields__
+        changes = {name: value for name in names if (value := getattr(self, name)) is not UNSET}
+        return TaskTypeRequest(**{name: present[name] for name in names} | changes)
+
+
+class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old secret stays good beside the new one; at most 30 days."""
+
+    overlap: DurationText = "24h"
+
+
+class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old key stays good beside the new one, and when the new one ends: with the old one by default."""
+
+    overlap: DurationText = "24h"
+    expires_in: DurationText | None = None
+
+
+class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A new API key, with a role or with scopes."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Literal["viewer", "operator", "admin"] | None = None
+    scopes: Annotated[list[str], Meta(max_length=20)] = []
+    expires_in: DurationText | None = None

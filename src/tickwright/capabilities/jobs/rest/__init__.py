@@ -1,0 +1,1 @@
+"""The REST routes of jobs, task types and dead letters."""

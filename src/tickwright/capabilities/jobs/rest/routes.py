@@ -1,0 +1,274 @@
+"""The REST routes of one-shot jobs, their task types and their dead letters.
+
+A capability brings its own routes; the API includes them and brings what every route needs through the
+gate: the caller, the role, the body. Bodies are read strictly, so no route lets FastAPI parse one.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response
+
+from tickwright.capabilities.jobs.admin.service import JobService
+from tickwright.capabilities.jobs.admin.views import (
+    BulkAction,
+    CreatedJob,
+    DeadLetter,
+    JobAction,
+    JobCounts,
+    JobDetail,
+    JobPage,
+    Requeued,
+    SecretView,
+    StoredTaskType,
+    TaskTypeView,
+)
+from tickwright.capabilities.jobs.enqueue.requests import (
+    BOUNDS,
+    KEY_PATTERN,
+    FilterRequest,
+    JobRequest,
+    MoveRequest,
+    RequeueRequest,
+    RescheduleRequest,
+    RotateRequest,
+    ScheduleBounds,
+    TaskTypeChange,
+    TaskTypeRequest,
+    key_of,
+)
+from tickwright.capabilities.jobs.rest.bulk_routes import many_routes
+from tickwright.capabilities.jobs.rest.search_routes import looking_routes
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected
+from tickwright.domain.lines import ImportResult
+from tickwright.domain.traceparent import NAME, traceparent_of
+from tickwright.observe import traces
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.views import Explanation, Page
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, instant_of, takes
+
+SCOPE = "jobs:schedule"
+TypeName = Annotated[str, Path(min_length=1, max_length=50)]
+STRUCTS: tuple[Any, ...] = (
+    BulkAction, CreatedJob, Explanation, FilterRequest, ImportResult, JobAction, JobCounts, JobDetail, JobPage,
+    JobRequest, MoveRequest, Page[DeadLetter], Page[TaskTypeView], Requeued, RequeueRequest, RescheduleRequest,
+    RotateRequest, SecretView, StoredTaskType, TaskTypeChange, TaskTypeRequest, TaskTypeView,
+)  # fmt: skip
+
+
+def job_routes(service: JobService, gate: Gate, bounds: ScheduleBounds = BOUNDS) -> APIRouter:
+    """Return every route of this capability, below ``/v1``."""
+    router = APIRouter()
+    _scheduling(router, service, gate, bounds)
+    looking_routes(router, service, gate)
+    _looking(router, service, gate)
+    _acting(router, service, gate)
+    many_routes(router, service.many, gate)
+    _task_types(router, service, gate)
+    _secrets(router, service, gate)
+    _dead_letters(router, service, gate)
+    return router
+
+
+def created_answer(job_id: int, *, created: bool) -> tuple[int, str, bytes]:
+    """Return status, ``Location`` and body of a scheduled job; built by hand, for the fast lane and the route."""
+    text = "true" if created else "false"
+    return 201 if created else 200, f"/v1/jobs/{job_id}", f'{{"id":{job_id},"created":{text}}}'.encode()
+
+
+def _scheduling(router: APIRouter, service: JobService, gate: Gate, bounds: ScheduleBounds) -> None:
+    allowed = gate.allow(Role.OPERATOR, SCOPE)
+    operator = Annotated[Caller, Depends(allowed)]
+
+    @router.post(
+        "/v1/jobs",
+        dependencies=[Depends(allowed)],
+        tags=["jobs"],
+        **answers(CreatedJob, 201, 200),
+        **_with(takes(JobRequest), _key_header(255), _TRACEPARENT),
+    )
+    async def schedule(request: Request) -> Response:
+        """Schedule one job. Same `Idempotency-Key`, same request: 200 and the job that is there."""
+        body = await gate.read_bytes(request)
+        with traces.continued(traceparent_of(request.scope["headers"])):
+            made = await service.schedule_text(
+                body, key=key_of(request.scope["headers"]), now=gate.now(), bounds=bounds
+            )
+        status, location, text = created_answer(made.id, created=made.created)
+        return Response(text, status, {"location": location}, media_type="application/json")
+
+    lines = {"openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}}
+
+    @router.post(
+        "/v1/jobs:bulk", tags=["jobs"], **answers(ImportResult), **_with(lines, _key_header(200), _TRACEPARENT)
+    )
+    async def import_jobs(request: Request, caller: operator) -> Response:
+        """Schedule jobs from NDJSON, one `JobRequest` per line, in constant memory.
+
+        Lines are committed in batches of up to 5,000 (1,000 where lines have keys) in their order; a bad line is
+        rejected and costs no other. When the connection breaks off, whole batches stay and the rest is dropped:
+        the audit trail's `jobs.import` row says up to which line. With an `Idempotency-Key` the same upload can be
+        sent again and makes no job twice.
+        """
+        with traces.continued(traceparent_of(request.scope["headers"])):
+            done = await service.imports.run(
+                gate.stream(request),
+                caller=caller,
+                key=key_of(request.scope["headers"]),
+                now=gate.now(),
+                bounds=bounds,
+            )
+        return answer(done)
+
+
+def _key_header(length_max: int) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": length_max, "pattern": KEY_PATTERN}
+    return {"name": "Idempotency-Key", "in": "header", "schema": schema}
+
+
+_TRACEPARENT = {
+    "name": NAME,
+    "in": "header",
+    "description": "The trace that the job belongs to (W3C Trace Context); a malformed one is ignored.",
+    "schema": {"type": "string", "examples": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]},
+}
+
+
+def _with(extra: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"openapi_extra": {**extra["openapi_extra"], "parameters": [*parameters]}}
+
+
+def _looking(router: APIRouter, service: JobService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/jobs/{job_id}", tags=["jobs"], dependencies=viewer, **answers(JobDetail))
+    async def get_job(job_id: Id) -> Response:
+        """Return one job, live or finished."""
+        return answer(await service.get(job_id))
+
+    @router.get("/v1/jobs/{job_id}/explain", tags=["jobs"], dependencies=viewer, **answers(Explanation))
+    async def explain_job(job_id: Id) -> Response:
+        """Say why a job is where it is."""
+        return answer(await service.explain(job_id))
+
+
+def _acting(router: APIRouter, service: JobService, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/jobs/{job_id}/cancel", tags=["jobs"], **answers(JobAction, 200, 202))
+    async def cancel_job(job_id: Id, caller: operator) -> Response:
+        """Cancel. 200: it will never start. 202: its worker was asked to stop it; ask again how it ended."""
+        done = await service.cancel(job_id, caller=caller)
+        return answer(done, 202 if done.outcome == "requested" else 200)
+
+    @router.post("/v1/jobs/{job_id}/retry", tags=["jobs"], **answers(JobAction))
+    async def retry_job(job_id: Id, caller: operator) -> Response:
+        """Put a failed job back to work under its own id, with all its attempts, due now."""
+        return answer(await service.retry(job_id, caller=caller))
+
+    @router.post("/v1/jobs/{job_id}/reschedule", tags=["jobs"], **answers(JobAction), **takes(RescheduleRequest))
+    async def reschedule_job(request: Request, job_id: Id, caller: operator) -> Response:
+        """Give a pending job another time: `execute_at`, or `delay` from now."""
+        body = await gate.read(request, RescheduleRequest)
+        if (body.execute_at is None) == (body.delay is None):
+            raise Rejected("execute_at_or_delay", "send execute_at or delay, one of them", field="execute_at")
+        delay = None if body.delay is None else parse_duration(body.delay, field="delay")
+        at = instant_of(body.execute_at, "execute_at")
+        return answer(await service.reschedule(job_id, caller=caller, execute_at=at, delay=delay))
+
+    @router.post("/v1/jobs/{job_id}/run-now", tags=["jobs"], **answers(JobAction))
+    async def run_job_now(job_id: Id, caller: operator) -> Response:
+        """Make a pending job due now."""
+        return answer(await service.run_now(job_id, caller=caller))
+
+
+def _task_types(router: APIRouter, service: JobService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+
+    @router.get("/v1/task-types", tags=["task types"], dependencies=viewer, **answers(Page[TaskTypeView]))
+    async def list_task_types() -> Response:
+        """List every task type by name."""
+        return answer(Page(await service.types.list()))
+
+    @router.get("/v1/task-types/{name}", tags=["task types"], dependencies=viewer, **answers(TaskTypeView))
+    async def get_task_type(name: TypeName) -> Response:
+        """Return one task type."""
+        return answer(await service.types.get(name))
+
+    @router.put(
+        "/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType, 200, 201), **takes(TaskTypeRequest)
+    )
+    async def put_task_type(request: Request, name: TypeName, caller: admin) -> Response:
+        """Create a task type, or replace it whole. A first signing secret is shown this once.
+
+        A type whose endpoint had answered 410 goes on waiting, unless the target is another one.
+        """
+        stored = await service.types.put(name, await gate.read(request, TaskTypeRequest), caller=caller)
+        return answer(stored, 201 if stored.created else 200)
+
+    @router.patch("/v1/task-types/{name}", tags=["task types"], **answers(StoredTaskType), **takes(TaskTypeChange))
+    async def change_task_type(request: Request, name: TypeName, caller: admin) -> Response:
+        """Change what is given of a task type; 409 `version_conflict` when its `version` is another one than sent."""
+        return answer(await service.types.change(name, await gate.read(request, TaskTypeChange), caller=caller))
+
+    @router.post("/v1/task-types/{name}/pause", tags=["task types"], **answers(TaskTypeView))
+    async def pause_task_type(name: TypeName, caller: admin) -> Response:
+        """Let its jobs wait."""
+        return answer(await service.types.pause(name, caller=caller))
+
+    @router.post("/v1/task-types/{name}/enable", tags=["task types"], **answers(TaskTypeView))
+    async def enable_task_type(name: TypeName, caller: admin) -> Response:
+        """Let its jobs run again, after a pause or a 410."""
+        return answer(await service.types.enable(name, caller=caller))
+
+
+def _secrets(router: APIRouter, service: JobService, gate: Gate) -> None:
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+
+    @router.post(
+        "/v1/task-types/{name}/rotate-secret",
+        tags=["task types"],
+        **answers(SecretView),
+        **takes(RotateRequest, required=False),
+    )
+    async def rotate_secret(request: Request, name: TypeName, caller: admin) -> Response:
+        """Make a new signing secret, shown this once; the old ones sign beside it for `overlap`."""
+        body = await gate.read(request, RotateRequest, default=RotateRequest())
+        overlap = parse_duration(body.overlap, field="overlap")
+        return answer(await service.types.rotate_secret(name, caller=caller, overlap=overlap))
+
+    @router.delete("/v1/task-types/{name}", tags=["task types"], status_code=204, response_class=Response)
+    async def delete_task_type(name: TypeName, caller: admin) -> Response:
+        """Forget a task type; its jobs wait as those of an unknown one do."""
+        await service.types.delete(name, caller=caller)
+        return Response(status_code=204)
+
+
+def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.get("/v1/dead-letters", tags=["dead letters"], dependencies=viewer, **answers(Page[DeadLetter]))
+    async def list_dead_letters(
+        kind: Annotated[Literal["job", "outbox"] | None, Query()] = None,
+        subject: Annotated[str | None, Query(max_length=2048)] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List what was given up, the youngest first; `subject` is a task type or a destination."""
+        return answer(await service.dead_letters.list(kind=kind, subject=subject, cursor=cursor, limit=limit))
+
+    @router.post("/v1/dead-letters/requeue", tags=["dead letters"], **answers(Requeued), **takes(RequeueRequest))
+    async def requeue_dead_letters(request: Request, caller: operator) -> Response:
+        """Put dead letters back to work, the oldest first, at most 1,000 a call; or say how many there are."""
+        body = await gate.read(request, RequeueRequest)
+        dead = service.dead_letters
+        if body.dry_run:
+            return answer(await dead.count(body.kind, ids=body.ids, subject=body.subject))
+        done = await dead.requeue(
+            body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit, cursor=body.cursor
+        )
+        return answer(done)

@@ -1,0 +1,1 @@
+"""The worker of one-shot jobs: claims due rows, runs attempts, writes results."""

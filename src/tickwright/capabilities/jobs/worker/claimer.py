@@ -1,0 +1,470 @@
+"""Takes due work, and decides when to look again.
+
+Precision is look-ahead, not polling. A claim reaches a fifth of a second ahead; every claim answers
+with the next due instant behind that, and the worker sleeps until it comes into reach, for a second
+at most. What is inserted closer than that rings the doorbell. Between claims nothing is held back:
+while work is found the next claim follows at once, as far as slots and limits allow.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+import asyncpg
+import structlog
+
+from tickwright.capabilities.jobs.model import ClaimPlan, Lane, allot, plan_claim
+from tickwright.capabilities.jobs.worker.claims import (
+    LONG_BYTES,
+    LONG_MAX,
+    Claimed,
+    ClaimRequest,
+    ClaimStore,
+    Row,
+    lengths_of,
+)
+from tickwright.capabilities.jobs.worker.frontier import LaneBook, Look
+from tickwright.capabilities.jobs.worker.idle import Rest
+from tickwright.capabilities.jobs.worker.result_writer import PASSING
+from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.shared_limits import Pacer
+from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.domain.dbclock import DbClock
+from tickwright.engine.bell import Bell
+from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
+
+HORIZON = timedelta(milliseconds=200)
+POLL_S = 1.0
+GAP_S = 0.02
+ROOM_S = 0.05
+FULL_S = 1.0
+"""A worker whose slots are full for longer has no share of limited types until one is free."""
+SHARE_S = 0.2
+"""A claim waits this long for a share; a lock that delays it longer holds up no other type."""
+BATCH_MAX = 2000
+PREFETCH_S = 0.2
+PREFETCH_MAX = 8000
+RATE_WINDOW_S = 0.05
+BACKLOG_MAX = 20_000
+HELD_BYTES_MAX = 128 * 1024 * 1024
+AWAY_S = 0.5
+CLAIM_PASSING = (*PASSING, asyncpg.ProgramLimitExceededError)  # 54: a row from before 0022 that is too long as text
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+class Takes(Protocol):
+    """Who runs what was claimed, and knows what may be claimed."""
+
+    def entries(self) -> Mapping[str, Entry]:
+        """The task types that this worker can run now, by name."""
+        ...
+
+    def take(self, claimed: Claimed) -> None:
+        """Run the claimed rows."""
+        ...
+
+    def backlog(self) -> int:
+        """Results that are not written yet."""
+        ...
+
+    async def share_again(self) -> None:
+        """Settle the grants of limited types."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A claim that is under way.
+
+    Attributes:
+        plan: What it asks for.
+        look: Where.
+        follows: It goes on where others ended, so it does not look from the head.
+        answer: What it brings.
+    """
+
+    plan: ClaimPlan
+    look: Look
+    follows: bool
+    answer: "asyncio.Task[Claimed]"
+
+
+class Claimer:
+    """The claiming loop of one worker."""
+
+    def __init__(  # noqa: PLR0917  built in one place, by its worker
+        self,
+        store: ClaimStore,
+        gate: ClaimGate,
+        session: Session,
+        runner: Runner,
+        clock: DbClock,
+        doorbell: Bell,
+        takes: Takes,
+        pacer: Pacer,
+    ) -> None:
+        self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
+        self._bell, self._takes, self._pacer = doorbell, takes, pacer
+        self._lanes = LaneBook(self._limited)
+        self.rest = Rest(doorbell)
+        self._turn = 0
+        self._flight: Flight | None = None
+        self._paced: ClaimPlan | None = None
+        self._sweep: asyncio.Task[None] | None = None
+        self._sweep_plan: ClaimPlan | None = None
+        self._crowded = False
+        self._full_since_s: float | None = None
+        self._sharing: asyncio.Task[None] | None = None
+        self._bytes: Counter[str] = Counter()
+        self._ending: Counter[str] = Counter()
+        self._measured_s = monotonic()
+        self._stopping = False
+        self._started = False
+        self._over = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.ticked_s: float | None = None
+        runner.freed = self._changed.set
+        runner.thread_freed = self.wake
+
+    def wake(self) -> None:
+        """Look again now: types, grants or capacity have changed."""
+        self._changed.set()
+        self._bell.rung.set()
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopping = True
+        self.wake()
+
+    async def wait_stopped(self) -> None:
+        """Return when no claim is under way any more."""
+        if self._started:
+            await self._over.wait()
+
+    async def run(self) -> None:
+        """Claim until stopped."""
+        self._started = True
+        self._over.clear()
+        try:
+            while not self._stopping:
+                await self._turn_or_wait()
+            await self._finish_claims()
+            await self._bell.disarm()
+        except BaseException:
+            self._gate.unsure = True  # a claim may have been answered, and nobody takes over what it brought
+            raise
+        finally:
+            if self._sharing is not None:
+                self._sharing.cancel()
+                self._sharing = None
+            self._over.set()
+
+    async def _turn_or_wait(self) -> None:
+        try:
+            await self._turn_once()
+        except CLAIM_PASSING as error:
+            _log.warning("jobs.claim_failed", error=repr(error))
+            await asyncio.sleep(AWAY_S)
+
+    async def _finish_claims(self) -> None:
+        """Take over what claims that are under way still bring, so that it can be given back."""
+        if self._flight is not None:
+            with suppress(*CLAIM_PASSING):
+                self._accept(await self._flight.answer)
+            self._flight = None
+        if self._sweep is not None:
+            await asyncio.wait([self._sweep])
+
+    def claims_nothing(self) -> bool:
+        """Whether it has stopped or waits to be started again, or its slots are full for longer than a moment."""
+        self._note_room(self._budget())
+        if self._stopping or (self._started and self._over.is_set()):
+            return True
+        return self._full_since_s is not None and monotonic() - self._full_since_s >= FULL_S
+
+    def _note_room(self, budget: int) -> None:
+        if budget > 0:
+            self._full_since_s = None
+        elif self._full_since_s is None:
+            self._full_since_s = monotonic()
+
+    async def _share_again(self) -> None:
+        """Ask for a share before a claim, where there is room for it and the last heartbeat left none or too little."""
+        budget = self._budget()
+        self._note_room(budget)
+        if budget <= 0 or not self._session.holds() or not (self._pacer.withheld or monotonic() >= self._pacer.again_s):
+            return
+        if self._sharing is None:
+            self._sharing = asyncio.create_task(self._takes.share_again())
+        done, _ = await asyncio.wait([self._sharing], timeout=SHARE_S)
+        if done:
+            sharing, self._sharing = self._sharing, None
+            sharing.result()
+
+    def arrived(self) -> Sequence[Row]:
+        """Return what a claim has brought and nobody has taken over yet."""
+        answer = None if self._flight is None else self._flight.answer
+        if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
+            return []
+        return answer.result().rows
+
+    def asked(self) -> Counter[str]:
+        """Return how many jobs claims that are under way may still bring, by type."""
+        plans = [self._paced] if self._paced is not None else []
+        if self._flight is not None:
+            plans.append(self._flight.plan)
+        return Counter({name: rows for plan in plans for name, rows in zip(plan.types, plan.rows_max, strict=True)})
+
+    async def _turn_once(self) -> None:
+        if self._flight is None:
+            await self._share_again()
+        self._flight = flight = self._flight or self._start_claim()
+        if flight is None:
+            await self._nothing_to_claim()
+            return
+        try:
+            claimed = await flight.answer
+        finally:
+            self._flight = None
+        full = self._lanes.note(flight.plan, flight.look, claimed)
+        if full:  # the database works on the next batch while this one is taken over
+            self._flight = self._start_claim(arriving=claimed)
+        self._accept(claimed)
+        await self._claim_paced(self._budget())
+        if full or flight.follows:  # the last claim of a drain did not look from the head: one more does
+            return
+        await self._rest_or_wait(claimed.now_s, self._lanes.next_due_s)
+
+    async def _rest_or_wait(self, now_s: float, next_due_s: float | None) -> None:
+        if self._crowded:  # some type had no room and was not looked at
+            await self._wait_for_room(GAP_S)
+        else:
+            await self._rest(now_s, next_due_s)
+
+    def _start_claim(self, arriving: Claimed | None = None) -> Flight | None:
+        """Send a claim for what there is room for beside ``arriving``."""
+        budget = self._budget() - (len(arriving.rows) if arriving else 0)
+        if budget <= 0 or not self._session.holds():
+            return None
+        self._turn += 1
+        plan = plan_claim(self._allowance(budget, arriving), self._lanes.hot, min(budget, BATCH_MAX), self._turn)
+        if plan is None:
+            return None
+        follows, look = self._lanes.follows(plan), self._lanes.look(plan.types)
+        bounded = follows or self._lanes.dragging
+        if bounded and self._sweep is None and (names := self._lanes.sweep_due(plan)):
+            self._sweep_plan, plan = plan.split(names)
+            self._sweep = asyncio.create_task(self._sweep_once(self._sweep_plan))
+        claim = self._claim(plan, look, bounded=bounded)
+        return Flight(plan, look, follows, asyncio.ensure_future(claim))
+
+    async def _nothing_to_claim(self) -> None:
+        self.ticked_s = monotonic()
+        if self._budget() <= 0 or not self._session.holds():
+            await self._wait_for_room(ROOM_S)
+            return
+        await self._claim_paced(self._budget())
+        await self._rest_or_wait(0.0, None)
+
+    # ------------------------------------------------------------------ how much
+
+    def _prefetch_by_type(self) -> Counter[str]:
+        """Return how many jobs of each type may be held beyond its places: as many as end in a fifth of a second."""
+        now = monotonic()
+        if (within_s := now - self._measured_s) >= RATE_WINDOW_S:
+            self._measured_s = now
+            ending = Counter[str]()
+            for name, entry in self._takes.entries().items():
+                at_once = self._runner.slots if entry.is_async else self._runner.threads
+                ending[name] = min(PREFETCH_MAX, int(PREFETCH_S * entry.ended.take_rate(within_s, at_once=at_once)))
+            self._ending = ending
+        return self._ending
+
+    def _prefetch(self) -> int:
+        return min(PREFETCH_MAX, self._prefetch_by_type().total())
+
+    def _budget(self) -> int:
+        if self._takes.backlog() > BACKLOG_MAX:
+            return 0
+        runner, sweep = self._runner, self._sweep_plan
+        coming = min(sweep.total_max, sum(sweep.rows_max)) if sweep else 0
+        return runner.slots - runner.busy + self._prefetch() - (runner.queued - runner.blocked) - coming
+
+    def _weigh(self) -> Counter[str]:
+        """Return how many bytes the payloads in hand have, by type; those of ended jobs count while that is little."""
+        if self._bytes.total() > HELD_BYTES_MAX // 2:
+            self._bytes = lengths_of([job._row for job in self._runner.held()])  # noqa: SLF001  the worker's side
+        return self._bytes
+
+    def _allowance(self, budget: int, arriving: Claimed | None) -> dict[str, int]:
+        allowance = {}
+        self._crowded = False
+        arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
+        room, shares, threads = self._byte_room(lengths), self._slot_shares(arrive), self._thread_shares(arrive)
+        for name, entry in self._takes.entries().items():
+            if entry.kind.waits or entry.kind.rate_per_s is not None:
+                continue
+            rows = min(budget, shares[name]) if room(name) else 0
+            free = entry.free(entry.held + arrive[name])
+            self._crowded = self._crowded or (rows == 0 and free != 0)
+            allowance[name] = min(rows, rows if free is None else free, threads.get(name, rows))
+        return allowance
+
+    def _slot_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+        """Return how many jobs of each type may be claimed by its share of the slots, and what may be held beyond it.
+
+        What is held ahead takes no slot of another type: it ends within a fifth of a second.
+        """
+        coming, ahead = Counter(coming), self._prefetch_by_type()
+        if self._sweep_plan is not None:
+            coming.update(dict(zip(self._sweep_plan.types, self._sweep_plan.rows_max, strict=True)))
+        held = {name: entry.places + coming[name] for name, entry in self._takes.entries().items()}
+        most = self._runner.type_slots_max
+        used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
+        free = self._runner.slots - sum(used.values())
+        return {name: allot(free, used[name], all_free=free) + max(0, ahead[name] - held[name]) for name in held}
+
+    def _thread_shares(self, coming: Mapping[str, int]) -> dict[str, int]:
+        """Return how many jobs of each synchronous type may be claimed: it shares threads as it shares places.
+
+        Beside those, it may have as many as its threads end in a fifth of a second. Types that had more to give get
+        even parts of the free threads, the others one at least, so that a claim finds their jobs, too.
+        """
+        coming, kinds = Counter(coming) + self.asked(), self._takes.entries().items()
+        held = {name: entry.places + coming[name] for name, entry in kinds if not entry.is_async}
+        ahead = self._prefetch_by_type()
+        most = allot(self._runner.threads, 0, all_free=self._runner.threads)
+        used = {name: min(most, max(0, held[name] - ahead[name])) for name in held}
+        left = self._runner.threads - max(self._runner.threads_stuck, sum(used.values()))
+        shares = {name: allot(left, used[name], all_free=left) for name in held}
+        able = {name for name, share in shares.items() if share}
+        parts = able & self._lanes.hot or able
+        part = max(1, left // max(1, len(parts)))
+        rows = {}
+        for name, share in shares.items():
+            rows[name] = min(share, part if name in parts else 1) + max(0, ahead[name] - held[name])
+            if rows[name] < ahead[name] // 2:  # few at a time would cost a claim each
+                rows[name], self._crowded = 0, True
+            elif not rows[name]:
+                self._runner.tell_when_thread_free()
+        return rows
+
+    def _byte_room(self, arriving: Mapping[str, int] | None = None) -> Callable[[str], int]:
+        """Return how many bytes of payloads a type may still have: it shares bytes as it shares places."""
+        held = self._weigh() + Counter(arriving)
+        left = max(0, HELD_BYTES_MAX - held.total())
+        return lambda name: allot(left, held[name], all_free=left)
+
+    async def _wait_for_room(self, at_most_s: float) -> None:
+        """Wait until half of what is queued has started; a little later at most, some slot may be free again."""
+        self._changed.clear()
+        self._runner.tell_when_below(self._prefetch() // 2)
+        self.ticked_s = monotonic()
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    # ------------------------------------------------------------------ claiming
+
+    def _request(
+        self, ticket: Ticket, plan: ClaimPlan, look: Look, *, bounded: bool = False, doubted: Sequence[Lane] = ()
+    ) -> ClaimRequest:
+        room = self._byte_room()
+        long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
+        return ClaimRequest(
+            ticket.owner,
+            plan,
+            look.lanes,
+            HORIZON,
+            bounded=bounded,
+            whole=look.whole,
+            number=ticket.number,
+            long_max=long_max,
+            doubted=doubted,
+        )
+
+    async def _claim(self, plan: ClaimPlan, look: Look, *, bounded: bool) -> Claimed:
+        around = self._lanes.looks_around()
+        if not around:
+            look = replace(look, whole=frozenset())
+        doubted = self._lanes.doubt(look.lanes) if around and not bounded else ()
+        async with self._gate.claiming() as ticket:
+            started = monotonic()
+            claimed = await self._store.claim(self._request(ticket, plan, look, bounded=bounded, doubted=doubted))
+        if around:
+            self._lanes.looked_around(monotonic() - started)
+        if not bounded:
+            self._lanes.watch(took_s=monotonic() - started, rows=len(claimed.rows), lanes=len(look.lanes))
+        return claimed
+
+    async def _sweep_once(self, plan: ClaimPlan) -> None:
+        """Claim without the bound, beside the bounded claims, for what came in behind them."""
+        started = monotonic()
+        try:
+            async with self._gate.claiming() as ticket:
+                look = self._lanes.look_everywhere(plan.types)
+                self._accept(await self._store.claim(self._request(ticket, plan, look)))
+        except CLAIM_PASSING as error:
+            _log.warning("jobs.claim_failed", error=repr(error))
+        finally:
+            self._sweep = self._sweep_plan = None
+            self._lanes.swept(monotonic() - started)
+
+    def _accept(self, claimed: Claimed) -> None:
+        self.ticked_s = monotonic()
+        if self._clock.sample(claimed.now_s, claimed.received_s):
+            _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
+        self._lanes.learn(claimed.new_lanes)
+        if claimed.rows:
+            self._bytes += claimed.lengths
+            self.rest.found_work()
+            self._takes.take(claimed)
+
+    def _limited(self, name: str) -> bool:
+        entry = self._takes.entries().get(name)
+        return entry is None or entry.granted is not None or not entry.is_async
+
+    # ------------------------------------------------------------------ rate limits
+
+    async def _claim_paced(self, budget: int) -> None:
+        now = monotonic()
+        for name, entry in self._takes.entries().items():
+            if entry.kind.rate_per_s is None or entry.kind.waits or now < entry.paced_until_s:
+                continue
+            if not self._byte_room()(name):
+                continue
+            rows, free = min(budget, self._slot_shares({})[name]), entry.free(entry.held)
+            rows = min(rows, rows if free is None else free, self._thread_shares({}).get(name, rows))
+            plan = ClaimPlan((name,), (rows,), BATCH_MAX)
+            if plan.rows_max[0] <= 0:
+                continue
+            self._paced = plan
+            look = self._lanes.look_everywhere(plan.types)
+            doubted = self._lanes.doubt(look.lanes)
+            try:
+                async with self._gate.claiming() as ticket:
+                    request = self._request(ticket, plan, look, doubted=doubted)
+                    if (claimed := await self._pacer.claim(entry, request)) is not None:
+                        self._lanes.forget(claimed.empty_lanes)
+                        self._accept(claimed)
+            finally:
+                self._paced = None
+
+    # ------------------------------------------------------------------ resting
+
+    async def _rest(self, now_s: float, next_due_s: float | None) -> None:
+        wait_s = POLL_S
+        if next_due_s is not None:
+            wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
+        now = monotonic()
+        paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
+        await self.rest.sleep(max(GAP_S, min([wait_s, self._pacer.again_s - now, *paced])))

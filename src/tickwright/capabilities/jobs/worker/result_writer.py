@@ -1,0 +1,295 @@
+"""Writes what attempts ended as, many at once, each write fenced by the session's token.
+
+The first result after a quiet time is written at once; further ones gather for at most
+``FLUSH_GAP_S``, so a crash loses the record of at most that much work (it runs again). While the
+database is away results wait, until the lease is lost: then somebody else owns those jobs and they
+are dropped and counted.
+
+A program may lock rows of running jobs in a transaction of its own, for as long as it likes. A write that meets such a
+row waits for it, with all other results in it. So for a minute behind such a wait, writes pass locked rows over, at the
+cost of one more statement each. The results of locked rows are tried again every second and hold up no other.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import structlog
+
+from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX
+from tickwright.capabilities.jobs.worker.claims import ClaimStore
+from tickwright.domain.failure_words import storable
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.session import Session
+
+FLUSH_GAP_S = 0.02
+FLUSHES_AT_ONCE = 2
+BATCH_MAX = 1000
+RETRY_S = 0.2
+LOCKED_AGAIN_S = 1.0
+PASSES_LOCKED_S = 60.0
+LOCKED_MAX = 100_000
+PASSING = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,  # 08
+    asyncpg.InvalidAuthorizationSpecificationError,  # 28
+    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or a disk that its operator keeps from filling up
+    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
+    asyncpg.TransactionRollbackError,  # 40
+    asyncpg.InsufficientResourcesError,  # 53
+    asyncpg.ObjectNotInPrerequisiteStateError,  # 55
+    asyncpg.OperatorInterventionError,  # 57
+    asyncpg.PostgresSystemError,  # 58
+)
+"""What passes: the database is unavailable, full, read-only or locked. Nothing was decided: the write is repeated."""
+
+GIVEN_BACK = frozenset({"retry", "snooze"})
+"""Results after which the job is pending again and may be due before anybody would look."""
+
+FENCED = GIVEN_BACK | {"release", "release_with_error"}
+"""Results whose first column is the job's fence: said twice, they must not reach a later attempt."""
+
+UNKEPT = "result_refused: the database does not keep the error's text"
+"""What is written where the text of a failure is refused."""
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Results of one kind: ids and, column by column, what belongs to them."""
+
+    ids: list[int] = field(default_factory=list)
+    columns: tuple[list[Any], ...] = ()
+
+    def extend(self, more: "_Batch") -> None:
+        """Add the results of another batch of the same kind."""
+        if not self.columns:
+            self.columns = tuple([] for _ in more.columns)
+        for column, values in zip((self.ids, *self.columns), (more.ids, *more.columns), strict=True):
+            column.extend(values)
+
+    def of(self, wanted: AbstractSet[int]) -> "_Batch":
+        """Return the results of these jobs."""
+        places = [place for place, job_id in enumerate(self.ids) if job_id in wanted]
+        ids, *columns = [[column[place] for place in places] for column in (self.ids, *self.columns)]
+        return _Batch(ids, tuple(columns))
+
+
+class Settler:
+    """Collects results and writes them; see the module's text."""
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        session: Session,
+        *,
+        lost: Callable[[int], None],
+        given_back: Callable[[], None],
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._lost = lost
+        self._given_back = given_back
+        self._probe = probe
+        self._waiting: dict[str, _Batch] = defaultdict(_Batch)
+        self.kept: list[int] = []
+        self.forgotten: list[int] = []
+        self._writing: dict[asyncio.Task[None], tuple[str, _Batch]] = {}
+        self._locked: dict[str, _Batch] = defaultdict(_Batch)
+        self._locked_timer: asyncio.TimerHandle | None = None
+        self._passes_locked_until_s = 0.0
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._runs = False
+        self._awake = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def wake(self) -> None:
+        """Say that something is waiting; cheap, called once per batch of results."""
+        self._awake = True
+        self._idle.clear()
+        self._woken.set()
+
+    def add_completed(self, job_id: int, *, keep: bool) -> None:
+        """Queue the common case: it ended well and returned nothing."""
+        (self.kept if keep else self.forgotten).append(job_id)
+        if not self._awake:
+            self.wake()
+
+    def add(self, kind: str, job_id: int, *values: Any) -> None:
+        """Queue one result; ``kind`` is a query of ``results.sql``, ``values`` its further columns."""
+        batch = self._waiting[kind]
+        if not batch.columns and values:
+            batch.columns = tuple([] for _ in values)
+        batch.ids.append(job_id)
+        for column, value in zip(batch.columns, values, strict=True):
+            column.append(value)
+        self.wake()
+
+    @property
+    def backlog(self) -> int:
+        """How many results are not written yet; of those whose rows are locked, how many are beyond ``LOCKED_MAX``."""
+        return self._queued + max(0, self._locked_count - LOCKED_MAX)
+
+    @property
+    def _queued(self) -> int:
+        return len(self.kept) + len(self.forgotten) + sum(len(batch.ids) for batch in self._waiting.values())
+
+    @property
+    def _locked_count(self) -> int:
+        return sum(len(batch.ids) for batch in self._locked.values())
+
+    def known(self) -> list[tuple[int, int]]:
+        """Return the jobs whose result is not known to be written, with their fences; 0 where it ends the job."""
+        batches = [*self._waiting.items(), *self._locked.items(), *self._writing.values()]
+        known = [(job_id, 0) for job_id in (*self.kept, *self.forgotten)]
+        for kind, batch in batches:
+            fences = batch.columns[0] if kind in FENCED else [0] * len(batch.ids)
+            known.extend(zip(batch.ids, fences, strict=True))
+        return known
+
+    def drop_all(self) -> None:
+        """Forget what was not written: the session that it belongs to is lost."""
+        dropped = self._queued + self._locked_count
+        self.kept.clear()
+        self.forgotten.clear()
+        self._waiting.clear()
+        self._locked.clear()
+        if dropped:
+            self._lost(dropped)
+
+    async def run(self) -> None:
+        """Write until stopped."""
+        self._runs = True
+        self._woken.set()  # behind a crash: what came for the run before wakes none
+        try:
+            while not self._stopping or self._queued or self._locked:
+                await self._woken.wait()
+                self._woken.clear()
+                while self._queued:
+                    self._start_writes()
+                    await self._rest()
+                self._awake = False
+                self._check_idle()
+            if self._writing:
+                await asyncio.wait(self._writing)
+        finally:
+            self._runs = False
+            self._idle.set()  # what waits for this run goes on by itself
+
+    def _check_idle(self) -> None:
+        if not (self._writing or self._queued or self._locked):
+            self._idle.set()
+
+    async def _rest(self) -> None:
+        if len(self._writing) >= FLUSHES_AT_ONCE:
+            await asyncio.wait(self._writing, return_when=asyncio.FIRST_COMPLETED)
+        elif self._queued < BATCH_MAX:
+            await asyncio.sleep(FLUSH_GAP_S)
+
+    def _start_writes(self) -> None:
+        token = self._session.token
+        for kind, batch in self._take():
+            task = asyncio.create_task(self._write(kind, token, batch))
+            self._writing[task] = kind, batch
+            task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.pop(task, None)
+        self._check_idle()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("jobs.result_lost", error=repr(error))
+
+    def _take(self) -> list[tuple[str, _Batch]]:
+        taken = []
+        if self.kept:
+            taken.append(("complete", _Batch(self.kept[:BATCH_MAX])))
+            del self.kept[:BATCH_MAX]
+        if self.forgotten:
+            taken.append(("complete_and_forget", _Batch(self.forgotten[:BATCH_MAX])))
+            del self.forgotten[:BATCH_MAX]
+        taken.extend(self._waiting.items())
+        self._waiting = defaultdict(_Batch)
+        return taken
+
+    async def _write(self, kind: str, token: int, batch: _Batch) -> None:
+        tried = False
+        while token == self._session.token:
+            try:
+                await self._probe.reached("jobs.before_result", kind=kind, ids=batch.ids)
+                found = await self._written_of(kind, token, batch)
+            except PASSING as error:
+                tried = True
+                if isinstance(error, asyncpg.LockNotAvailableError):
+                    self._passes_locked_until_s = monotonic() + PASSES_LOCKED_S
+                _log.warning("jobs.result_delayed", kind=kind, jobs=len(batch.ids), error=repr(error))
+                await asyncio.sleep(RETRY_S)
+            except asyncpg.PostgresError as error:
+                await self._refused(kind, token, batch, error)
+                return
+            else:
+                if found < len(batch.ids) and not tried:  # a second try may find its first one done
+                    self._lost(len(batch.ids) - found)
+                if kind in GIVEN_BACK:
+                    self._given_back()
+                return
+        self._lost(len(batch.ids))
+
+    async def _written_of(self, kind: str, token: int, batch: _Batch) -> int:
+        """Write once; return how many of the results were found, with those that wait for a locked row."""
+        if monotonic() >= self._passes_locked_until_s:
+            return await self._store.write(kind, token, batch.ids, *batch.columns)
+        found, locked = await self._store.write_free(kind, token, batch.ids, *batch.columns)
+        if locked and token == self._session.token:
+            self._locked[kind].extend(batch.of(locked))
+            if self._locked_timer is None:
+                _log.warning("jobs.result_locked", kind=kind, jobs=len(locked), example=min(locked))
+                self._locked_timer = asyncio.get_running_loop().call_later(LOCKED_AGAIN_S, self._try_locked)
+        return found + len(locked)
+
+    def _try_locked(self) -> None:
+        self._locked_timer = None
+        self._passes_locked_until_s = monotonic() + PASSES_LOCKED_S
+        for kind, batch in self._locked.items():
+            self._waiting[kind].extend(batch)
+        self._locked.clear()
+        self.wake()
+
+    async def _refused(self, kind: str, token: int, batch: _Batch, error: asyncpg.PostgresError) -> None:
+        """Find the result that the database refuses for good: its job fails, the others are written."""
+        if len(batch.ids) == 1:
+            _log.error("jobs.result_refused", kind=kind, job=batch.ids[0], error=repr(error))
+            why = UNKEPT if kind == "fail" else storable(f"result_refused: {error}")[:ERROR_MESSAGE_MAX]
+            if [why] not in batch.columns:  # refused also with these words, it is not for its text
+                self.add("fail", batch.ids[0], "failed", why)
+            return
+        half = len(batch.ids) // 2
+        for part in (slice(half), slice(half, None)):
+            await self._write(kind, token, _Batch(batch.ids[part], tuple(column[part] for column in batch.columns)))
+
+    async def drained(self) -> None:
+        """Return when everything that was queued so far is written or dropped; where ``run`` has crashed, write it."""
+        while self._queued or self._locked or self._writing:
+            if not self._runs:
+                self._start_writes()
+                await self._rest()
+                continue
+            self._idle.clear()
+            self._woken.set()
+            await self._idle.wait()
+
+    def stop(self) -> None:
+        """Write what is left, then return from ``run``."""
+        self._stopping = True
+        self._woken.set()

@@ -1,0 +1,586 @@
+"""Runs attempts: each at its instant, in a bounded pool of slots.
+
+A slot is a coroutine that takes attempts one after the other; there is no task per job. An attempt
+starts when the database's clock has certainly reached its due time, never before. A handler is
+stopped by cancelling its slot's task, which then takes the next attempt. A synchronous handler
+cannot be stopped: its result is dropped, and its slot and its thread stay taken until it returns.
+
+With several types, one type runs in ``type_slots_max`` slots at most, and a synchronous one in three quarters of
+the threads that the others leave free. More of its attempts may be held: they were fetched ahead while they ended
+fast, and now they hang. An attempt beyond these bounds is blocked. It can be cancelled and released like every
+other attempt that waits, no timeout counts, and it is released when it finds no place for a second, since another
+worker may have one. It goes on when a place comes free: when an attempt ends, and with each sweep.
+
+Whatever a handler raises or returns is the result of its attempt, also an end of the program or a
+cancellation of its own: only ``close`` ends a slot. A handler may leave something behind that cancels
+the slot's task later (a timer); then another task goes on with the slot.
+
+A close waits a few seconds for handlers that ignore it. What goes on behind it is known and counted
+until it ends, also when the slots are opened again meanwhile; its slot then takes nothing more.
+"""
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
+
+import structlog
+
+from tickwright.capabilities.jobs.model import (
+    Begin,
+    Ending,
+    Errored,
+    Job,
+    allot,
+)
+from tickwright.capabilities.jobs.worker.outcomes import outcome_of_raised, outcome_of_result
+from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.domain.dbclock import DbClock
+from tickwright.observe import traces
+from tickwright.ports.ids import monotonic
+
+YIELD_AFTER_S = 0.001
+SWEEP_EVERY_S = 0.05
+TIMER_S = 0.001
+CLOSE_WITHIN_S = 5.0
+PLACE_WITHIN_S = 1.0
+
+_REPORTED = object()
+_log = structlog.get_logger("tickwright.jobs")
+
+
+class Ends(Protocol):
+    """Where the runner reports."""
+
+    async def begins(self, job: Job) -> Begin:
+        """Return whether a last attempt may begin; it counts from here on."""
+        ...
+
+    def completed(self, job: Job) -> None:
+        """The common case: done, and nothing returned."""
+        ...
+
+    def ended(self, job: Job, ending: Ending) -> None:
+        """Anything else that an attempt can end as."""
+        ...
+
+    def stopped(self, job: Job, reason: str) -> None:
+        """The attempt was cut short: ``cancel``, ``lost``, ``shutdown``."""
+        ...
+
+    def expired(self, job: Job) -> None:
+        """The attempt came too late to be started."""
+        ...
+
+    def unstarted(self, job: Job, reason: str) -> None:
+        """It ends before its start: for these reasons, or ``locked``, ``timeout``, ``no_place`` or ``waits``."""
+        ...
+
+
+class Runner:
+    """A pool of slots, a queue of ready attempts and a heap of those whose instant has not come."""
+
+    def __init__(self, ends: Ends, clock: DbClock, *, slots: int, threads: int) -> None:
+        self._ends = ends
+        self._clock = clock
+        self.slots = slots
+        self.type_slots_max = slots
+        """Slots that one type may have."""
+        self.threads = threads
+        self._executor = self._new_executor()
+        self._ready: deque[Job] = deque()
+        self._blocked: dict[Entry, deque[Job]] = {}
+        self._upcoming: list[tuple[float, float, int, Job]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self._slots: list[asyncio.Task[None]] = []
+        self._sweeper: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = Context()
+        self._waking = False
+        self._generation: object | None = None
+        """Of the slots that are open; other ones take nothing more."""
+        self._quiet = asyncio.Event()
+        self.threads_busy = 0
+        self.threads_stuck = 0
+        self.freed: Callable[[], None] = lambda: None
+        self._free_below = 0
+        self.thread_freed: Callable[[], None] = lambda: None
+        self._thread_wanted = False
+
+    # ------------------------------------------------------------------ capacity
+
+    @property
+    def busy(self) -> int:
+        """Attempts that run."""
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Attempts that are held but not started."""
+        return len(self._ready) + self.blocked + len(self._upcoming)
+
+    @property
+    def blocked(self) -> int:
+        """Attempts whose instant has come and whose type has its share of the slots or threads."""
+        return sum(map(len, self._blocked.values()))
+
+    @property
+    def ready(self) -> int:
+        """Attempts whose instant has come and that wait for a slot."""
+        return len(self._ready)
+
+    def tell_when_below(self, queued: int) -> None:
+        """Call ``freed`` once, when at most ``queued`` attempts are left that wait for a slot."""
+        self._free_below = queued + 1
+
+    def tell_when_thread_free(self) -> None:
+        """Call ``thread_freed`` once, when the next thread is free again."""
+        self._thread_wanted = True
+
+    # ------------------------------------------------------------------ taking attempts
+
+    def put(self, jobs: Iterable[Job]) -> None:
+        """Take attempts over; those whose instant has come start with the next turn of the loop."""
+        now_s = self._clock.now(monotonic())
+        for job in jobs:
+            fire_s = job._fire_s  # noqa: SLF001  the worker's side of the object
+            if fire_s <= now_s and job.entry.kind.rate_per_s is None:
+                self._ready.append(job)
+            else:
+                heapq.heappush(self._upcoming, (fire_s, 0.0, job.id, job))
+        self._wake_one()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._upcoming and self._loop is not None:
+            wait_s = self._upcoming[0][0] - self._clock.now(monotonic())
+            self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
+
+    def look_again(self, entry: Entry) -> None:
+        """Let each attempt of a type whose rate has changed ask again when it may start."""
+        for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
+            if job.entry is entry:
+                self._upcoming[place] = (job._fire_s, reserved_s, job_id, job)  # noqa: SLF001
+        heapq.heapify(self._upcoming)
+        self._arm()
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = monotonic()
+        now_s = self._clock.now(now)
+        upcoming, ready = self._upcoming, self._ready
+        while upcoming and upcoming[0][0] <= now_s:
+            _, reserved_s, job_id, job = upcoming[0]
+            is_last = job.attempt >= job.max_attempts  # it keeps its distance behind its begin
+            if not is_last and (start_s := job.entry.start_at(now, reserved_s)) > now + TIMER_S:
+                heapq.heapreplace(upcoming, (now_s + start_s - now, start_s, job_id, job))
+            else:
+                ready.append(heapq.heappop(upcoming)[3])
+        self._wake_one()
+        self._arm()
+
+    def _wake_one(self) -> None:
+        """Wake one slot; it wakes the next one when it takes its attempt, so idle slots never wake for nothing."""
+        while self._ready and self._idle and not self._waking:
+            slot = self._idle.popleft()
+            if not slot.done():
+                slot.set_result(None)
+                self._waking = True
+
+    def pull(self, job_id: int) -> Job | None:
+        """Take one attempt that was not started out of the queues; for the rare case, it looks through them."""
+        found = next((job for job in self._unstarted() if job.id == job_id), None)
+        return found if found is not None and self.withdraw({found}) else None
+
+    def withdraw(self, jobs: AbstractSet[Job]) -> list[Job]:
+        """Take those of the attempts that were not started out of the queues, and return them."""
+        out = [job for job in self._unstarted() if job in jobs]
+        if out:
+            for queue in (self._ready, *self._blocked.values()):
+                kept = [job for job in queue if job not in jobs]
+                queue.clear()
+                queue.extend(kept)
+            for entry in [entry for entry, waiting in self._blocked.items() if not waiting]:
+                del self._blocked[entry]
+            self._upcoming[:] = [entry for entry in self._upcoming if entry[3] not in jobs]
+            heapq.heapify(self._upcoming)
+        return out
+
+    def withdraw_type(self, entry: Entry, *, keep: int = 0) -> list[Job]:
+        """Take what was not started of a type out of the queues, but for the ``keep`` that start first; return it."""
+        jobs = [job for job in self._unstarted() if job.entry is entry]
+        return self.withdraw({*sorted(jobs, key=lambda job: job._fire_s)[keep:]})  # noqa: SLF001
+
+    def held(self, running_for_s: float = 0.0) -> list[Job]:
+        """Return every attempt that has not ended; of those that run, the ones that do so for this time."""
+        return [*self._unstarted(), *self.running(running_for_s)]
+
+    def _unstarted(self) -> list[Job]:
+        return [*chain.from_iterable(self._blocked.values()), *self._ready, *(entry[3] for entry in self._upcoming)]
+
+    def take_back(self) -> list[Job]:
+        """Return what was not started, so that it can be released."""
+        jobs = self._unstarted()
+        self._blocked.clear()
+        self._ready.clear()
+        self._upcoming.clear()
+        self._arm()
+        return jobs
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Open the slots; once more after a close."""
+        self._generation = object()
+        self._executor = self._new_executor()
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._context.run(traces.leave)
+        self._slots = [self._new_slot(number) for number in range(self.slots)]
+        self._sweeper = self._loop.create_task(self._sweep())
+
+    async def quiet(self) -> None:
+        """Return when no attempt is running."""
+        while self.busy:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Stop what runs (as ``shutdown``) and close the slots; threads end with their handlers."""
+        self._generation = None
+        for job in self._running.values():
+            job.stop_because("shutdown")
+        tasks = [*self._slots, self._sweeper] if self._sweeper else []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, deaf = await asyncio.wait(tasks, timeout=CLOSE_WITHIN_S)
+            if deaf:
+                _log.warning("jobs.handlers_ignore_cancel", handlers=len(deaf))
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _new_executor(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="tickwright-job")
+
+    def running(self, longer_than_s: float = 0.0) -> list[Job]:
+        """Return the attempts that are running for at least so long."""
+        before = monotonic() - longer_than_s
+        return [job for job in self._running.values() if job.started_s <= before]
+
+    def stop_job(self, job: Job, reason: str) -> None:
+        """Cancel a running attempt's handler."""
+        slot = next((slot for slot, running in self._running.items() if running is job), None)
+        if slot is not None and job.stop_reason is None:
+            job.stop_because(reason)
+            slot.cancel()
+
+    # ------------------------------------------------------------------ the slots
+
+    async def _slot(self, generation: object | None) -> None:
+        ready, blocked, running = self._ready, self._blocked, self._running
+        context = self._context
+        me: Any = asyncio.current_task()
+        now = worked_since = monotonic()
+        # The context, since what a handler sets ends with its attempt.
+        while self._generation is generation and _are_equal(copy_context(), context):
+            if not ready:
+                await self._until_ready()
+                now = worked_since = monotonic()
+            job = ready.popleft()
+            if ready and not self._waking:
+                self._wake_one()
+            row = job._row  # noqa: SLF001  a property costs more than what it returns
+            entry, now_s = job.entry, self._clock.now(now)
+            threaded = None if entry.is_async else entry
+            asks = threaded or entry.kind.waits or row[10] is not None or len(running) >= self.type_slots_max
+            if asks and not self._starts(job, threaded, now_s):
+                await asyncio.sleep(0)
+                now = worked_since = monotonic()
+                continue
+            job.started_s = began = now
+            running[me] = job
+            entry.running += 1
+            entry.note_start(now_s - row[9])
+            try:
+                await (self._traced(job) if traces.recording() or row[11] else self._attempt(job))
+            except Exception:  # noqa: BLE001  an error of ours behind an attempt does not cost its slot, too
+                _log.exception("jobs.attempt_broken", job=job.id, task_type=job.type)
+            finally:
+                del running[me]
+                entry.running -= 1
+                now, ended = monotonic(), entry.ended
+                ended.count += 1
+                ended.took_s += now - began
+                if threaded or blocked:
+                    self._place_back(threaded)
+            if me.cancelling():
+                await self._uncancel(me)
+                now = monotonic()
+            if self._free_below and len(ready) < self._free_below:
+                self._free_below = 0
+                self.freed()
+            if now - worked_since > YIELD_AFTER_S:
+                await asyncio.sleep(0)
+                now = worked_since = monotonic()
+
+    def _new_slot(self, number: int) -> asyncio.Task[None]:
+        slot = asyncio.get_running_loop().create_task(self._slot(self._generation), context=self._context.copy())
+        slot.add_done_callback(partial(self._replace, number))
+        return slot
+
+    def _replace(self, number: int, ended: asyncio.Task[None]) -> None:
+        """Let a new task go on with a slot that is open: its context was changed, or something has cancelled it."""
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            _log.error("jobs.slot_broken", exc_info=error)
+        self._note_quiet()
+        if self._generation is not None and self._slots[number] is ended:
+            self._slots[number] = self._new_slot(number)
+
+    def _note_quiet(self) -> None:
+        if not self._running:
+            self._quiet.set()
+
+    async def _until_ready(self) -> None:
+        while not self._ready:
+            self._note_quiet()
+            turn = asyncio.get_running_loop().create_future()
+            self._idle.append(turn)
+            try:
+                await turn
+            finally:  # also where the slot that was woken ends: another one is woken with the next attempt
+                self._waking = False
+
+    @staticmethod
+    async def _uncancel(task: asyncio.Task[Any]) -> None:
+        """Take what was asked of an attempt from the slot's next one; what was asked in this turn arrives here."""
+        while task.cancelling():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            task.uncancel()
+
+    def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
+        if job.entry.kind.waits:
+            self._ends.unstarted(job, "waits")
+            return False
+        return not self._expired(job, now_s) and self._takes_place(job, threaded)
+
+    def _takes_place(self, job: Job, threaded: Entry | None) -> bool:
+        if not self._places(job.entry):
+            waiting = self._blocked.setdefault(job.entry, deque())
+            if job.started_s:  # it was moved up, and its place is gone
+                waiting.appendleft(job)
+            else:
+                job.started_s = monotonic()
+                waiting.append(job)
+            return False
+        if threaded is not None:
+            self.threads_busy += 1
+            threaded.threads += 1
+        return True
+
+    def _expired(self, job: Job, now_s: float) -> bool:
+        """End an attempt that comes too late: judged by its claim, too, but it may have waited since."""
+        if job.expires_s is None or now_s < job.expires_s:
+            return False
+        self._ends.expired(job)
+        return True
+
+    def _places(self, entry: Entry) -> int:
+        """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
+        places = min(self.slots - len(self._running), self.type_slots_max - entry.running)
+        if not entry.is_async:
+            free = self.threads - self.threads_busy
+            places = min(places, allot(free, entry.threads, all_free=free))
+        return max(0, places)
+
+    def _place_back(self, threaded: Entry | None) -> None:
+        if threaded is not None:
+            self.threads_busy -= 1
+            threaded.threads -= 1
+        self._move_up()
+        if threaded is not None and self._thread_wanted:
+            self._thread_wanted = False
+            self.thread_freed()
+
+    def _move_up(self) -> None:
+        """Let the attempt go on that has waited longest of those that may have a place now."""
+        able = [entry for entry in self._blocked if self._places(entry) > 0]
+        if able:
+            self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._blocked[entry][0].started_s)))
+
+    def _leave_wait(self, entry: Entry) -> Job:
+        job = self._blocked[entry].popleft()
+        if not self._blocked[entry]:
+            del self._blocked[entry]
+        return job
+
+    async def _traced(self, job: Job) -> None:
+        """Run an attempt as a part of the trace that its job was scheduled in."""
+        with traces.attempting(job.type, job.traceparent, _facts_of(job)) as job.span:
+            await self._attempt(job)
+
+    async def _attempt(self, job: Job) -> None:
+        entry: Entry = job.entry
+        row = job._row  # noqa: SLF001  as above
+        started = row[4] < row[5]
+        try:
+            if not started and not await self._begins(job):
+                return
+            started = True
+            result = await (entry.call(job) if entry.is_async else self._in_thread(job, entry))
+        except asyncio.CancelledError as error:
+            if job.stop_reason is None:  # the handler's own: it waited for something that was cancelled
+                self._ends.ended(job, outcome_of_raised(job, error))
+            elif started:
+                self._end_stopped(job, job.stop_reason)
+            else:
+                self._ends.unstarted(job, job.stop_reason)
+        except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+            self._ends.ended(job, outcome_of_raised(job, error))
+        else:
+            if result is _REPORTED:
+                return
+            if job._stop is not None and job._stop != "shutdown":  # noqa: SLF001  as above
+                self._end_stopped(job, job._stop)  # noqa: SLF001
+            elif result is None:
+                self._ends.completed(job)
+            else:
+                self._ends.ended(job, outcome_of_result(job, result))
+
+    async def _begins(self, job: Job) -> bool:
+        """Wait until a last attempt may begin, at its type's rate; no timeout counts meanwhile."""
+        deadline_s, job.deadline_s = job.deadline_s, 0.0
+        match await self._ends.begins(job):
+            case Begin.LOST:
+                self._ends.stopped(job, "lost")
+                return False
+            case Begin.LOCKED:  # another session has locked its row: a slot does not wait for that
+                self._ends.unstarted(job, "locked")
+                return False
+        if not await self._keep_distance(job.entry):
+            self._ends.unstarted(job, "waits")
+            return False
+        job.deadline_s, job.started_s = deadline_s, monotonic()
+        return not self._expired(job, self._clock.now(job.started_s))
+
+    @staticmethod
+    async def _keep_distance(entry: Entry) -> bool:
+        """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
+
+        Returns:
+            False where it would keep its slot for long, and once the type waits for an operator: then none starts.
+        """
+        start_s = 0.0
+        while not entry.kind.waits and (start_s := entry.start_at(now := monotonic(), start_s)) > now + TIMER_S:
+            if start_s - now > PLACE_WITHIN_S:
+                entry.free_from_s = min(entry.free_from_s, start_s)  # the start is another one's
+                return False
+            await asyncio.sleep(start_s - now)
+        return not entry.kind.waits
+
+    def _end_stopped(self, job: Job, reason: str) -> None:
+        if reason == "timeout":
+            self._ends.ended(job, Errored("timeout", f"timeout: stopped after {job.entry.timeout_text(job)}"))
+        else:
+            self._ends.stopped(job, reason)
+
+    async def _in_thread(self, job: Job, entry: Entry) -> Any:
+        call = self._executor.submit(copy_context().run, _call, job, entry)
+        back = asyncio.wrap_future(call)
+        try:
+            return await self._answer_of(job, back)
+        except asyncio.CancelledError:
+            if job.stop_reason is None or back.done():
+                raise
+            if call.cancel():  # its thread has not reached the handler, and never will
+                self._ends.unstarted(job, job.stop_reason)
+                return _REPORTED
+            if job.stop_reason == "shutdown":
+                raise
+            self._end_stopped(job, job.stop_reason)  # reported at once; the slot stays taken until the thread is back
+            self.threads_stuck += 1
+            entry.stuck += 1
+            try:
+                await self._wait_for_thread(job, back)
+            finally:
+                self.threads_stuck -= 1
+                entry.stuck -= 1
+            return _REPORTED
+
+    @staticmethod
+    async def _answer_of(job: Job, back: "asyncio.Future[Any]") -> Any:
+        """Wait for a thread until its attempt is stopped; a cancellation that another handler left behind ends none."""
+        while True:
+            try:
+                return await asyncio.shield(back)
+            except asyncio.CancelledError:
+                if job.stop_reason is not None or back.done():
+                    raise
+
+    async def _wait_for_thread(self, job: Job, back: "asyncio.Future[Any]") -> None:
+        """Wait until the thread is back, or the runner closes; what another handler left behind does not end it."""
+        _log.warning("jobs.thread_still_running", job=job.id, task_type=job.type)
+        generation = self._generation
+        while not back.done() and self._generation is generation is not None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([back])
+        if back.done() and not back.cancelled():
+            back.exception()
+
+    # ------------------------------------------------------------------ deadlines
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            now = monotonic()
+            for job in self._running.values():
+                if job.deadline_s and now - job.started_s > job.deadline_s + job.entry.grace_s:
+                    self.stop_job(job, "timeout")
+            for entry in list(self._blocked):
+                self._sweep_waiting(entry, now)
+
+    def _sweep_waiting(self, entry: Entry, now: float) -> None:
+        """Let those of a type go on that may have places, and release those that have waited for long."""
+        free = self.slots - len(self._running) - len(self._ready)
+        places = min(free, self._places(entry), len(self._blocked[entry]))
+        self._ready.extendleft(reversed([self._leave_wait(entry) for _ in range(places)]))
+        while entry in self._blocked and now - self._blocked[entry][0].started_s > PLACE_WITHIN_S:
+            self._ends.unstarted(self._leave_wait(entry), "no_place")
+        self._wake_one()
+
+
+def _facts_of(job: Job) -> dict[str, str | int]:
+    return {
+        "messaging.message.id": f"job_{job.id}",
+        "tickwright.attempt": job.attempt,
+        "tickwright.fence": job.fence,
+    }
+
+
+def _are_equal(here: Context, other: Context) -> bool:
+    try:
+        return here == other
+    except BaseException:  # noqa: BLE001  the comparison of two values of a user's
+        _log.debug("jobs.context_incomparable")
+        return False
+
+
+def _call(job: Job, entry: Entry) -> Any:
+    """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
+    try:
+        return entry.call(job)
+    except BaseException as error:  # noqa: BLE001  whatever a user's handler raises is this attempt's result
+        return outcome_of_raised(job, error)

@@ -1,0 +1,183 @@
+"""Limits that all workers share: a type's concurrency and its rate.
+
+Concurrency is handed out in grants, one row per type and worker, whose sum never exceeds the limit.
+A worker takes its even share and gives back what others wait for with every heartbeat, so no row is
+written per job. One that claims nothing, because it stops or its slots are full, has no share beyond what
+it runs; it asks for its share again before the first claim that it has room for.
+
+A rate is a row with the first instant that nobody has taken yet (GCRA): a claim takes as many instants
+as it claims jobs, and each job starts at its own, in whichever worker.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.ports.ids import monotonic
+from tickwright.ports.session import Session
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_TYPES = load("tickwright.capabilities.jobs.sql", "types.sql")
+AGAIN_S = 0.2
+AGAIN_MAX = 4
+"""How often, and how many times, a worker that shares again asks for what the others have not released yet."""
+
+
+class Pacer:
+    """Takes grants and instants for one worker.
+
+    Attributes:
+        withheld: This worker claims nothing and has no share of limited types.
+        again_s: When to settle again, because the others held a part of its share, or it a part of theirs (monotonic).
+    """
+
+    def __init__(self, pool: Pool, store: ClaimStore, session: Session) -> None:
+        self._pool, self._store, self._session = pool, store, session
+        self._settled = set[str]()
+        self._settling = 0
+        self._tries = 0
+        self.withheld = False
+        self.again_s = math.inf
+
+    async def share_out(
+        self,
+        connection: Connection,
+        entries: Mapping[str, Entry],
+        asked: Callable[[], Mapping[str, int]],
+        *,
+        left: Mapping[str, Entry] = MappingProxyType({}),
+        shares: bool = True,
+    ) -> Callable[[], None]:
+        """Settle this worker's grants; part of the heartbeat's transaction.
+
+        What runs and what claims under way may still bring (``asked``) is in use; until the database has
+        committed not one place more. Both are counted at one instant, behind the wait for the lock: a claim that
+        answered during it would count as held and as asked. From there on no earlier settling raises a grant, and
+        the session is the one of that instant. One that is lost is granted nothing.
+
+        Args:
+            connection: Inside a transaction.
+            entries: Its task types.
+            asked: What claims under way may still bring.
+            left: Those that it cannot run any more; what still runs of them counts. Its rows of others go.
+            shares: Whether it claims; otherwise it leaves its share to the others.
+
+        Returns:
+            What is to be called behind the commit: a grant that is rolled back is somebody else's.
+        """
+        limited = [entry for entry in entries.values() if entry.kind.concurrency is not None]
+        names = [entry.kind.name for entry in limited]
+        former = sorted(self._settled.difference(names))
+        if not names and not former:
+            self.withheld, self.again_s = False, math.inf
+            return _nothing
+        await connection.fetch(_TYPES["lock_limited"], [*names, *former])
+        coming, token = asked(), self._session.token
+        self._settling = settling = self._settling + 1
+        self._settled.update(names, former)
+        for entry in limited:
+            entry.granted = entry.held + coming.get(entry.kind.name, 0)
+        in_use = [entry.granted for entry in limited] + [left[name].held if name in left else 0 for name in former]
+        may = [shares] * len(names) + [False] * len(former)
+        rows = await connection.fetch(_TYPES["share_out"], token, [*names, *former], in_use, may)
+        granted = {row["name"]: row["granted"] for row in rows}
+        for entry in limited:
+            entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
+        if not rows or settling != self._settling:  # the session is lost, in the database or here
+            return _nothing
+        is_news = shares == self.withheld
+        keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
+        self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
+        if is_news:
+            await connection.execute(_TYPES["tell_shares"])
+
+        def committed() -> None:
+            if settling == self._settling:  # a later one has counted what is in use since, and says more soon
+                self._settled.difference_update(name for name in former if name not in left)
+                for entry in limited:
+                    entry.granted = granted.get(entry.kind.name, 0)
+
+        return committed
+
+    def session_lost(self, entries: Iterable[Entry]) -> None:
+        """Use no grant of the session any more; the next one settles before it claims."""
+        self._settling += 1
+        self._settled.clear()
+        self.withheld = True
+        for entry in entries:
+            if entry.granted is not None:
+                entry.granted = 0
+
+    def _note(self, *, shares: bool, short: bool, keeps: bool) -> None:
+        """Note whether this worker shares, and when it asks again.
+
+        Args:
+            shares: Whether it claims.
+            short: Others are to release a part of its share.
+            keeps: It keeps more than its share from them, for claims under way that may bring nothing.
+        """
+        self._tries = AGAIN_MAX if shares and self.withheld else max(0, self._tries - 1)
+        self.withheld = not shares
+        self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
+
+    async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
+        """Claim jobs of a rate-limited type, and an instant for each.
+
+        Returns:
+            What was claimed; its ``fire_s`` has each job's instant; ``None`` when no instant is free yet.
+        """
+        name, rate = entry.kind.name, entry.kind.rate_per_s or 1.0
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await self._lock(connection, name)
+            start_s, ahead_s = max(row["next_free_s"], row["now_s"]), max(PACED_AHEAD_S, 1 / rate)
+            if start_s > row["now_s"] + furthest_start_s(rate):
+                start_s = row["now_s"]  # no claim takes so much: the rate was raised, or the database's clock set back
+            room = math.floor((row["now_s"] + ahead_s - start_s) * rate)
+            if room <= 0:
+                entry.paced_more = True
+                entry.paced_until_s = monotonic() + max(0.01, start_s - row["now_s"] - PACED_AHEAD_S / 2)
+                return None
+            plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
+            claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
+            if claimed.rows:
+                await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
+        self._look_again(entry, claimed, plan)
+        return claimed
+
+    async def _lock(self, connection: Connection, name: str) -> Any:
+        row = await connection.fetchrow(_TYPES["lock_rate"], name)
+        if row is None:
+            await connection.execute(_TYPES["open_rate"], name)
+            row = await connection.fetchrow(_TYPES["lock_rate"], name)
+        return row
+
+    @staticmethod
+    def _assign(claimed: Claimed, start_s: float, step_s: float) -> float:
+        claimed.rows.sort(key=lambda row: (-row[3], row[9]))
+        for row in claimed.rows:
+            fire_s = max(start_s, row[9])
+            claimed.fire_s[row[0]] = fire_s
+            start_s = fire_s + step_s
+        return start_s
+
+    @staticmethod
+    def _look_again(entry: Entry, claimed: Claimed, plan: ClaimPlan) -> None:
+        """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim.
+
+        A claim finds one priority between two that are known: where it did, there may be more.
+        """
+        entry.paced_more = claimed.was_cut or len(claimed.rows) >= plan.rows_max[0] or bool(claimed.new_lanes)
+        wait_s = 0.0
+        if entry.paced_more:
+            wait_s = min(PACED_AHEAD_S / 2, len(claimed.rows) / (entry.kind.rate_per_s or 1.0) / 2)
+        entry.paced_until_s = monotonic() + wait_s
+
+
+def _nothing() -> None:
+    """Nothing was settled."""

@@ -1,0 +1,33 @@
+"""What a worker hears of the database: inserts that ring, jobs whose user wants them cancelled, types that changed.
+
+How it sleeps without a NOTIFY on every insert is :mod:`tickwright.engine.bell`. Without a direct connection the worker
+polls once a second.
+"""
+
+from collections.abc import Callable
+
+from tickwright.engine.bell import Bell
+
+JOBS_CHANNEL = "tickwright_jobs"
+CANCEL_CHANNEL = "tickwright_cancel"
+TYPES_CHANNEL = "tickwright_types"
+LOCK = (7313, 1)
+ID_DIGITS_MAX = 18
+
+
+def doorbell(url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]) -> Bell:
+    """Return the bell of one worker.
+
+    Args:
+        url: A direct URL; ``None`` for polling only.
+        cancelled: Is told the id of a job that may have been cancelled. Every user of the database may notify, so ask
+            the row.
+        types_changed: Is told that types of jobs changed.
+    """
+
+    def cancel(payload: str) -> None:
+        if payload.isascii() and payload.isdigit() and len(payload) <= ID_DIGITS_MAX:
+            cancelled(int(payload))
+
+    beside = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
+    return Bell(url, channel=JOBS_CHANNEL, lock=LOCK, beside=beside)

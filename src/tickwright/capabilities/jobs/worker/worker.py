@@ -1,0 +1,403 @@
+"""One worker of one-shot jobs: claimer, runner, settler and doorbell under one leased session.
+
+Trusts nothing but the database: what it may run comes from ``task_types``, what it holds is what a
+claim returned, and what it reports counts only while its session's token does. When the session is
+lost, every handler is cancelled, every result dropped, and the worker goes on under a new token.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
+
+import structlog
+
+from tickwright.capabilities.jobs.admin.types_store import load_types, mark_gone
+from tickwright.capabilities.jobs.handlers import HandlerRegistry
+from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
+from tickwright.capabilities.jobs.worker.claimer import Claimer
+from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimStore
+from tickwright.capabilities.jobs.worker.delivery import Delivery
+from tickwright.capabilities.jobs.worker.result_writer import PASSING, RETRY_S, Settler
+from tickwright.capabilities.jobs.worker.results import Endings
+from tickwright.capabilities.jobs.worker.runner import Runner
+from tickwright.capabilities.jobs.worker.shared_limits import Pacer
+from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.wakeups import doorbell
+from tickwright.domain.dbclock import DbClock
+from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.joined import Joined
+from tickwright.ports.broker import Broker
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import TaskGroup
+from tickwright.ports.session import Session
+from tickwright.store.pool import AWAY, Connection, Pool
+
+DELIVERY_GRACE_S = 2.0
+CHECK_AFTER_S = 0.5
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """The bounds of one worker.
+
+    Attributes:
+        concurrency: Attempts that run at once.
+        threads: Synchronous handlers that run at once; a stuck one keeps its thread.
+    """
+
+    concurrency: int = 256
+    threads: int = 32
+
+
+class JobWorker:
+    """Runs one-shot jobs until stopped; a :class:`tickwright.ports.service.Service`."""
+
+    name = "jobs"
+
+    def __init__(
+        self,
+        pool: Pool,
+        session: Session,
+        handlers: HandlerRegistry,
+        brokers: Mapping[str, Broker],
+        *,
+        direct_url: str | None,
+        limits: WorkerLimits | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        limits = limits or WorkerLimits()
+        self._pool, self._session, self._handlers, self._brokers = pool, session, handlers, brokers
+        self._store = ClaimStore(pool)
+        self._clock = DbClock()
+        self._probe = probe
+        self._entries: dict[str, Entry] = {}
+        self._former: dict[str, Entry] = {}
+        self._suspending: set[str] = set()
+        self._marking: set[Job] = set()
+        self.lost_results = 0
+        self.reclaimed = 0
+        self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
+        begins = Joined(self._begin_last)
+        self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again, begins=begins)
+        self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
+        self._pacer = Pacer(pool, self._store, session)
+        self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
+        self.claimer = Claimer(
+            self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
+        )
+        self._refreshing: asyncio.Task[None] | None = None
+        self._types_heard = False
+        self._heard: set[int] = set()
+        self._asking: asyncio.Task[None] | None = None
+        session.on_beat(self._beat)
+        session.on_reclaim(self._reclaim)
+        session.on_lost(self._session_lost)
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        self.runner.start()
+        bell = asyncio.create_task(self.doorbell.run())
+        try:
+            await self._refresh_types()
+            async with TaskGroup() as group:
+                group.create_task(self.settler.run())
+                group.create_task(self.claimer.run())
+        finally:
+            bell.cancel()
+            await self.runner.close()
+
+    async def quiesce(self) -> None:
+        """Claim nothing more; give back what was not started; return when what runs has ended and is written."""
+        self.claimer.stop()
+        self._give_back()
+        await self.claimer.wait_stopped()
+        self._give_back()
+        await self.runner.quiet()
+        await self.settler.drained()
+
+    async def stop(self) -> None:
+        """Interrupt what runs, release it without counting the attempt, and end."""
+        self.claimer.stop()
+        await self.claimer.wait_stopped()
+        self._give_back()
+        await self.runner.close()
+        self._give_back()
+        await self.settler.drained()
+        self.settler.stop()
+
+    def last_tick_age_s(self) -> float | None:
+        """Return the seconds since the last claim, by the monotonic clock."""
+        return None if self.claimer.ticked_s is None else monotonic() - self.claimer.ticked_s
+
+    # ------------------------------------------------------------------ what may run
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Return the task types that this worker can run now."""
+        return self._entries
+
+    def backlog(self) -> int:
+        """Return how many results are not written yet."""
+        return self.settler.backlog
+
+    def _types_changed(self) -> None:
+        self._types_heard = True
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._follow_types())
+
+    async def _follow_types(self) -> None:
+        """Read the types until nothing was heard meanwhile: what changed behind a read is in none."""
+        with suppress(*AWAY):  # a heartbeat reads them again
+            while self._types_heard:
+                self._types_heard = False
+                await self._refresh_types()
+
+    async def _refresh_types(self) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            self._adopt(await load_types(connection))
+            committed = await self._share_out(connection)
+        committed()
+        self.claimer.wake()
+
+    async def _share_out(self, connection: Connection) -> Callable[[], None]:
+        shares, left = not self.claimer.claims_nothing(), self._former
+        return await self._pacer.share_out(connection, self._entries, self.claimer.asked, left=left, shares=shares)
+
+    async def share_again(self) -> None:
+        """Settle the grants of limited types: this worker has room again, or others were to release some."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            committed = await self._share_out(connection)
+        committed()
+
+    def _adopt(self, kinds: Sequence[TaskType]) -> bool:
+        entries: dict[str, Entry] = {}
+        for read in kinds:
+            kind = replace(read, gone=True) if read.name in self._suspending else read
+            old = self._entries.get(kind.name) or self._back(kind.name)
+            if old is not None and old.kind == kind:
+                entries[kind.name] = old
+            elif (entry := self._entry_of(kind)) is not None:
+                if old is not None:
+                    is_slower = _is_slower(kind.rate_per_s, old.kind.rate_per_s)
+                    old.become(entry)
+                    self.runner.look_again(old)
+                    if kind.waits or is_slower:
+                        self._release_unstarted(old)
+                entries[kind.name] = old or entry
+        changed = entries != self._entries
+        types = sum(not entry.kind.waits for entry in entries.values())
+        self.runner.type_slots_max = type_slots_max(self.runner.slots, types=types)
+        for name in self._entries.keys() - entries.keys():
+            self._leave(self._entries[name])
+        self._entries = entries
+        self._former = {name: entry for name, entry in self._former.items() if name not in entries and entry.in_use}
+        return changed
+
+    def _leave(self, entry: Entry) -> None:
+        """Keep the entry of a type that cannot run here now: what it holds counts when the type is there again."""
+        entry.kind = replace(entry.kind, gone=True)
+        self._release_unstarted(entry)
+        self._former[entry.kind.name] = entry
+
+    def _back(self, name: str) -> Entry | None:
+        """Return the entry of a type that is there again; its grant went with it."""
+        entry = self._former.get(name)
+        if entry is not None and entry.granted is not None:
+            entry.granted = 0
+        return entry
+
+    def _release_unstarted(self, entry: Entry) -> None:
+        """Release what is claimed and not started of a type that waits, or whose rate is lower now.
+
+        Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types. As many
+        as its rate lets a worker take ahead stay, with the starts that they have.
+        """
+        kind = entry.kind
+        keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
+        for job in self.runner.withdraw_type(entry, keep=keep):
+            self.endings.unstarted(job, "waits")
+
+    def _entry_of(self, kind: TaskType) -> Entry | None:
+        scheme, _, rest = kind.target.partition(":")
+        if scheme == "python":
+            handler = self._handlers.get(rest)
+            return Entry(kind, handler.call, is_async=handler.is_async) if handler else None
+        broker = self._brokers.get(scheme)
+        return Entry(kind, Delivery(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
+
+    # ------------------------------------------------------------------ taking
+
+    def take(self, claimed: Claimed) -> None:
+        """Run the claimed rows, each at its own instant."""
+        rows, fire_s = claimed.rows, claimed.fire_s
+        rows.sort(key=_order if len(set(map(_priority, rows))) > 1 else _due)
+        jobs = []
+        for row in rows:
+            entry = self._entries.get(row[1])
+            if entry is None or entry.kind.waits:  # its type was deleted or paused while it was on its way here
+                self.settler.add("release", row[0], row[6])
+                continue
+            entry.held += 1
+            if row[6] > 1:
+                self._supersede(row[0])
+            job = Job(row, entry, self, fire_s[row[0]] if fire_s else row[9])
+            job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
+            if row[10] is not None and row[10] <= claimed.now_s:
+                self.endings.expired(job)
+            else:
+                jobs.append(job)
+        self.runner.put(jobs)
+        for entry in filter(None, map(self._entries.get, claimed.counts)):
+            if _is_slower(entry.kind.rate_per_s, claimed.rate_per_s):  # it was lowered while the claim was under way
+                self._release_unstarted(entry)
+
+    async def _begin_last(self, jobs: Sequence[Job]) -> Sequence[Begin]:
+        """Write that last attempts begin, for as long as the session lives; they wait for an unavailable database."""
+        token = self._session.token
+        ids, fences = [job.id for job in jobs], [job.fence for job in jobs]
+        while token and token == self._session.token:
+            try:
+                ours = await self._store.begin_last(token, ids, fences)
+            except PASSING as error:
+                _log.warning("jobs.begin_delayed", jobs=len(jobs), error=repr(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                found = {True: Begin.BEGINS, False: Begin.LOCKED, None: Begin.LOST}
+                return [found[ours.get(job.id)] for job in jobs]
+        return [Begin.LOST] * len(jobs)
+
+    # ------------------------------------------------------------------ endings
+
+    def _suspend(self, job: Job, why: str) -> None:
+        """Let a type wait whose endpoint is gone: here at once, everywhere when it is written; only then give back."""
+        job.entry.kind = replace(job.entry.kind, gone=True)
+        self._suspending.add(job.type)
+        unstarted = self.runner.withdraw_type(job.entry)
+        self._marking.update([job, *unstarted])
+        task = asyncio.ensure_future(self._mark_gone(job, why, unstarted))
+        task.add_done_callback(lambda done: done.exception() if not done.cancelled() else None)
+
+    async def _mark_gone(self, job: Job, why: str, unstarted: Sequence[Job]) -> None:
+        try:
+            await mark_gone(self._pool, job.type)
+        finally:
+            self._suspending.discard(job.type)
+            self._marking.difference_update([job, *unstarted])
+            self.settler.add("release_with_error", job.id, job.fence, why)
+            for other in unstarted:
+                self.endings.unstarted(other, "waits")
+        await self._refresh_types()
+
+    def _give_back(self) -> None:
+        for job in self.runner.take_back():
+            self.endings.unstarted(job, "shutdown")
+
+    def _look_again(self) -> None:
+        self.claimer.wake()
+
+    def _count_lost(self, count: int) -> None:
+        self.lost_results += count
+        _log.warning("jobs.results_not_ours", jobs=count)
+
+    async def report_progress(self, job: Job, progress: str) -> bool:
+        """Write a running job's progress."""
+        return await self._store.report_progress(self._session.token, job.id, job.fence, progress)
+
+    # ------------------------------------------------------------------ what is known
+
+    def _known(self) -> list[tuple[int, int]]:
+        held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
+        arriving = [(row[0], row[6]) for row in self.claimer.arrived()]
+        return [*held, *arriving, *self.settler.known()]
+
+    async def _release_unknown(self, connection: Connection, token: int) -> int:
+        released, locked = await self._store.strays(connection, token, self._known())
+        for job_id, fence in locked:  # known from here on, and released once the other session ends its transaction
+            self.settler.add("release", job_id, fence)
+        self.claimer.wake()
+        return released
+
+    # ------------------------------------------------------------------ heartbeat
+
+    async def _beat(self, connection: Connection) -> Callable[[], None]:
+        self._adopt(await load_types(connection))
+        await self._check_held(connection)
+        return await self._share_out(connection)
+
+    async def _check_held(self, connection: Connection) -> None:
+        """Stop what the database has cancelled or given to another session, also before it starts."""
+        held = self.runner.held(CHECK_AFTER_S)
+        if not held:
+            return
+        found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
+        reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
+        for job in self.runner.withdraw(reasons.keys()):
+            self.endings.unstarted(job, reasons[job])
+        for job, reason in reasons.items():
+            self.runner.stop_job(job, reason)
+
+    def _cancel_heard(self, job_id: int) -> None:
+        self._heard.add(job_id)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_heard())
+
+    async def _ask_heard(self) -> None:
+        """Stop those jobs whose rows say so: every user of the database may notify, whatever its rights."""
+        with suppress(*AWAY):  # a heartbeat asks again
+            while self._heard:
+                ids, self._heard = self._heard, set()
+                async with self._pool.acquire() as connection:
+                    held = await self._store.check_held(connection, self._session.token, list(ids))
+                for job_id in (job_id for job_id, lost in held if not lost):
+                    self._cancel(job_id)
+
+    def _cancel(self, job_id: int) -> None:
+        if (job := self.runner.pull(job_id)) is not None:
+            self.endings.unstarted(job, "cancel")
+            return
+        for running in self.runner.running():
+            if running.id == job_id:
+                self.runner.stop_job(running, "cancel")
+
+    def _supersede(self, job_id: int) -> None:
+        """Somebody gave a job back that we hold, and it came to us again: the older attempt no longer counts."""
+        if (job := self.runner.pull(job_id)) is not None:
+            self.endings.stopped(job, "lost")
+        for running in self.runner.running():
+            if running.id == job_id:
+                self.runner.stop_job(running, "lost")
+
+    async def _reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+        returned, ended = await self._store.reclaim(connection, tokens)
+        self.reclaimed += returned + ended
+        if returned or ended:
+            _log.warning("jobs.reclaimed", sessions=list(tokens), returned=returned, failed=ended)
+        self.claimer.wake()
+
+    def _session_lost(self) -> None:
+        for job in self.runner.take_back():
+            self.endings.stopped(job, "lost")
+        for job in self.runner.running():
+            self.runner.stop_job(job, "lost")
+        self.settler.drop_all()
+        self._pacer.session_lost(self._entries.values())
+
+
+_due, _priority = itemgetter(9), itemgetter(3)
+
+
+def _order(row: Any) -> tuple[int, float]:
+    return -row[3], row[9]
+
+
+def _is_slower(rate_per_s: float | None, former_per_s: float | None) -> bool:
+    return (rate_per_s or math.inf) < (former_per_s or math.inf)

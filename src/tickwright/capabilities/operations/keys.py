@@ -1,0 +1,158 @@
+"""API keys: made, listed, rotated, revoked. The key itself is shown once and kept nowhere."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from tickwright.capabilities.jobs.admin.views import KeyView, NewKeyView
+from tickwright.domain.errors import Rejected
+from tickwright.domain.strict_json import shown
+from tickwright.ports.caller import SCOPES, Caller, Role
+from tickwright.ports.ids import random_token
+from tickwright.ports.views import view
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.operations.sql", "access.sql")
+KEY_BYTES = 32
+PREFIX_CHARS = 8
+OVERLAP_DEFAULT = timedelta(hours=24)
+OVERLAP_MAX = timedelta(days=30)
+NAME_CHARS_MAX = 100
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+
+
+def key_hash(key: str) -> bytes:
+    """Return what is kept of a key: with 256 random bits in it a plain SHA-256 cannot be guessed back."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def check_overlap(overlap: timedelta) -> timedelta:
+    """Return ``overlap`` when an old secret may live on for so long.
+
+    Raises:
+        Rejected: ``invalid_overlap``. Permanent.
+    """
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise Rejected("invalid_overlap", f"overlap: 0s to {OVERLAP_MAX.days}d", field="overlap")
+    return overlap
+
+
+def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:
+    """Refuse what is neither a role nor a set of scopes that exist.
+
+    Raises:
+        Rejected: ``invalid_scopes``. Permanent.
+    """
+    if unknown := sorted(set(scopes) - SCOPES.keys()):
+        why = f"no scope {shown(unknown[0])}; known: {', '.join(SCOPES)}"
+    elif len(set(scopes)) < len(scopes):
+        why = "a scope is named twice"
+    elif (role is None) == (not scopes):
+        why = "a key has either a role (viewer, operator or admin) or scopes"
+    else:
+        return
+    raise Rejected("invalid_scopes", f"scopes: {why}", field="scopes")
+
+
+class ApiKeys:
+    """The keys of the REST API."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def create(
+        self,
+        name: str,
+        role: Role | None,
+        *,
+        caller: Caller,
+        expires_in: timedelta | None = None,
+        scopes: Sequence[str] = (),
+    ) -> NewKeyView:
+        """Make a key with a role, or with scopes.
+
+        A scoped key is kept with the lowest role, which is all that a process of an older release, which knows no
+        scopes, sees in it.
+
+        Raises:
+            Rejected: ``invalid_name``, ``invalid_scopes``. Permanent.
+        """
+        kept = role or Role.VIEWER
+        check_scopes(role, scopes)
+        if not _NAME.fullmatch(name):
+            raise Rejected("invalid_name", f"name: 1 to {NAME_CHARS_MAX} printable characters", field="name")
+        async with self._pool.acquire() as connection, connection.transaction():
+            key, prefix = _new_key()
+            row = await connection.fetchrow(
+                _SQL["create"], name, kept.name.lower(), prefix, key_hash(key), expires_in, sorted(scopes)
+            )
+            made = NewKeyView(key, view(KeyView, row))
+            await write_audit(connection, caller, "keys.create", f"key:{made.details.id}", after=made.details)
+        return made
+
+    async def list(self) -> list[KeyView]:
+        """Return every key, newest first, without what opens anything."""
+        return [view(KeyView, row) for row in await self._pool.fetch(_SQL["list"])]
+
+    async def revoke(self, key_id: int, *, caller: Caller) -> KeyView:
+        """Refuse a key from now on; every replica does so within a second. Twice is harmless.
+
+        Raises:
+            Rejected: ``key_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, key_id)
+            after = view(KeyView, await connection.fetchrow(_SQL["revoke"], key_id))
+            await write_audit(
+                connection, caller, "keys.revoke", f"key:{key_id}", before=view(KeyView, before), after=after
+            )
+        return after
+
+    async def rotate(
+        self,
+        key_id: int,
+        *,
+        caller: Caller,
+        overlap: timedelta = OVERLAP_DEFAULT,
+        expires_in: timedelta | None = None,
+    ) -> NewKeyView:
+        """Make a key with the same name, role and end; the old one ends after ``overlap``.
+
+        Args:
+            key_id: Of the old one.
+            caller: For the audit trail.
+            overlap: How long both are good.
+            expires_in: When the new one ends, instead of when the old one does without this.
+
+        Raises:
+            Rejected: ``key_not_found`` (404); ``key_not_valid`` (409), it is revoked or expired;
+                ``invalid_overlap``. Permanent.
+        """
+        check_overlap(overlap)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, key_id)
+            if not before["good"]:
+                raise Rejected("key_not_valid", f"key {key_id} is revoked or expired; create a new one", status=409)
+            key, prefix = _new_key()
+            row = await connection.fetchrow(_SQL["succeed"], key_id, prefix, key_hash(key), expires_in)
+            made = NewKeyView(key, view(KeyView, row))
+            await connection.execute(_SQL["expire"], key_id, overlap)
+            await write_audit(
+                connection, caller, "keys.rotate", f"key:{key_id}", before=view(KeyView, before), after=made.details
+            )
+        return made
+
+    async def _locked(self, connection: Connection, key_id: int) -> Any:
+        row = await connection.fetchrow(_SQL["lock"], key_id)
+        if row is None:
+            raise Rejected("key_not_found", f"there is no key {key_id}", status=404)
+        return row
+
+
+def _new_key() -> tuple[str, str]:
+    key = f"tw_{random_token(KEY_BYTES)}"
+    return key, key[:PREFIX_CHARS]

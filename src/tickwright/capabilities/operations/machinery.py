@@ -1,0 +1,185 @@
+"""What operators ask of the machinery and do to it: workers, leases, the outbox, alerts.
+
+Each action is one transaction with its line in the audit trail. Nothing here decides who holds what: a lease that is
+taken away has a higher fence, a message that is given up is a dead letter.
+"""
+
+from collections import Counter
+from typing import Any
+
+from tickwright.capabilities.jobs.admin.views import AlertView
+from tickwright.capabilities.operations.lease_purposes import guards
+from tickwright.capabilities.operations.views import (
+    DestinationView,
+    DiscardedMessage,
+    Holding,
+    LeaseView,
+    ReleasedLease,
+    RetriedOutbox,
+    WorkerDetail,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.domain.masking import masked_address
+from tickwright.engine.outbox.relay import LEASE as RELAY
+from tickwright.engine.outbox.table import SQL as OUTBOX
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import view
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load, with_lanes
+
+_SQL = with_lanes(load("tickwright.capabilities.operations.sql", "holdings.sql"))
+SHOWN_MAX = 100
+"""Of each kind that a session holds."""
+JOBS_LOOKED_MAX = 5_000
+"""Due jobs of each lane, the oldest first, among which the held ones are looked for; four times as many in all."""
+LANES_MAX = 1_000
+COUNT_MAX = 10_000
+ROWS_LOOKED_MAX = 50_000
+"""Rows of the outbox that one answer looks at, whatever the number of destinations."""
+RETRY_MAX = 1_000
+OLD_S = 120.0
+SUBJECT_CHARS_MAX = 300
+_STATES = ("stuck", "waiting", "flowing")
+
+
+class OperatorDesk:
+    """Answers from the database alone; one per API."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    # ------------------------------------------------------------------ workers and leases
+
+    async def worker(self, worker: int) -> WorkerDetail:
+        """Return one session of the last day, and what it holds.
+
+        Raises:
+            Rejected: ``worker_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+            row = await connection.fetchrow(_SQL["worker"], worker)
+            if row is None:
+                raise Rejected("worker_not_found", f"there is no worker session {worker}", status=404)
+            found = await connection.fetch(_SQL["holds"], worker, row["name"], SHOWN_MAX + 1, JOBS_LOOKED_MAX)
+        counts = Counter(one["kind"] for one in found)
+        holds, shown = [], Counter[str]()
+        for one in found:
+            shown[one["kind"]] += 1
+            if shown[one["kind"]] <= SHOWN_MAX:
+                holds.append(view(Holding, one))
+        more = sorted(kind for kind, count in counts.items() if count > SHOWN_MAX)
+        return view(WorkerDetail, row, holds=holds, more=more)
+
+    async def leases(self) -> list[LeaseView]:
+        """Return every lease of a control loop, and who has it."""
+        rows = await self._pool.fetch(_SQL["leases"])
+        return [view(LeaseView, row, guards=guards(row["job_name"])) for row in rows]
+
+    async def release(self, job_name: str, *, caller: Caller) -> ReleasedLease:
+        """Take a lease away from its holder; the next process that looks gets it.
+
+        The fence rises, so whatever the old holder still writes counts for nothing. Waits for its transaction.
+
+        Raises:
+            Rejected: ``lease_not_found`` (404); ``lease_free`` (409), nobody has it. Permanent.
+            Contended: Its holder's transaction takes too long. Retry.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(_SQL["break_lease"], job_name)
+            if row is None:
+                if await connection.fetchval(_SQL["lease_known"], job_name):
+                    raise Rejected("lease_free", f"nobody has the lease {job_name[:50]!r}", status=409)
+                raise Rejected("lease_not_found", f"there is no lease {job_name[:50]!r}", status=404)
+            before = {"owner": row["owner"], "version": row["old_version"]}
+            await write_audit(
+                connection,
+                caller,
+                "leases.release",
+                f"lease:{job_name}",
+                before=before,
+                after={"version": row["version"]},
+            )
+        return ReleasedLease(job_name, row["owner"], row["version"])
+
+    # ------------------------------------------------------------------ the outbox
+
+    async def destinations(self) -> list[DestinationView]:
+        """Return what waits for each destination, at most 1,000 of them, the stuck and the oldest first."""
+        async with self._pool.acquire() as connection:
+            walked = await connection.fetchrow(OUTBOX["lanes"], LANES_MAX, RELAY)
+            cap = max(1, min(COUNT_MAX, ROWS_LOOKED_MAX // max(1, len(walked["lanes"]))))
+            rows = await connection.fetch(OUTBOX["lane_standings"], walked["lanes"], cap)
+        found = [_destination(row, cap, relayed=walked["relayed"]) for row in rows]
+        return sorted(found, key=lambda one: (_STATES.index(one.state), -one.oldest_s, one.destination))
+
+    async def retry(self, destination: str, *, caller: Caller) -> RetriedOutbox:
+        """Try a destination's messages now that wait for another try; a lane that failed rests for 30 s at most."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            ids = await connection.fetch(OUTBOX["retry_now"], destination, RETRY_MAX)
+            if ids:
+                subject = f"outbox:{masked_address(destination)}"[:SUBJECT_CHARS_MAX]
+                await write_audit(connection, caller, "outbox.retry", subject, after={"retried": len(ids)})
+        return RetriedOutbox(destination, len(ids), len(ids) == RETRY_MAX)
+
+    async def discard(self, message: int, *, caller: Caller) -> DiscardedMessage:
+        """Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent.
+
+        Raises:
+            Rejected: ``message_not_found`` (404): it was sent, or is a dead letter already. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(OUTBOX["discard"], message, f"discarded by {caller.name}")
+            if row is None:
+                raise Rejected("message_not_found", f"no message {message} waits in the outbox", status=404)
+            done = view(DiscardedMessage, row)
+            await write_audit(connection, caller, "outbox.discard", f"outbox:{message}", before=done)
+        return done
+
+    # ------------------------------------------------------------------ alerts
+
+    async def acknowledge(self, alert: int, note: str | None, *, caller: Caller) -> AlertView:
+        """Say that somebody looks after an alert that fires; the last one who says so is shown.
+
+        Raises:
+            Rejected: ``alert_not_found`` (404); ``alert_resolved`` (409), it is over. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(_SQL["acknowledge"], alert, caller.name, note)
+            if row is None:
+                if await connection.fetchval(_SQL["alert_state"], alert) is None:
+                    raise Rejected("alert_not_found", f"there is no alert {alert}", status=404)
+                raise Rejected("alert_resolved", f"alert {alert} is resolved", status=409)
+            told = {"rule": row["rule"], "subject": row["subject"], "note": note}
+            await write_audit(connection, caller, "alerts.acknowledge", f"alert:{alert}", after=told)
+        return view(AlertView, row)
+
+
+def _destination(row: Any, cap: int, *, relayed: bool) -> DestinationView:
+    error: str = row["error"] or ""
+    why = _why(row, error, relayed=relayed)
+    waits_on: Any = "waiting" if row["tried"] else "flowing"
+    stuck = why is not None and why != "failing"
+    return DestinationView(
+        destination=row["destination"],
+        waiting=min(row["new"] + row["tried"], cap),
+        tried=row["tried"],
+        capped_at=cap,
+        oldest_s=max(0.0, row["oldest_s"]),
+        attempts=row["attempts"],
+        next_try_at=row["next_at"],
+        state="stuck" if stuck else waits_on,
+        why=why,
+        error=error or None,
+    )
+
+
+def _why(row: Any, error: str, *, relayed: bool) -> Any:
+    """Return what keeps messages from leaving: the first that does."""
+    if not relayed:
+        return "no_relay"
+    if error.startswith("unknown_scheme"):
+        return "unknown_scheme"
+    if row["oldest_s"] > OLD_S:
+        return "too_old"
+    return "failing" if row["tried"] else None

@@ -1,0 +1,1 @@
+"""The overview: one snapshot a second for the dashboard, ``top`` and ``up``."""

@@ -1,0 +1,208 @@
+"""What the overview and the metrics ask the database: one statement for each thing, every count bounded.
+
+The statements are in ``overview.sql`` and nowhere else, so the page, ``top`` and ``/metrics`` cannot drift apart.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.operations.overview.rates import CountersSaid
+from tickwright.capabilities.operations.overview.views import (
+    ExecutionNow,
+    ExecutionsNow,
+    FanoutNow,
+    FiringAlert,
+    LastFile,
+    LatestJob,
+    PartnerNow,
+    ReportsNow,
+)
+from tickwright.engine.outbox.table import lane_heads
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load, with_lanes, with_shared
+
+SQL = with_shared(with_lanes(load("tickwright.capabilities.operations.sql", "overview.sql")), "lists")
+COUNT_MAX = 10_000
+SESSIONS_MAX = 1_000
+LATEST_JOBS = 10
+ACCOUNTS_SHOWN = 20
+ANSWER_S = 1.0
+
+
+class SessionSaid(msgspec.Struct):
+    """A living session; ``counters`` is ``null`` where it was not heard since the last time."""
+
+    id: int
+    roles: list[str]
+    seen_s: float
+    draining: bool
+    counters: msgspec.Raw
+
+    def said(self) -> CountersSaid | None:
+        """Return what it says; ``None`` where that is known already, or of a release that speaks otherwise."""
+        try:
+            return msgspec.json.decode(self.counters, type=CountersSaid | None)
+        except msgspec.ValidationError:
+            return None
+
+
+_SESSIONS = msgspec.json.Decoder(list[SessionSaid])
+_LATEST = msgspec.json.Decoder(list[LatestJob])
+_EXECUTIONS = msgspec.json.Decoder(list[ExecutionNow])
+_NEWEST = msgspec.json.Decoder(list[FiringAlert])
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What changes from second to second; ``good_keys`` and ``good_sessions`` are those asked for that are good.
+
+    ``cut`` says that more lanes have jobs than were counted.
+    """
+
+    at: datetime
+    cut: bool
+    due: int
+    waiting: int
+    oldest_due_s: float
+    sessions: Sequence[SessionSaid]
+    lost_lately: int
+    good_keys: frozenset[int]
+    good_sessions: frozenset[int]
+    latest: Sequence[LatestJob]
+
+
+async def read_moment(
+    connection: Connection,
+    *,
+    after: datetime,
+    keys: Collection[int],
+    sessions: Collection[int] = (),
+    before: Moment | None = None,
+) -> Moment:
+    """Ask for it.
+
+    Args:
+        connection: Any; one statement is sent.
+        after: Sessions that were seen until then are known.
+        keys: API keys that must be good still.
+        sessions: Browsers' sessions, likewise.
+        before: Counts that stopped at the bound there are not made again: they would cost most and say the same.
+    """
+    known = {} if before is None else {"due": before.due, "waiting": before.waiting}
+    known = {name: count for name, count in known.items() if count >= COUNT_MAX}
+    due_max, waiting_max = (0 if name in known else COUNT_MAX for name in ("due", "waiting"))
+    given = (due_max, after, SESSIONS_MAX, list(keys), LATEST_JOBS, waiting_max, list(sessions))
+    row = await connection.fetchrow(SQL["now"], *given, timeout=ANSWER_S)
+    return Moment(
+        at=row["at"],
+        cut=row["cut"],
+        due=known.get("due", row["due"]),
+        waiting=known.get("waiting", row["waiting"]),
+        oldest_due_s=round(max(0.0, row["oldest_due_s"]), 3),
+        sessions=_SESSIONS.decode(row["sessions"]),
+        lost_lately=row["lost_lately"],
+        good_keys=frozenset(row["good_keys"]),
+        good_sessions=frozenset(row["good_sessions"]),
+        latest=_LATEST.decode(row["latest"]),
+    )
+
+
+class FiringCount(msgspec.Struct):
+    """How many alerts of one rule fire."""
+
+    rule: str
+    severity: str
+    firing: int
+
+
+_FIRING = msgspec.json.Decoder(list[FiringCount])
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """The alerts that fire; ``last_id`` is of the newest alert, whatever has become of it."""
+
+    counts: Sequence[FiringCount]
+    newest: list[FiringAlert]
+    last_id: int | None
+
+
+async def read_job_gauges(connection: Connection) -> Sequence[Any]:
+    """Return per task type ``due processing upcoming oldest_due_s cut``."""
+    rows: Sequence[Any] = await connection.fetch(SQL["job_gauges"], COUNT_MAX)
+    return rows
+
+
+async def read_standing(connection: Connection) -> Any:
+    """Return dead letters, what waits in the outbox, and the leases."""
+    return await connection.fetchrow(SQL["standing"], COUNT_MAX, timeout=ANSWER_S)
+
+
+async def read_freshness(connection: Connection) -> Any:
+    """Return how fresh accounts are kept."""
+    return await connection.fetchrow(SQL["freshness"], ACCOUNTS_SHOWN, timeout=ANSWER_S)
+
+
+async def read_poll_lags(connection: Connection) -> Sequence[Any]:
+    """Return per partition how far consumers are behind."""
+    rows: Sequence[Any] = await connection.fetch(SQL["poll_lags"], timeout=ANSWER_S)
+    return rows
+
+
+async def read_polls(connection: Connection) -> Any:
+    """Return trackers and what waits and comes."""
+    return await connection.fetchrow(SQL["polls"], COUNT_MAX, timeout=ANSWER_S)
+
+
+async def read_partners(connection: Connection) -> list[PartnerNow]:
+    """Return what became of the last turns of each partner."""
+    return [PartnerNow(**dict(row)) for row in await connection.fetch(SQL["partners"], timeout=ANSWER_S)]
+
+
+async def read_executions(connection: Connection) -> ExecutionsNow:
+    """Return the backlog of executions, and the last few."""
+    row = await connection.fetchrow(SQL["executions"], COUNT_MAX, timeout=ANSWER_S)
+    latest = _EXECUTIONS.decode(row["latest"])
+    return ExecutionsNow(row["waiting"], row["oldest_s"], row["working"], row["unreleased"], latest)
+
+
+async def read_reports(connection: Connection) -> ReportsNow:
+    """Return where reports are, and the last file."""
+    row = await connection.fetchrow(SQL["reports"], COUNT_MAX, timeout=ANSWER_S)
+    last = None if row["last"] is None else msgspec.json.decode(row["last"], type=LastFile)
+    counts = {name: row[name] for name in ("pending", "querying", "merging", "finished", "failed")}
+    return ReportsNow(waiting=row["pending"], running=row["querying"] + row["merging"], last=last, **counts)
+
+
+async def read_fanout(connection: Connection) -> FanoutNow:
+    """Return whom fan-out polls, and what its consumers say."""
+    return FanoutNow(**dict(await connection.fetchrow(SQL["fanout"], COUNT_MAX, timeout=ANSWER_S)))
+
+
+async def read_alerts(connection: Connection) -> Firing:
+    """Return the alerts that fire."""
+    row = await connection.fetchrow(SQL["alerts"], timeout=ANSWER_S)
+    return Firing(_FIRING.decode(row["firing"]), _NEWEST.decode(row["newest"]), row["last_id"])
+
+
+Reading = Callable[[Connection], Awaitable[Any]]
+READINGS: Mapping[str, Reading] = MappingProxyType(
+    {
+        "alerts": read_alerts,
+        "standing": read_standing,
+        "outbox": lane_heads,
+        "executions": read_executions,
+        "freshness": read_freshness,
+        "polls": read_polls,
+        "poll_lags": read_poll_lags,
+        "partners": read_partners,
+        "fanout": read_fanout,
+        "reports": read_reports,
+    }
+)
+"""What may be some seconds old."""

@@ -1,0 +1,314 @@
+"""One snapshot a second for everybody who looks, and none while nobody does.
+
+However many pages are open, a process asks the database once: a statement for what changes from second to second and
+two of those that may be some seconds old, in turn; a count that stopped at its bound is made anew with every fifth
+look. Each may take a second. A look costs at most a tenth of the time:
+when the database is slow, looks become rare instead of making it slower. While it does not answer, the last snapshot
+goes on, and says since when it is stale and why.
+
+A snapshot becomes one message per kind of caller who listens, with what that kind may see, however many they are.
+A subscriber has the newest one and no queue: who reads slowly misses some, and who does not read is let go by
+the stream. With each snapshot the keys and sessions of subscribers are looked up again, so a stream
+ends with them.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from datetime import UTC, datetime, timedelta
+from itertools import cycle
+from typing import Any
+
+import msgspec
+import structlog
+
+from tickwright.capabilities.operations.overview.build import Changes, Series, build
+from tickwright.capabilities.operations.overview.rates import Rates
+from tickwright.capabilities.operations.overview.reads import ANSWER_S, COUNT_MAX, READINGS, Moment, read_moment
+from tickwright.capabilities.operations.overview.views import OverviewView
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.user_data import ALL, Sight, shown
+from tickwright.store.pool import AWAY, Connection, Pool
+
+EVERY_S = 0.95
+LOOKED_AT_S = 5.0
+FRESH_S = 1.5
+SHARE_OF_TIME = 0.1
+SLOW_PER_LOOK = 2
+RECOUNT_EVERY = 5
+STREAMS_MAX = 200
+STREAMS_PER_KEY = 40
+REREAD = timedelta(seconds=1)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log = structlog.get_logger("tickwright.overview")
+
+
+class Subscriber:
+    """One stream's end: gives the newest message, and nothing when it is over.
+
+    Attributes:
+        key_id: Of the API key that opened it; ``None`` where none was needed.
+        session_id: Of the browser's session that opened it, where one did.
+        sight: What it may be told.
+    """
+
+    def __init__(self, key_id: int | None, session_id: int | None = None, sight: Sight = ALL) -> None:
+        self.key_id, self.session_id, self.sight = key_id, session_id, sight
+        self._message: bytes | None = None
+        self._is_over = False
+        self._woken = asyncio.Event()
+
+    def give(self, message: bytes) -> None:
+        """Take the newest message; one that was not fetched is forgotten."""
+        self._message = message
+        self._woken.set()
+
+    def end(self) -> None:
+        """Nothing comes any more, nor what waits."""
+        self._is_over = True
+        self._woken.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._is_over
+
+    async def next(self, within_s: float) -> bytes | None:
+        """Return the next message; ``None`` when there was none in time, or it is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return None
+        self._woken.clear()
+        message, self._message = self._message, None
+        return None if self._is_over else message
+
+
+class Snapshots:
+    """Takes them; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        pool: One connection of it is used at a time.
+        version: Of the product.
+        every_s: Between two snapshots.
+        streams_max: Subscribers at once.
+        streams_per_key: Of them with one API key.
+    """
+
+    name = "overview"
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        version: str,
+        every_s: float = EVERY_S,
+        streams_max: int = STREAMS_MAX,
+        streams_per_key: int = STREAMS_PER_KEY,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
+        self._streams_max, self._streams_per_key = streams_max, streams_per_key
+        self._rates, self._changes, self._series = Rates(), Changes(), Series()
+        self._parts: dict[str, Any] = {}
+        self._turn = cycle(READINGS)
+        self._recount = cycle(range(RECOUNT_EVERY))
+        self._moment: Moment | None = None
+        self._seen_at = LONG_AGO
+        self._view: OverviewView | None = None
+        self._reading: asyncio.Task[tuple[Moment, dict[str, Any]]] | None = None
+        self._looking = asyncio.Lock()
+        self._looked_s = self._asked_s = float("-inf")
+        self._rest_s = every_s
+        self._subscribers: set[Subscriber] = set()
+        self._asked_keys: set[int] = set()
+        self._asked_sessions: set[int] = set()
+        self._messages: dict[Sight, bytes] = {}
+        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ who looks
+
+    async def latest(self) -> OverviewView:
+        """Return a snapshot that is about a second old at most, with its series; goes on for a while after that.
+
+        Raises:
+            Unavailable: ``database_unavailable``: there has never been one. Retry.
+        """
+        self._asked_s = monotonic()
+        self._wanted.set()
+        await self._look_if_due()
+        if self._view is None:
+            raise Unavailable("database_unavailable", "the database does not answer; try again")
+        return msgspec.structs.replace(self._view, series=self._series.show())
+
+    @contextmanager
+    def subscribe(
+        self, key_id: int | None = None, session_id: int | None = None, *, sight: Sight = ALL
+    ) -> Iterator[Subscriber]:
+        """Give every snapshot from now on, the first at once where there is one.
+
+        Raises:
+            Unavailable: ``too_many_streams``, or ``draining``. Retry.
+        """
+        if self._stopping.is_set():
+            raise Unavailable("draining", "this process is being stopped; try another")
+        if len(self._subscribers) >= self._streams_max:
+            raise _too_many(f"{self._streams_max} streams are open here already")
+        if key_id is not None and sum(one.key_id == key_id for one in self._subscribers) >= self._streams_per_key:
+            raise _too_many(f"{self._streams_per_key} streams of this key are open here already")
+        subscriber = Subscriber(key_id, session_id, sight)
+        self._subscribers.add(subscriber)
+        if self._view is not None and monotonic() - self._looked_s < FRESH_S:
+            subscriber.give(self._message(self._view, sight))
+        self._wanted.set()
+        try:
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._subscribers)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nobody looks, so that nothing is asked."""
+        return not self._is_wanted()
+
+    def _is_wanted(self) -> bool:
+        return bool(self._subscribers) or monotonic() - self._asked_s < LOOKED_AT_S
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Look while somebody looks."""
+        while not self._stopping.is_set():
+            self._ticked_s = monotonic()
+            if self._is_wanted():
+                await self._look_if_due()
+                await self._rest(max(0.01, self._looked_s + self._rest_s - monotonic()))
+            else:
+                self._wanted.clear()
+                await self._rest(None)
+
+    async def _rest(self, seconds: float | None) -> None:
+        waits_for = self._stopping if seconds is not None else self._wanted
+        try:
+            async with asyncio.timeout(seconds):
+                await waits_for.wait()
+        except TimeoutError:
+            return
+
+    async def quiesce(self) -> None:
+        """End every stream, so that the server can end."""
+        self._stopping.set()
+        self._wanted.set()
+        for subscriber in self._subscribers:
+            subscriber.end()
+
+    async def stop(self) -> None:
+        """End, and do not wait for an answer."""
+        await self.quiesce()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading], timeout=1)
+
+    def last_tick_age_s(self) -> float | None:
+        """Return the seconds since it came round; it may rest as long as nobody looks."""
+        if self._ticked_s is None:
+            return None
+        return monotonic() - self._ticked_s if self._is_wanted() else 0.0
+
+    # ------------------------------------------------------------------ looking
+
+    async def _look_if_due(self) -> None:
+        async with self._looking:
+            if monotonic() - self._looked_s >= self._rest_s:
+                await self._look()
+
+    async def _look(self) -> None:
+        began_s = monotonic()
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), context=Context())  # nobody's request, nor its bounds
+        await asyncio.wait({self._reading}, timeout=ANSWER_S)
+        if not self._reading.done():
+            self._failed(f"the database has not answered within {ANSWER_S:g} s")
+        else:
+            reading, self._reading = self._reading, None
+            self._judge(reading)
+        self._looked_s = monotonic()
+        self._rest_s = max(self._every_s, (self._looked_s - began_s) / SHARE_OF_TIME) - (self._looked_s - began_s)
+        self._publish()
+
+    def _judge(self, reading: "asyncio.Task[tuple[Moment, dict[str, Any]]]") -> None:
+        if reading.cancelled():  # by `stop`, which is no end of whoever waited for it
+            return
+        try:
+            moment, parts = reading.result()
+        except TimeoutError:
+            self._failed(f"a question took the database longer than {ANSWER_S:g} s")
+        except AWAY as error:
+            _log.warning("overview.database_away", error=repr(error)[:300])
+            self._failed("the database does not answer")
+        else:
+            self._take(moment, parts)
+
+    async def _read(self) -> tuple[Moment, dict[str, Any]]:
+        async with self._pool.acquire(timeout=ANSWER_S) as connection:
+            await self._probe.reached("overview.before_reading")
+            self._asked_keys = {one.key_id for one in self._subscribers if one.key_id is not None}
+            self._asked_sessions = {one.session_id for one in self._subscribers if one.session_id is not None}
+            before = self._moment if next(self._recount) else None
+            sessions = self._asked_sessions
+            moment = await read_moment(
+                connection, after=self._seen_at, keys=self._asked_keys, sessions=sessions, before=before
+            )
+            return moment, await self._read_some(connection)
+
+    async def _read_some(self, connection: Connection) -> dict[str, Any]:
+        """Read the next two in turn; at first everything."""
+        names = READINGS if len(self._parts) < len(READINGS) else [next(self._turn) for _ in range(SLOW_PER_LOOK)]
+        return {name: await READINGS[name](connection) for name in names}
+
+    # ------------------------------------------------------------------ what becomes of it
+
+    def _take(self, moment: Moment, parts: dict[str, Any]) -> None:
+        self._parts |= parts
+        self._moment = moment
+        self._seen_at = moment.at - REREAD
+        self._rates.take(moment.at.timestamp(), {one.id: (one.seen_s, one.said()) for one in moment.sessions})
+        self._rates.take_due(moment.due, cap=COUNT_MAX)
+        self._view = build(moment, self._parts, self._rates, self._changes, version=self._version)
+        self._series.take(self._view)
+        for subscriber in self._subscribers:
+            ended = subscriber.session_id in self._asked_sessions - moment.good_sessions
+            if ended or subscriber.key_id in self._asked_keys - moment.good_keys:
+                subscriber.end()
+
+    def _failed(self, why: str) -> None:
+        if self._view is not None:
+            since = self._view.stale_since or self._view.at
+            self._view = msgspec.structs.replace(self._view, stale_since=since, stale_why=why)
+
+    def _publish(self) -> None:
+        if self._view is not None:
+            self._messages.clear()
+            for subscriber in self._subscribers:
+                subscriber.give(self._message(self._view, subscriber.sight))
+
+    def _message(self, view: OverviewView, sight: Sight) -> bytes:
+        if sight not in self._messages:
+            self._messages[sight] = msgspec.json.encode(shown(view, sight))
+        return self._messages[sight]
+
+
+def _too_many(which: str) -> Unavailable:
+    return Unavailable("too_many_streams", f"{which}; ask for /v1/overview", retry_after_s=5)

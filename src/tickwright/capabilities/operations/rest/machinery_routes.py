@@ -1,0 +1,89 @@
+"""The routes of what operators look after: a worker, the leases, the outbox per destination, alerts."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.responses import Response
+
+from tickwright.api.context import ApiContext
+from tickwright.capabilities.jobs.admin.views import AlertView
+from tickwright.capabilities.operations.machinery import OperatorDesk
+from tickwright.capabilities.operations.views import (
+    AcknowledgeRequest,
+    DestinationView,
+    DiscardedMessage,
+    Holding,
+    LeaseView,
+    ReleasedLease,
+    RetriedOutbox,
+    RetryRequest,
+    WorkerDetail,
+)
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.views import Page
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import Id, answer, answers, takes
+
+JobName = Annotated[str, Path(min_length=1, max_length=200)]
+STRUCTS = (
+    AcknowledgeRequest, AlertView, DestinationView, DiscardedMessage, Holding, LeaseView, Page[DestinationView],
+    Page[LeaseView], ReleasedLease, RetriedOutbox, RetryRequest, WorkerDetail,
+)  # fmt: skip
+
+
+def desk_routes(context: ApiContext, gate: Gate) -> APIRouter:
+    """Return every route of the operators' desk."""
+    router = APIRouter(tags=["operations"])
+    desk = OperatorDesk(context.pool)
+    _workers(router, desk, gate)
+    _outbox(router, desk, gate)
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/alerts/{alert}/acknowledge", **answers(AlertView), **takes(AcknowledgeRequest, required=False))
+    async def acknowledge_alert(request: Request, alert: Id, caller: operator) -> Response:
+        """Say that somebody looks after an alert that fires, with a note; one that fires again is a new one."""
+        body = await gate.read(request, AcknowledgeRequest, default=AcknowledgeRequest())
+        return answer(await desk.acknowledge(alert, body.note, caller=caller))
+
+    return router
+
+
+def _workers(router: APIRouter, desk: OperatorDesk, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
+
+    @router.get("/v1/workers/{worker}", dependencies=viewer, **answers(WorkerDetail))
+    async def get_worker(worker: Id) -> Response:
+        """Return one worker session of the last day, and what it holds: at most 100 of each kind."""
+        return answer(await desk.worker(worker))
+
+    @router.get("/v1/leases", dependencies=viewer, **answers(Page[LeaseView]))
+    async def list_leases() -> Response:
+        """List the leases of the control loops: who has each, since when, under which fence, and what it guards."""
+        return answer(Page(await desk.leases()))
+
+    @router.post("/v1/leases/{job_name}/release", **answers(ReleasedLease))
+    async def release_lease(job_name: JobName, caller: admin) -> Response:
+        """Take a lease away from its holder: the fence rises, and the next process that looks gets it."""
+        return answer(await desk.release(job_name, caller=caller))
+
+
+def _outbox(router: APIRouter, desk: OperatorDesk, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.get("/v1/outbox:destinations", dependencies=viewer, **answers(Page[DestinationView]))
+    async def list_destinations() -> Response:
+        """List what waits for each destination, the stuck and the oldest first; at most 1,000 destinations."""
+        return answer(Page(await desk.destinations()))
+
+    @router.post("/v1/outbox:retry", **answers(RetriedOutbox), **takes(RetryRequest))
+    async def retry_destination(request: Request, caller: operator) -> Response:
+        """Try a destination's messages now that wait for another try, 1,000 a call; it rests for 30 s at most."""
+        body = await gate.read(request, RetryRequest)
+        return answer(await desk.retry(body.destination, caller=caller))
+
+    @router.post("/v1/outbox/{message}/discard", **answers(DiscardedMessage))
+    async def discard_message(message: Id, caller: operator) -> Response:
+        """Give a message up that waits: a dead letter, which can be requeued. One that is being sent now is sent."""
+        return answer(await desk.discard(message, caller=caller))

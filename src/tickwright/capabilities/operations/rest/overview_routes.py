@@ -1,0 +1,39 @@
+"""What an operator sees first: the overview, asked for or as a stream."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from tickwright.api.event_stream import EventStream
+from tickwright.api.openapi import STREAM
+from tickwright.capabilities.operations.overview.snapshot import Snapshots
+from tickwright.capabilities.operations.overview.views import OverviewView
+from tickwright.ports.caller import Caller, Role
+from tickwright.ports.user_data import sight
+from tickwright.rest.gate import Gate
+from tickwright.rest.routing import answer, answers
+
+STRUCTS = (OverviewView,)
+_EVENTS = {
+    "description": "Server-sent events named `overview`, each with an OverviewView as its data, about one a second",
+    "content": {"text/event-stream": {}},
+}
+
+
+def overview_routes(snapshots: Snapshots, gate: Gate) -> APIRouter:
+    """Return the overview's routes."""
+    router = APIRouter(tags=["operations"])
+    viewer = Annotated[Caller, Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/overview", dependencies=[Depends(gate.allow(Role.VIEWER))], **answers(OverviewView))
+    async def overview() -> Response:
+        """Return a snapshot that is about a second old at most, with the series of the last fifteen minutes."""
+        return answer(await snapshots.latest())
+
+    @router.get(STREAM, responses={200: _EVENTS})
+    async def stream(caller: viewer) -> Response:
+        """Stream snapshots as server-sent events, while the key or session is good; 503 `too_many_streams`."""
+        return EventStream(snapshots.subscribe(caller.key_id, caller.session_id, sight=sight()), "overview")
+
+    return router

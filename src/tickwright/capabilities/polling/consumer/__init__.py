@@ -1,0 +1,1 @@
+"""The consumer of polls: takes polls, calls partners, writes results."""

@@ -1,0 +1,206 @@
+"""A partner by configuration only: a URL with the tracking number in it, and where the status is in its JSON answer.
+
+::
+
+    [partners.acme.http]
+    url = "https://api.acme.example/track/{external_id}"
+    headers = { authorization = "Bearer ${env:ACME_TOKEN}" }
+    status = "shipment.status"                  # a path into the answer; numbers are places in lists
+    at = "shipment.updated_at"                  # optional: ISO 8601, or seconds since 1970
+    events = "shipment.scans"                   # optional: a list
+    event_at = "time"                           # paths into one of them
+    event_text = "description"
+    statuses = { PU = "picked_up", OK = "Delivered" }   # others stay as they are
+    unknown = [404, 410]                        # HTTP statuses that mean: nothing is known of it
+
+Pure; ``courier_http`` makes the calls. Trusts nothing that comes back.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.polling.consumer.courier import EVENT_TEXT_CHARS_MAX, EVENTS_MAX, Answer, ScanEvent
+from tickwright.domain.errors import Rejected
+from tickwright.domain.references import Secrets, put_in
+from tickwright.domain.spellings import MASK
+from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.domain.wording import Reader, bad, read_fields
+from tickwright.partners.outcomes import Failed
+
+PLACE = "{external_id}"
+BODY_BYTES_MAX = 256 * 1024
+HEADERS_MAX = 32
+HEADER_CHARS_MAX = 4096
+STATUSES_MAX = 1000
+PATH_CHARS_MAX = 200
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_NOT_YOURS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "cookie"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTerms:
+    """What the table says; see the module's text."""
+
+    url: str
+    headers: Mapping[str, str]
+    status: str
+    at: str | None = None
+    events: str | None = None
+    event_at: str = "at"
+    event_text: str = "text"
+    statuses: Mapping[str, str] | None = None
+    unknown: frozenset[int] = frozenset({404, 410})
+
+
+def read_http(table: Any, problems: list[str], *, where: str, secrets: Secrets) -> HttpTerms | None:
+    """Return what ``table`` says with its secrets put in; ``None`` with a line in ``problems`` per mistake."""
+    before = len(problems)
+    values = read_fields(table, _readers(secrets), problems, where=where)
+    problems.extend(
+        f"{where}.{name}: missing; {remedy}"
+        for name, remedy in (
+            ("url", f"such as https://api.example/track/{PLACE}"),
+            ("status", "a path into the answer"),
+        )
+        if name not in table
+    )
+    if len(problems) > before:
+        return None
+    return HttpTerms(**{"headers": {}, **values})
+
+
+def _readers(secrets: Secrets) -> Mapping[str, Reader]:
+    return {
+        "url": _url,
+        "headers": lambda value: _headers(value, secrets),
+        "status": _path,
+        "at": _path,
+        "events": _path,
+        "event_at": _path,
+        "event_text": _path,
+        "statuses": _statuses,
+        "unknown": _unknown,
+    }
+
+
+def _url(value: Any) -> str:
+    if not isinstance(value, str) or value.count(PLACE) != 1:
+        raise bad(f"write a URL with {PLACE} in it once")
+    head, _, _ = value.partition(PLACE)
+    if head.count("/") < 3:
+        raise bad(f"{PLACE} belongs into the path or the query, not into the host")
+    target = parse_target(value.replace(PLACE, "x"))
+    if not isinstance(target, WebTarget) or target.scheme not in {"http", "https"}:
+        raise bad("write a URL with https:// (or an allowed http://)")
+    return value
+
+
+def _headers(value: Any, secrets: Secrets) -> dict[str, str]:
+    if not isinstance(value, Mapping) or len(value) > HEADERS_MAX:
+        raise bad(f"write a table of at most {HEADERS_MAX} headers")
+    return {_header_name(name): _header_value(text, secrets) for name, text in value.items()}
+
+
+def _header_name(name: str) -> str:
+    lower = name.lower()
+    if not _HEADER_NAME.fullmatch(lower) or lower in _NOT_YOURS:
+        raise bad(f"the header {name[:80]!r} cannot be set")
+    return lower
+
+
+def _header_value(text: Any, secrets: Secrets) -> str:
+    if not isinstance(text, str):
+        raise bad("a header is a text; secrets are written ${env:NAME}")
+    if text == MASK:
+        raise bad(f"{MASK} stands for a value that is not shown; write it again, as ${{env:NAME}}")
+    try:
+        whole = put_in(text, secrets)
+    except Rejected as error:
+        raise bad(error.message) from None
+    if len(whole) > HEADER_CHARS_MAX or not _HEADER_VALUE.fullmatch(whole):
+        raise bad(f"a header has at most {HEADER_CHARS_MAX} printable ASCII characters")
+    return str(whole)
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= PATH_CHARS_MAX:
+        raise bad("write a path such as shipment.status")
+    return value
+
+
+def _statuses(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or len(value) > STATUSES_MAX:
+        raise bad(f"write a table of at most {STATUSES_MAX} statuses")
+    if not all(isinstance(ours, str) and 0 < len(ours) <= 100 for ours in value.values()):
+        raise bad("a status has 1 to 100 characters")
+    return dict(value)
+
+
+def _unknown(value: Any) -> frozenset[int]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, int) and 400 <= one <= 499 for one in value):
+        raise bad("write a list of HTTP statuses from 400 to 499")
+    return frozenset(value)
+
+
+def answer_of(body: bytes, terms: HttpTerms) -> Answer | Failed:
+    """Return what a body says. Pure.
+
+    A body that is too large, is not JSON or has no status where it should be is a failed call: the partner is not
+    what the configuration says.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        return Failed(f"the answer is larger than {BODY_BYTES_MAX} bytes")
+    try:
+        document = msgspec.json.decode(body)
+        status = look_up(document, terms.status)
+        if not isinstance(status, str | int) or isinstance(status, bool):
+            return Failed(f"the answer has no status at {terms.status}")
+        text = (terms.statuses or {}).get(str(status), str(status))
+        at = _instant(look_up(document, terms.at)) if terms.at else None
+        return Answer(text, at, _events(document, terms))
+    except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError, Rejected) as error:
+        why = error.message if isinstance(error, Rejected) else type(error).__name__  # whose text quotes the answer
+        return Failed(f"the answer cannot be read: {why}")
+
+
+def _events(document: Any, terms: HttpTerms) -> tuple[ScanEvent, ...]:
+    found = look_up(document, terms.events) if terms.events else None
+    if not isinstance(found, list):
+        return ()
+    events = []
+    for one in found:
+        at = _instant(look_up(one, terms.event_at))
+        if at is not None:
+            text = str(look_up(one, terms.event_text) or "").replace("\0", "")
+            events.append(ScanEvent(at, text[:EVENT_TEXT_CHARS_MAX]))
+    return tuple(sorted(events, key=attrgetter("at"))[-EVENTS_MAX:])
+
+
+def look_up(document: Any, path: str) -> Any:
+    """Return what stands at a dotted path, ``None`` for nothing."""
+    for name in path.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(name)
+        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return None
+    return document
+
+
+def _instant(value: Any) -> datetime | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
+    at = datetime.fromisoformat(str(value))
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -1,0 +1,311 @@
+"""One partner as a consumer serves it: its polls in order, a call for each permit, and what failed tried again later.
+
+A desk knows one partner only, so a slow one cannot hold up another. A poll that fails or is throttled is never burned:
+it waits, longer each time, until it succeeds or its tracker's next turn is due. Others of its partner come before it.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from typing import NamedTuple
+
+import structlog
+
+from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
+from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, Effector, Work
+from tickwright.engine.certain_start import begins
+from tickwright.observe import traces
+from tickwright.observe.logs import without_secrets
+from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
+from tickwright.partners.outcomes import raised, returned
+from tickwright.ports.ids import monotonic
+from tickwright.ports.service import end_task, ends_task
+
+WAIT_FIRST_S = 1.0
+WAIT_MAX_S = 300.0
+DOUBLINGS_MAX = 10
+HELD_MAX = 5000
+AHEAD_S = 5.0
+TURN_POLLS = 1000
+ROOM_S = 0.05
+
+_log = structlog.get_logger("tickwright.polls")
+
+
+class Item(NamedTuple):
+    """One poll of a turn."""
+
+    work: Work
+    tracker_id: int
+    external_id: str
+    account_id: str
+    failures: int = 0
+    """Calls that failed or were throttled."""
+
+
+class Desk:
+    """See the module's text.
+
+    Args:
+        calls_max: Calls at once in this process, whatever the partner allows.
+        low: Called when more polls could be taken.
+    """
+
+    def __init__(
+        self,
+        partner_no: int,
+        name: str,
+        contract: PartnerContract,
+        effector: Effector,
+        *,
+        calls_max: int,
+        low: Callable[[], None],
+    ) -> None:
+        self.partner_no, self.name = partner_no, name
+        self._contract, self._effector, self._calls_max, self._low = contract, effector, calls_max, low
+        self.lane = contract.lane(partner_no, name)
+        self.courier: Courier | None = None
+        self.timeout = timedelta(seconds=10)
+        self.terminal: frozenset[str] = frozenset()
+        self._queue: deque[Item] = deque()
+        self._later: list[tuple[float, int, Item]] = []
+        self._order = itertools.count()
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._turn_polls = float(TURN_POLLS)
+        self._begun_s = monotonic()
+        self._ended = 0
+        self._per_s = 0.0
+        self._dispatcher: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ how much
+
+    @property
+    def held(self) -> int:
+        """Polls that wait or run here."""
+        return len(self._queue) + len(self._later) + len(self._running)
+
+    def room(self) -> int:
+        """Return how many turns to take."""
+        if self._stopping or self.courier is None or self._effector.backlog > BACKLOG_MAX:
+            return 0
+        wanted = self._wanted()
+        waiting = len(self._queue) + len(self._running)
+        if waiting >= wanted or self.held >= HELD_MAX:
+            return 0
+        return max(1, min(100, round((wanted - waiting) / self._turn_polls)))
+
+    def _wanted(self) -> int:
+        """Enough for a few seconds at the pace of the last ones, and no more than the partner's budget lets through."""
+        now = monotonic()
+        if now - self._begun_s >= 1.0:
+            self._per_s = self._ended / (now - self._begun_s)
+            self._begun_s, self._ended = now, 0
+        at_once = self._calls_max if self.lane.share is None else min(self._calls_max, self.lane.share)
+        wanted = 2 * at_once + 2 * self._per_s
+        budgets = self.lane.settings.budgets
+        if budgets:
+            wanted = min(wanted, AHEAD_S * min(calls / window_s for calls, window_s in budgets))
+        return max(1, min(HELD_MAX, int(wanted)))
+
+    def note_turn(self, polls: int) -> None:
+        """Learn how large turns are."""
+        self._turn_polls += (polls - self._turn_polls) / 8
+
+    # ------------------------------------------------------------------ polls in and out
+
+    def put(self, items: list[Item]) -> None:
+        """Carry these out, in their order."""
+        self._queue.extend(items)
+        self._changed.set()
+
+    def drop_superseded(self, now_s: float) -> None:
+        """Drop what waits and whose tracker's next turn is due; what runs may end."""
+        self._drop_all(lambda item: now_s >= item.work.superseded_at_s)
+
+    def waiting(self) -> set[int]:
+        """Return the trackers of all polls that wait."""
+        return {item.tracker_id for item in self._all_waiting()}
+
+    def drop_over(self, tracker_ids: AbstractSet[int]) -> None:
+        """Drop what waits for these trackers, which have ended; what runs may end."""
+        self._drop_all(lambda item: item.tracker_id in tracker_ids)
+
+    def _drop_all(self, unwanted: Callable[[Item], bool]) -> None:
+        gone = [item for item in self._all_waiting() if unwanted(item)]
+        self._remove(unwanted)
+        for item in gone:
+            self._drop(item)
+
+    def _all_waiting(self) -> list[Item]:
+        return [*self._queue, *(item for _, _, item in self._later)]
+
+    def _remove(self, unwanted: Callable[[Item], bool]) -> None:
+        self._queue = deque(item for item in self._queue if not unwanted(item))
+        self._later = [entry for entry in self._later if not unwanted(entry[2])]
+        heapq.heapify(self._later)
+        self.lane.expected = min(self.lane.expected, len(self._queue))
+
+    def _drop(self, item: Item) -> None:
+        work = item.work
+        work.left -= 1
+        work.dropped += 1
+        if work.left == len(work.answers):
+            self._effector.look_at(work)
+
+    def forget_abandoned(self) -> None:
+        """Forget what waits of turns that were abandoned one by one; calls that run may end."""
+        self._remove(lambda item: item.work.abandoned)
+
+    def abandon(self) -> None:
+        """Forget everything: the turns are somebody else's now, and what still runs counts for nothing."""
+        for item in self._all_waiting():
+            item.work.abandoned = True
+        self._remove(lambda _: True)
+        for task in self._running:
+            end_task(task)
+
+    # ------------------------------------------------------------------ calling
+
+    async def run(self) -> None:
+        """Call until closed."""
+        self._dispatcher = asyncio.current_task()
+        while True:
+            await self._wait_for_item()
+            self.lane.expected = max(0, len(self._queue) - 1)
+            permit = await self._contract.acquire(self.partner_no)
+            courier = self.courier
+            if not self._queue or self._stopping or courier is None:
+                self.lane.expected = 0
+                permit.close(None)
+                await asyncio.sleep(0)
+                continue
+            item = self._queue.popleft()
+            if item.work.abandoned:
+                permit.close(None)
+                await asyncio.sleep(0)
+                continue
+            self.lane.expected = len(self._queue)
+            self._low_water()
+            task = asyncio.create_task(begins(self._poll(item, courier, permit)))
+            self._running.add(task)
+            task.add_done_callback(self._ran)
+
+    async def _wait_for_item(self) -> None:
+        while True:
+            self._changed.clear()
+            now = monotonic()
+            while self._later and self._later[0][0] <= now:
+                self._queue.append(heapq.heappop(self._later)[2])
+            while self._queue and self._queue[0].work.abandoned:  # an effect was refused: it is somebody else's
+                self._queue.popleft()
+            if self._queue and self.courier is not None and not self._stopping and len(self._running) < self._calls_max:
+                return
+            if self.courier is None:  # nobody will make these calls here: ask for nothing
+                self.lane.expected = 0
+            wait_s = self._later[0][0] - now if self._later and not self._queue else None
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _ran(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        self._changed.set()
+
+    def _low_water(self) -> None:
+        if len(self._queue) * 2 <= self._turn_polls:
+            self._low()
+
+    async def _poll(self, item: Item, courier: Courier, permit: Permit) -> None:
+        try:
+            result = await (self._traced(item, courier) if traces.recording() else self._ask(item, courier))
+        except BaseException:
+            permit.close(None)
+            if not item.work.abandoned:
+                self._queue.appendleft(item)
+            raise
+        self._ended += 1
+        if isinstance(result, Answer):
+            permit.close(ANSWERED)
+            ends = result.terminal or result.status in self.terminal
+            self._effector.add(item.work, item.tracker_id, result, terminal=ends)
+            return
+        permit.close(result)
+        self._again(item, result)
+
+    async def _traced(self, item: Item, courier: Courier) -> Result:
+        """Ask inside a span: a poll is a trace of its own, since nobody asked for it."""
+        facts: dict[str, str | int] = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
+        with traces.attempting("polls", None, facts) as span:
+            result = await self._ask(item, courier)
+            if not isinstance(result, Answer):
+                traces.fail(span, "throttled" if isinstance(result, Throttled) else "failed")
+            return result
+
+    async def _ask(self, item: Item, courier: Courier) -> Result:
+        poll = Poll(
+            f"poll_{item.tracker_id}_{int(item.work.turn.due_at.timestamp())}",
+            item.tracker_id,
+            item.external_id,
+            item.account_id,
+            self.name,
+            item.work.turn.due_at,
+            self.timeout,
+        )
+        within = asyncio.timeout(self.timeout.total_seconds())
+        try:
+            async with within:
+                result: object = await courier(poll)
+        except BaseException as error:  # the user's function: whatever it raises is a failed call
+            if ends_task(error):
+                raise
+            if within.expired():
+                return Failed("timeout")
+            failed = raised(error, without_secrets)
+            _log.warning("polls.courier_raised", partner=self.name, tracker_id=item.tracker_id, error=failed.reason)
+            return failed
+        if isinstance(result, Answer):
+            return result
+        outcome = returned(result, without_secrets)
+        if isinstance(outcome, Answered):
+            return Failed(f"the function of {self.name} returned {type(result).__name__} instead of an Answer")
+        return outcome
+
+    def _again(self, item: Item, result: Throttled | Failed) -> None:
+        if item.work.abandoned:
+            return
+        wait_s = min(WAIT_MAX_S, WAIT_FIRST_S * 2.0 ** min(item.failures, DOUBLINGS_MAX))
+        if isinstance(result, Throttled):  # behind the silence of all come the others first: it may be about this poll
+            wait_s += result.retry_after.total_seconds()
+        heapq.heappush(
+            self._later, (monotonic() + wait_s, next(self._order), item._replace(failures=item.failures + 1))
+        )
+        self._changed.set()
+
+    # ------------------------------------------------------------------ the end
+
+    def halt(self) -> None:
+        """Begin no further call."""
+        self._stopping = True
+        self.lane.expected = 0
+
+    async def quiet(self) -> None:
+        """Begin no further call; return when those that run are over."""
+        self.halt()
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def close(self) -> None:
+        """Cut what runs."""
+        self.halt()
+        tasks = [*self._running, *([self._dispatcher] if self._dispatcher is not None else [])]
+        for task in tasks:
+            end_task(task)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,328 @@
+"""Writes what polls brought: many answers in one transaction, which counts only while their turns are ours.
+
+The first answer after a quiet time is written at once; further ones gather for at most ``FLUSH_GAP_S``, so a crash
+loses the record of at most that much: those polls are made again, by whoever takes the turn. While the database is
+away answers wait; when a turn was lost meanwhile, its answers are dropped and counted.
+
+A program may lock rows of trackers in a transaction of its own, for as long as it likes. An answer with news for such a
+tracker is left out, its turn does not end before it is written, and it is tried again once a second, in transactions
+without other answers. Further answers for the tracker wait behind it, so that they are written in their order.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+
+from tickwright.capabilities.polling.consumer.courier import Answer
+from tickwright.capabilities.polling.consumer.store import (
+    Effects,
+    Key,
+    UnwritableError,
+    Written,
+    count_dropped,
+    write_effects,
+)
+from tickwright.ports.ids import monotonic
+from tickwright.ports.polls import PollSource, Turn
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import AWAY, REFUSED, Pool, is_notify_queue_full
+
+FLUSH_GAP_S = 0.05
+BATCH_MAX = 2000
+BACKLOG_MAX = 10_000
+RETRY_S = 0.2
+LOCKED_AGAIN_S = 1.0
+LOCKED_MAX = 10_000
+
+Answers = dict[int, tuple[Answer, bool]]
+
+_log = structlog.get_logger("tickwright.polls")
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A turn that this process carries out.
+
+    Attributes:
+        superseded_at_s: From then on its trackers' next turn is due, by the database's clock.
+        left: Polls whose end is not written and that were not dropped.
+        dropped: Polls that nobody will carry out; counted in the ledger with the turn's end.
+        abandoned: It is somebody else's now.
+    """
+
+    turn: Turn
+    interval_minutes: int
+    superseded_at_s: float
+    left: int
+    dropped: int = 0
+    abandoned: bool = False
+    answers: Answers = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """What the ledger knows it by; two deliveries of one turn have the same."""
+        return self.turn.slot_id, self.turn.due_at, self.turn.partner_no
+
+
+class _Outcome(NamedTuple):
+    """What a transaction did: the turns that were ours, those that it finished, and trackers that it passed over."""
+
+    ours: set[Work]
+    finished: set[Work]
+    locked: set[int]
+
+
+class Effector:
+    """See the module's text.
+
+    Attributes:
+        polled: Polls whose effect this process wrote.
+        news: Trackers with news among them.
+        late: Polls among them that came after a tenth of their interval.
+        lost: Answers that counted for nothing.
+    """
+
+    def __init__(
+        self, pool: Pool, source: PollSource, *, destination: str, over: Callable[[Work], None], probe: Probe = NO_PROBE
+    ) -> None:
+        self._pool, self._source, self._destination = pool, source, destination
+        self._over, self._probe = over, probe
+        self._waiting: dict[Work, None] = {}
+        self._backlog = 0
+        self._alone = False
+        self._locked: dict[int, set[Work]] = {}
+        self._locked_answers = 0
+        self._locked_again_s = 0.0
+        self._woken = asyncio.Event()
+        self._stopping = self._runs = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.polled = self.news = self.late = self.lost = self.superseded = 0
+
+    @property
+    def backlog(self) -> int:
+        """Answers that are not written yet, without those whose trackers are locked."""
+        return self._backlog - self._locked_answers
+
+    @property
+    def unwritten(self) -> int:
+        """Answers that are not written yet."""
+        return self._backlog
+
+    def add(self, work: Work, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
+        """Take an answer to be written; of two for one poll the first counts."""
+        if work.abandoned:
+            self.lost += 1
+            return
+        if tracker_id not in work.answers:
+            work.answers[tracker_id] = (answer, terminal)
+            self._backlog += 1
+        self.look_at(work)
+
+    def look_at(self, work: Work) -> None:
+        """Write what there is of ``work``, also when that is only its end."""
+        self._waiting[work] = None
+        self._idle.clear()
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Write until stopped and nothing waits; answers for trackers that are locked then are lost."""
+        self._runs = True
+        self._idle.clear()
+        self._woken.set()  # behind a crash: what was lost waits no more, and a stop waits for that
+        try:
+            while not self._stopping or self._waiting:
+                await self._wait()
+                if self._waiting:
+                    await self._flush_or_wait(self._batch())
+                if self._locked and not self._alone and monotonic() >= self._locked_again_s:
+                    await self._flush_or_wait(self._locked_batch())
+                await asyncio.sleep(FLUSH_GAP_S if not self._stopping else 0)
+                if self._waiting:
+                    self._woken.set()
+                    continue
+                self._alone = False
+                if not self._locked:
+                    self._idle.set()
+            self.lost += self._locked_answers
+        finally:
+            self._runs = False
+            self._idle.set()  # this run writes nothing more
+
+    async def _wait(self) -> None:
+        """Return when something waits, or when it is time to try locked trackers again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._locked_again_s - monotonic()) if self._locked else None):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _flush_or_wait(self, answers: Mapping[Work, Answers]) -> None:
+        if not answers:
+            return
+        try:
+            outcome = await self._write(answers)
+        except UnwritableError as error:
+            self._part(answers, error)
+            return
+        except AWAY as error:
+            if isinstance(error, REFUSED) and not is_notify_queue_full(error):
+                self._part(answers, error)
+                return
+            _log.warning("polls.effects_not_written", error=repr(error), answers=self._backlog)
+            self._waiting.update(dict.fromkeys(answers))
+            await asyncio.sleep(RETRY_S)
+            return
+        for work, tried in answers.items():
+            self._settle(work, tried, outcome)
+
+    def _batch(self) -> dict[Work, Answers]:
+        batch: dict[Work, Answers] = {}
+        size = 0
+        while self._waiting and size < (1 if self._alone else BATCH_MAX):
+            work = next(iter(self._waiting))
+            del self._waiting[work]
+            for tracker_id in self._locked.keys() & work.answers.keys():
+                self._put_off(work, tracker_id)
+            free = ((one, answer) for one, answer in work.answers.items() if one not in self._locked)
+            answers = dict(islice(free, 1 if self._alone else None))
+            if answers or not work.left:
+                batch[work] = answers
+                size += len(answers) + 1
+        return batch
+
+    def _locked_batch(self) -> dict[Work, Answers]:
+        """Return answers for locked trackers, those first that were tried the longest ago."""
+        self._locked_again_s = monotonic() + LOCKED_AGAIN_S
+        batch: dict[Work, Answers] = defaultdict(dict)
+        for tracker_id in list(islice(self._locked, BATCH_MAX)):
+            works = self._locked[tracker_id] = self._locked.pop(tracker_id)
+            for work in works:
+                batch[work][tracker_id] = work.answers[tracker_id]
+        return batch
+
+    def _put_off(self, work: Work, tracker_id: int) -> None:
+        """Let an answer wait for its locked tracker; drop it where too many wait; the next poll asks again."""
+        works = self._locked.get(tracker_id, set())
+        if work in works:
+            return
+        if self._locked_answers >= LOCKED_MAX:
+            self._drop(work, tracker_id)
+            return
+        if not self._locked:
+            _log.warning("polls.tracker_locked", tracker_id=tracker_id, due_at=str(work.turn.due_at))
+            self._locked_again_s = monotonic() + LOCKED_AGAIN_S
+        works.add(work)
+        self._locked[tracker_id] = works
+        self._locked_answers += 1
+
+    def _take(self, work: Work, tracker_id: int) -> None:
+        """Let an answer wait for its tracker no more."""
+        works = self._locked.get(tracker_id, set())
+        if work in works:
+            works.remove(work)
+            self._locked_answers -= 1
+            if not works:
+                del self._locked[tracker_id]
+
+    def _part(self, answers: Mapping[Work, Answers], error: Exception) -> None:
+        """Write each answer alone until the one is found that cannot be written; that one is dropped."""
+        for work, tried in answers.items():
+            for tracker_id in tried:
+                self._take(work, tracker_id)
+        if not self._alone or not any(answers.values()):
+            self._alone = any(answers.values())
+            self._waiting.update(dict.fromkeys(answers))
+            return
+        self._alone = False
+        [(work, [tracker_id])] = [(work, list(found)) for work, found in answers.items()]
+        _log.error("polls.answer_unwritable", tracker_id=tracker_id, error=repr(error))
+        self._drop(work, tracker_id)
+
+    def _drop(self, work: Work, tracker_id: int) -> None:
+        del work.answers[tracker_id]
+        self._backlog -= 1
+        self.lost += 1
+        work.left -= 1
+        work.dropped += 1
+        self.look_at(work)
+
+    async def _write(self, answers: Mapping[Work, Answers]) -> _Outcome:
+        await self._probe.reached("polls.before_effect", answers=sum(map(len, answers.values())))
+        written, finished = Written(), list[Work]()
+        async with self._pool.acquire() as connection, connection.transaction():
+            held = set(await self._source.hold(connection, [work.turn for work in answers]))
+            ours = [work for work in answers if work.turn in held]
+            if ours:
+                written = await write_effects(connection, _merge(ours, answers), self._destination)
+                finished = [
+                    work
+                    for work in ours
+                    if work.left == len(answers[work]) and written.locked.isdisjoint(answers[work])
+                ]
+                await count_dropped(connection, [(work.key, work.dropped) for work in finished if work.dropped])
+                await self._source.finish(connection, [work.turn for work in finished])
+                await self._probe.reached("polls.before_commit")
+        await self._probe.reached("polls.effect_written")
+        if ours:
+            self.polled += written.polled
+            self.news += written.news
+            self.late += written.late
+            self.superseded += sum(work.dropped for work in finished)
+            await self._source.finished([work.turn for work in finished])
+        return _Outcome(set(ours), set(finished), written.locked)
+
+    def _settle(self, work: Work, tried: Answers, outcome: _Outcome) -> None:
+        if work not in outcome.ours:
+            _log.warning("polls.answers_not_ours", answers=len(work.answers), due_at=str(work.turn.due_at))
+            self.lose(work)
+            self._over(work)
+            return
+        for tracker_id in tried:
+            if tracker_id in outcome.locked:
+                self._put_off(work, tracker_id)
+                continue
+            self._take(work, tracker_id)
+            del work.answers[tracker_id]
+            self._backlog -= 1
+            work.left -= 1
+        if work in outcome.finished:
+            self._waiting.pop(work, None)
+            self._over(work)
+        elif work.answers.keys() - self._locked.keys():
+            self.look_at(work)
+
+    def lose(self, work: Work) -> None:
+        """Drop the answers of a turn that is not ours any more."""
+        for tracker_id in work.answers:
+            self._take(work, tracker_id)
+        self._backlog -= len(work.answers)
+        self.lost += len(work.answers)
+        work.answers.clear()
+        work.abandoned = True
+        self._waiting.pop(work, None)
+
+    async def drained(self) -> None:
+        """Return when nothing waits to be written, or ``run`` has crashed: what is left is lost, its turns are not."""
+        if self._runs:
+            await self._idle.wait()
+
+    def stop(self) -> None:
+        """End when nothing waits any more."""
+        self._stopping = True
+        self._woken.set()
+
+
+def _merge(works: list[Work], answers: Mapping[Work, Answers]) -> dict[Key, Effects]:
+    """Join deliveries of one turn: of two answers for one poll the first counts."""
+    merged: dict[Key, Effects] = {}
+    for work in works:
+        effects = merged.setdefault(work.key, Effects(work.interval_minutes))
+        for tracker_id, answer in answers[work].items():
+            effects.answers.setdefault(tracker_id, answer)
+    return merged

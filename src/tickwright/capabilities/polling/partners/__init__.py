@@ -1,0 +1,1 @@
+"""Partners as operators see them: settings, status and quiet hours."""

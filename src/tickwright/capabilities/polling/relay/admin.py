@@ -1,0 +1,259 @@
+"""What operators see of the polls' relays, and the one decision that only they can make.
+
+A relay stands when the topic's position and the database's numbers cannot both be right: whichever it believed, polls
+could be lost or doubled. Then somebody who knows what happened (a topic that was made anew, a database that was
+restored) says up to which batch all is published, and both sides are made to agree.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.polling.relay import store
+from tickwright.capabilities.polling.relay.decisions import check_position, choose_position
+from tickwright.capabilities.polling.relay.relay import lease_name
+from tickwright.domain.errors import Contended, Rejected, TickwrightError, Unavailable
+from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Lease, Leases
+from tickwright.ports.caller import Caller
+from tickwright.ports.log import POSITION_UNREADABLE, Batch, Committed, Fenced, PositionedLog
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Pool
+
+TERMS = LeaseTerms(ttl=timedelta(seconds=60), margin=timedelta(seconds=5))
+TAKES_MAX = 20
+LOOKS_MAX = 3
+OPENS_MAX = 3
+
+
+class PollRelayView(msgspec.Struct, kw_only=True):
+    """One shard's relay: what waits, what is frozen, what is published, and whether both sides agree.
+
+    Attributes:
+        waiting: Polls that are selected and not in a batch.
+        released: Those of them whose second has come.
+        frozen: Polls of the batch that is being published.
+        position: The last batch that is on the topic, as the topic says; null without Kafka.
+        problem: The code of why the relay stands, as the two sides or it itself say, or that Kafka does not answer.
+        says: The same in words.
+        stands_since: When the relay noted why it stands; null while it goes on.
+    """
+
+    shard: int
+    transport: str
+    batch_no: int
+    published_no: int
+    published_at: datetime | None
+    waiting: int
+    released: int
+    oldest_release_at: datetime | None
+    frozen: int
+    position: int | None
+    problem: str | None
+    says: str | None
+    stands_since: datetime | None
+
+
+class ReconcileRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What to agree on; nothing is changed unless ``apply`` is true.
+
+    Attributes:
+        position: All batches up to this one are published, none above is; without it the last that is certain.
+    """
+
+    shard: int = 0
+    position: int | None = None
+    apply: bool = False
+
+
+class ReconcileView(msgspec.Struct, kw_only=True):
+    """What a reconciliation does, or did.
+
+    Attributes:
+        adopted: The number that both sides agree on.
+        counted: Polls of the frozen batch that are taken as published, and not sent.
+        sent_again: Polls of the frozen batch that are sent, under the ids that they had.
+    """
+
+    shard: int
+    problem: str
+    batch_no: int
+    published_no: int
+    position: int | None
+    adopted: int
+    counted: int
+    sent_again: int
+    applied: bool
+
+
+class PollDesk:
+    """Looks at the polls' relays, and reconciles.
+
+    Args:
+        pool: Of the application.
+        leases: Of this process.
+        make_log: Makes a log; ``None`` from it without Kafka.
+    """
+
+    def __init__(self, pool: Pool, leases: Leases, make_log: Callable[[], PositionedLog | None]) -> None:
+        self._pool, self._leases, self._make_log = pool, leases, make_log
+
+    async def list(self) -> list[PollRelayView]:
+        """Return every shard that has had a relay; a Kafka that does not answer is a problem of each, and no error."""
+        shards = [row["shard"] for row in await self._rows()]
+        log = self._make_log() if shards else None
+        if log is None:
+            return [_view(dict(row), "postgres", None, None) for row in await self._rows()]
+        looks = {shard: await self._try(log, shard) for shard in shards}
+        rows = [
+            dict(row) for row in await self._rows() if row["shard"] in looks
+        ]  # behind the positions, as numbers are
+        return [_view(row, "kafka", *looks[row["shard"]]) for row in rows]
+
+    async def _rows(self) -> Sequence[Any]:
+        async with self._pool.acquire() as connection:
+            return await store.list_relays(connection)
+
+    async def _try(self, log: PositionedLog, shard: int) -> tuple[int | None, TickwrightError | None]:
+        try:
+            return await self._look(log, shard)
+        except TickwrightError as error:
+            return None, error
+
+    async def _look(self, log: PositionedLog, shard: int) -> tuple[int | None, Rejected | None]:
+        """Return a shard's position, and why it cannot be right beside the numbers, also while its relay works.
+
+        What was marked before we looked is on the topic, and what is on the topic was given its number before we look
+        again; so the numbers on both sides of the look are the ones to compare with. A commit's marks become visible a
+        moment after the relay was told of it: what does not agree is looked at once more.
+        """
+        position, problem = None, None
+        for _ in range(LOOKS_MAX):
+            before = await self._numbers(shard)
+            position, unreadable = await _position(log.position(shard))
+            if unreadable is not None:
+                return None, unreadable
+            after = await self._numbers(shard)
+            try:
+                check_position(shard, store.Numbers(after.batch_no, before.published_no), position)
+            except Rejected as error:
+                problem = error
+            else:
+                return position, None
+        return position, problem
+
+    async def _numbers(self, shard: int) -> store.Numbers:
+        async with self._pool.acquire() as connection:
+            return await store.read_numbers(connection, shard)
+
+    async def reconcile(self, request: ReconcileRequest, *, caller: Caller) -> ReconcileView:
+        """Make both sides of a relay that stands agree; only say what would be done, unless ``apply``.
+
+        Raises:
+            Rejected: ``nothing_to_reconcile``, ``position_out_of_range``, ``no_kafka``. Permanent.
+            Contended: ``relay_busy``. Retry.
+            Unavailable: Kafka does not answer. Retry.
+        """
+        log = self._make_log()
+        if log is None:
+            raise Rejected("no_kafka", "without Kafka (TICKWRIGHT_KAFKA_BOOTSTRAP) there is no position to reconcile")
+        position, problem = await self._look(log, request.shard)
+        if problem is None:
+            raise _agreed(request.shard)
+        plan = await self._plan(request, position, problem)
+        if not request.apply:
+            return plan
+        lease = await self._take(request.shard)
+        try:
+            plan, outcome = await self._write(log, request, lease)
+            if not isinstance(outcome, Committed):
+                raise Unavailable("kafka_unavailable", f"the position could not be written: {outcome}; try again")
+            return await self._adopt(lease, plan, caller)
+        finally:
+            await log.close()
+            await lease.release()
+
+    async def _write(self, log: PositionedLog, request: ReconcileRequest, lease: Lease) -> tuple[ReconcileView, Any]:
+        """Write the position; once more where a relay fences us that began to open its log before we had the lease."""
+        for _ in range(OPENS_MAX):
+            plan = await self._plan(request, *await _position(log.open(request.shard)))
+            outcome = await log.publish(Batch(plan.adopted, lease.fence, "", ()))
+            if not isinstance(outcome, Fenced):
+                break
+        return plan, outcome
+
+    async def _plan(self, request: ReconcileRequest, position: int | None, problem: Rejected | None) -> ReconcileView:
+        async with self._pool.acquire() as connection:
+            numbers = await store.read_numbers(connection, request.shard)
+            frozen = await store.read_frozen(connection, request.shard)
+        unreadable = problem is not None and problem.code == POSITION_UNREADABLE
+        adopted = choose_position(numbers, position, request.position)
+        trackers = sum(len(row.ids) for row in frozen.rows) if frozen else 0
+        counted = trackers if frozen is not None and frozen.number <= adopted else 0
+        return ReconcileView(
+            shard=request.shard,
+            problem=POSITION_UNREADABLE if unreadable else _problem(request.shard, numbers, position),
+            batch_no=numbers.batch_no,
+            published_no=numbers.published_no,
+            position=position,
+            adopted=adopted,
+            counted=counted,
+            sent_again=trackers - counted,
+            applied=False,
+        )
+
+    async def _take(self, shard: int) -> Lease:
+        """Take the lease away from the relay that stands; whoever is quicker than us gets it taken away, too."""
+        for _ in range(TAKES_MAX):
+            await self._leases.break_lease(lease_name(shard))
+            lease = await self._leases.take(lease_name(shard), TERMS)
+            if lease is not None:
+                return lease
+        raise Contended("relay_busy", f"the relay of shard {shard} is at work; try again")
+
+    async def _adopt(self, lease: Lease, plan: ReconcileView, caller: Caller) -> ReconcileView:
+        done = msgspec.structs.replace(plan, applied=True)
+        async with lease.transaction() as connection:
+            if connection is None:
+                raise Contended("relay_busy", "another has taken the relay's lease meanwhile; try again")
+            await store.adopt_position(connection, plan.shard, plan.adopted)
+            await write_audit(
+                connection, caller, "outbox.reconcile", f"poll-relay:{plan.shard}", before=plan, after=done
+            )
+        return done
+
+
+async def _position(asked: Awaitable[int | None]) -> tuple[int | None, Rejected | None]:
+    """Return a position, or none and why it cannot be read: then it is to be written again."""
+    try:
+        return await asked, None
+    except Rejected as error:
+        if error.code != POSITION_UNREADABLE:
+            raise
+        return None, error
+
+
+def _problem(shard: int, numbers: store.Numbers, position: int | None) -> str:
+    try:
+        check_position(shard, numbers, position)
+    except Rejected as error:
+        return error.code
+    raise _agreed(shard)
+
+
+def _agreed(shard: int) -> Rejected:
+    return Rejected("nothing_to_reconcile", f"the topic and the database agree about shard {shard}", shard=shard)
+
+
+def _view(
+    row: Mapping[str, Any], transport: str, position: int | None, problem: TickwrightError | None
+) -> PollRelayView:
+    """Return a row with what is wrong: two sides that disagree, else what the relay says, else that Kafka is silent."""
+    code, says = row["stands_code"], row["stands_text"]
+    if problem is not None and (code is None or isinstance(problem, Rejected)):
+        code, says = problem.code, problem.message
+    shown = {name: row[name] for name in PollRelayView.__struct_fields__ if name in row}
+    told = {"transport": transport, "position": position, "problem": code, "says": says}
+    return msgspec.convert({**shown, **told}, PollRelayView)

@@ -1,0 +1,285 @@
+"""The relay of polls: moves what is released from ``scheduler_outbox`` onto the topic, each poll exactly once.
+
+::
+
+    take the lease ─▶ open the log: fence whoever wrote before, read the position back ─▶ mark what it proves
+      ▲                 ▲                                                                      │
+      │ fenced          │ doubt                                                                ▼
+      └─────────── publish the frozen batch with its number, in one Kafka transaction ◀── freeze what is released
+                        │ committed                                                            ▲
+                        └──▶ mark: rows away, ledger counted, in one database transaction ─────┘
+
+One relay per shard works, under the lease ``poll-relay:<shard>``; the others wait. PostgreSQL holds what a batch
+contains, frozen under its number before anything is sent; Kafka holds which batches are in, because each carries its
+number in its own transaction. Neither waits for the other inside a transaction. A relay that was paused past its lease
+is stopped twice over: its producer is fenced, and its marks need the lease.
+
+What is not frozen when its trackers' next turn is due is dropped and counted, also while Kafka is away: after an
+outage a tracker is polled once, and the outbox does not grow without end.
+
+Without Kafka the same loop moves released rows into the queue inside PostgreSQL, in one transaction each time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import structlog
+
+from tickwright.capabilities.polling.relay import store
+from tickwright.capabilities.polling.relay.decisions import check_position
+from tickwright.capabilities.polling.relay.messages import poll_records
+from tickwright.capabilities.polling.relay.status import PollRelayCounters, Standing
+from tickwright.domain.errors import TickwrightError, Unavailable
+from tickwright.domain.leases import LeaseTerms
+from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import AWAY
+
+LEASE = "poll-relay"
+LOOK_S = 0.2
+IDLE_S = 0.5
+SOON_S = 60.0
+QUEUE_ROWS_MAX = 100
+LOOKED_AT_MAX = 1000
+AWAY_LOOKED_AT_MAX = 100_000
+SWEEP_EVERY_S = 1.0
+SWEEP_PARKED_EVERY_S = 10.0
+SWEPT_MAX = 500
+RETRY = RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
+REFUSED_S = 5.0
+RELEASE_MARGIN_S = 0.002
+ACCOUNTS_MAX = 100_000
+
+_log = structlog.get_logger("tickwright.poll_relay")
+
+
+def lease_name(shard: int) -> str:
+    """Return the name of the lease of a shard's relay."""
+    return f"{LEASE}:{shard}"
+
+
+class PollRelay(LeasedService):
+    """Publishes one shard's polls until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        leases: Of this process.
+        log: Where polls go; ``None`` for the queue inside PostgreSQL.
+        topic: Full name of the polls' topic.
+        shard: Which part of the outbox: partners are spread over the shards.
+        bounds: Of one batch.
+        terms: Of the lease; no transaction of Kafka depends on its length.
+
+    Invariants:
+        PRL-1: a batch is frozen before it is sent, and every attempt sends the same values under the same ids.
+        PRL-2: nothing is published between a doubt and the next reading of the position.
+        PRL-3: no database transaction is open while Kafka is waited for.
+        PRL-4: what is frozen was looked at in the same transaction, and was not superseded.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        log: PositionedLog | None,
+        *,
+        topic: str = "tickwright.polls",
+        shard: int = 0,
+        bounds: store.BatchBounds | None = None,
+        terms: LeaseTerms | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        name = lease_name(shard)
+        body = self._queue if log is None else partial(self._relay, log)
+        super().__init__(name, leases, name, body, terms=terms, probe=probe)
+        self._topic, self.shard = topic, shard
+        self._bounds = bounds or store.BatchBounds()
+        self.counters = PollRelayCounters()
+        self._standing = Standing(shard)
+        self._accounts: dict[int, str] = {}
+        self._failures = 0
+        self._swept_s, self._sweep_every_s = float("-inf"), SWEEP_EVERY_S if log is None else SWEEP_PARKED_EVERY_S
+
+    @property
+    def refusal(self) -> TickwrightError | None:
+        """Why it stands; ``None`` while it goes on."""
+        return self._standing.refusal
+
+    # ------------------------------------------------------------------ through the log
+
+    async def _relay(self, log: PositionedLog, lease: Lease) -> None:
+        await self._standing.open(lease)
+        try:
+            while self._works(lease):
+                try:
+                    await self._shed(lease)
+                    if await self._until_doubt(log, lease) is Fenced:
+                        return
+                except TickwrightError as error:
+                    await self._refused(lease, error)
+                except AWAY as error:
+                    _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
+                    await self._pause()
+        finally:
+            await log.close()
+
+    async def _until_doubt(self, log: PositionedLog, lease: Lease) -> type[Fenced] | None:
+        """Open the log, mark what it proves, and publish until something is in doubt."""
+        self.counters.opened += 1
+        position = await log.open(self.shard)
+        await self._settle(lease, position, NOWHERE if position is None else log.stands(position))
+        while self._works(lease):
+            await self._sweep_queue(lease)
+            found = await self._freeze(lease)
+            if not isinstance(found, store.FrozenBatch):
+                await self._standing.go_on(lease)
+                await self._rest_until(found)
+                continue
+            await self._probe.reached("relay.poll_batch_frozen", number=found.number, fence=lease.fence)
+            outcome = await log.publish(self._sealed(lease, found))
+            if isinstance(outcome, Committed):
+                await self._mark(lease, found, outcome)
+            elif (ended := await self._not_in(lease, outcome, found.number)) is not Aborted:
+                return Fenced if ended is Fenced else None
+        return None
+
+    async def _shed(self, lease: Lease) -> None:
+        """Drop what is superseded before the log is opened, which fails while Kafka is away."""
+        left = 0
+        while not left and self._works(lease):
+            async with lease.transaction() as connection:
+                if connection is None:
+                    return
+                dropped, left = await store.drop_superseded(connection, self.shard, AWAY_LOOKED_AT_MAX)
+            self.counters.superseded += dropped
+
+    async def _settle(self, lease: Lease, position: int | None, stands: Committed) -> None:
+        """Take what the position proves as published; under the lease, so that whoever was overtaken stops here."""
+        async with lease.transaction() as connection:
+            if connection is None:
+                return
+            numbers = await store.read_numbers(connection, self.shard)
+        check_position(self.shard, numbers, position)
+        if position is not None and position > numbers.published_no:
+            await self._mark_up_to(lease, position, stands)
+
+    async def _freeze(self, lease: Lease) -> store.FrozenBatch | float | None:
+        """Return the batch to publish, or else in how many seconds the next row is released."""
+        async with lease.transaction() as connection:
+            if connection is None:
+                return None
+            dropped, rows_max = await store.drop_superseded(connection, self.shard, self._bounds.rows)
+            await store.freeze(connection, self.shard, replace(self._bounds, rows=rows_max))
+            found = await store.read_frozen(connection, self.shard)
+            self.counters.superseded += dropped
+            if found is None:
+                return await store.next_release_s(connection, self.shard)
+            unknown = {number for row in found.rows for number in row.account_nos} - self._accounts.keys()
+            if unknown:
+                self._remember(await store.account_ids(connection, unknown), found)
+            return found
+
+    def _remember(self, names: Mapping[int, str], batch: store.FrozenBatch) -> None:
+        if len(self._accounts) > ACCOUNTS_MAX:
+            wanted = {number for row in batch.rows for number in row.account_nos}
+            self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
+        self._accounts = {**self._accounts, **names}  # a new one: a thread may still read the old
+
+    def _sealed(self, lease: Lease, batch: store.FrozenBatch) -> Batch:
+        return Batch(batch.number, lease.fence, self._topic, poll_records(batch.rows, self._accounts))
+
+    async def _mark(self, lease: Lease, batch: store.FrozenBatch, committed: Committed) -> None:
+        self._failures = 0
+        await self._probe.reached("relay.poll_batch_published", number=batch.number, fence=lease.fence)
+        await self._mark_up_to(lease, batch.number, committed)
+        await self._standing.go_on(lease)
+        await self._probe.reached("relay.poll_batch_marked", number=batch.number, fence=lease.fence)
+
+    async def _mark_up_to(self, lease: Lease, number: int, committed: Committed) -> None:
+        async with lease.transaction() as connection:
+            if connection is None:
+                return
+            trackers = await store.mark_published(connection, self.shard, number, self._topic, committed)
+        self.counters.published += trackers
+        self.counters.batches += 1
+
+    async def _not_in(self, lease: Lease, outcome: Outcome, number: int) -> type[Aborted | Doubt | Fenced]:
+        kind: type[Aborted | Doubt | Fenced]
+        if isinstance(outcome, Fenced):
+            self.counters.fenced += 1
+            kind, reason = Fenced, "another writer has opened this shard"
+        elif isinstance(outcome, Aborted):
+            self.counters.aborted += 1
+            kind, reason = Aborted, outcome.reason
+        else:
+            self.counters.doubts += 1
+            kind, reason = Doubt, outcome.reason if isinstance(outcome, Doubt) else ""
+        await self._standing.stand(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
+        _log.warning("poll_relay.not_committed", shard=self.shard, batch=number, kind=kind.__name__, reason=reason)
+        await self._pause()
+        return kind
+
+    async def _refused(self, lease: Lease, error: TickwrightError) -> None:
+        await self._standing.stand(lease, error)
+        _log.error("poll_relay.stands", shard=self.shard, code=error.code, error=error.message)
+        await (self._pause() if error.retriable else self.rest(REFUSED_S))
+
+    # ------------------------------------------------------------------ without Kafka
+
+    async def _queue(self, lease: Lease) -> None:
+        await self._standing.open(lease)
+        while self._works(lease):
+            try:
+                await self._standing.go_on(lease)
+                await self._sweep_queue(lease)
+                await self._queue_once(lease)
+            except AWAY as error:
+                _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
+                await self._pause()
+
+    async def _queue_once(self, lease: Lease) -> None:
+        async with lease.transaction() as connection:
+            if connection is None:
+                return
+            dropped, rows_max = await store.drop_superseded(connection, self.shard, LOOKED_AT_MAX)
+            trackers, rows = await store.move_to_queue(connection, self.shard, min(rows_max, QUEUE_ROWS_MAX))
+            wait_s = None if rows else await store.next_release_s(connection, self.shard)
+        self._failures = 0
+        self.counters.superseded += dropped
+        if not rows:
+            await self._rest_until(wait_s)
+            return
+        self.counters.published += trackers
+        self.counters.batches += 1
+        await self._probe.reached("relay.poll_batch_marked", trackers=trackers, fence=lease.fence)
+
+    async def _sweep_queue(self, lease: Lease) -> None:
+        """Drop what is superseded in the queue, now and then; nobody else does it for a partner without courier."""
+        if self.shard or monotonic() < self._swept_s + self._sweep_every_s:
+            return
+        async with lease.transaction() as connection:
+            if connection is None:
+                return
+            dropped = await store.drop_queued(connection, SWEPT_MAX)
+        self._swept_s = monotonic()
+        self.counters.superseded += dropped
+
+    # ------------------------------------------------------------------ waiting
+
+    def _works(self, lease: Lease) -> bool:
+        self.tick()
+        return lease.holds() and not self.stopping.is_set()
+
+    async def _rest_until(self, wait_s: float | None) -> None:
+        """Sleep until the next row is released; look earlier, because an earlier one may come."""
+        if wait_s is None or wait_s > SOON_S:
+            await self.rest(IDLE_S)
+        else:
+            await self.rest(min(max(wait_s, 0.0) + RELEASE_MARGIN_S, LOOK_S))
+
+    async def _pause(self) -> None:
+        self._failures += 1
+        await self.rest(RETRY.delay(self._failures, random_unit()).total_seconds())

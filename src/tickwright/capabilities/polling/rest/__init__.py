@@ -1,0 +1,1 @@
+"""The REST routes of trackers, accounts, partners and slices."""

@@ -1,0 +1,1 @@
+"""Trackers and accounts: registration, events, freshness and explanations."""

@@ -1,0 +1,115 @@
+"""How fresh accounts are kept: every turn is judged when its time is over, from what really was polled.
+
+A poll is *fresh* when it was made within a tenth of its interval behind its second, so that no tracker gets older than
+1.1 intervals. The judge does not believe counters on the way: it compares who stood in the slot with the ledger of
+polls that are done. So a turn that nobody selected, a poll that was dropped, deferred or lost, and a partner that does
+not answer all count, whatever the reason. Counts are kept per account, in slices of five minutes
+and, later, in days.
+
+The objective and its error budget are those of Google's *Site Reliability Workbook*, chapter 2.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tickwright.capabilities.polling.trackers.burn import Counted, begins, burn_rates, burnt
+from tickwright.capabilities.polling.trackers.views import BurnRate, FreshCounts, Freshness, FreshSlice
+from tickwright.capabilities.polling.wheels.store import WANTED
+from tickwright.ports.lease import HeldLease
+from tickwright.ports.views import view
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+LOOK_S = 5.0
+SLICES_MAX = 3_000
+"""More than a week and two hours of slices, and a month of days: what there can be of an account."""
+FOLD_MAX = 5000
+
+_SQL = {
+    name: sql.replace("{wanted}", WANTED)
+    for name, sql in load("tickwright.capabilities.polling.sql", "freshness.sql").items()
+}
+
+
+class BudgetLine(NamedTuple):
+    """What the freshness of one account comes to; see :class:`.views.AccountLine`."""
+
+    recent_share: float | None
+    error_budget_left: float | None
+    burn_rate: float | None
+
+
+class Judge:
+    """Judges turns, each once, and folds slices whose time is over into days.
+
+    Invariants:
+        FRS-1: each tracker that stood in a slot since one interval before its turn counts once for it, as fresh or not.
+    """
+
+    async def round(self, lease: HeldLease) -> float:
+        """Judge the next turn of every wheel; at once again while there are more."""
+        async with lease.transaction() as connection:
+            if connection is None:
+                return 0.0
+            turns = await connection.fetch(_SQL["to_judge"])
+            folded = await connection.fetchval(_SQL["fold"], FOLD_MAX)
+            await connection.execute(_SQL["forget"], FOLD_MAX)
+            await connection.execute(_SQL["forget_caps"])
+        for turn in turns:
+            async with lease.transaction() as connection:
+                if connection is None:
+                    return 0.0
+                await connection.execute(_SQL["judge"], turn["slot_id"], turn["due_at"], turn["interval_minutes"])
+        return 0.0 if turns or folded == FOLD_MAX else LOOK_S
+
+
+async def read_freshness(pool: Pool, account_no: int) -> Freshness:
+    """Return how fresh one account is, and how fast it uses up its error budget."""
+    row = await pool.fetchrow(_SQL["show"], account_no)
+    burn: list[BurnRate] = []
+    if row["judged_until"] is not None:
+        counted = await pool.fetch(_SQL["burn"], account_no, begins(row["judged_until"]))
+        burn = burn_rates(row["judged_until"], row["objective"], [Counted(*one) for one in counted])
+    return freshness_of(row, burn)
+
+
+async def read_budgets(pool: Pool, account_ids: Sequence[str]) -> dict[str, BudgetLine]:
+    """Return what the freshness of some accounts comes to, in one statement."""
+    return {row["account_id"]: _budget_of(row) for row in await pool.fetch(_SQL["budgets"], list(account_ids))}
+
+
+def _budget_of(row: Any) -> BudgetLine:
+    return BudgetLine(
+        recent_share=_counts(row["recent_polls"], row["recent_fresh"]).share,
+        error_budget_left=_budget_left(_counts(row["polls"], row["fresh"]), row["objective"]),
+        burn_rate=burnt(Counted(row["hour_polls"], row["hour_fresh"]), row["objective"]),
+    )
+
+
+async def read_series(pool: Pool, account_no: int, since: datetime) -> list[FreshSlice]:
+    """Return how fresh one account was since an instant."""
+    return [view(FreshSlice, row) for row in await pool.fetch(_SQL["series"], account_no, since, SLICES_MAX)]
+
+
+def freshness_of(row: Any, burn: list[BurnRate]) -> Freshness:
+    """Return what a row of the query ``show`` says; ``burn`` is empty where nothing was judged lately."""
+    month = _counts(row["polls"], row["fresh"])
+    return Freshness(
+        objective=row["objective"],
+        lag_ratio=row["lag_ratio"],
+        judged_until=row["judged_until"],
+        stale_since=row["stale_since"],
+        recent=_counts(row["recent_polls"], row["recent_fresh"]),
+        month=month,
+        error_budget_left=_budget_left(month, row["objective"]),
+        burn=burn,
+    )
+
+
+def _budget_left(month: FreshCounts, objective: float) -> float | None:
+    return None if month.share is None else 1 - (1 - month.share) / (1 - objective)
+
+
+def _counts(polls: int, fresh: int) -> FreshCounts:
+    return FreshCounts(polls=polls, fresh=fresh, share=fresh / polls if polls else None)

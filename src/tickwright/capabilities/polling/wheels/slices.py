@@ -1,0 +1,179 @@
+"""What became of each minute: the slice ledger, and the replay of what is missing.
+
+A replay is for polls that were lost on the way, by hand or with a broker's disk. It polls a tracker again under the
+same message id, and only where nothing says that it was polled or is on its way: no line in the ledger of answers, no
+row in the outbox or in the queue, and no batch in Kafka that the consumers have not passed. No row is kept per poll in
+Kafka, so a partner's turn is left out as a whole while one of its batches may hold a poll of it; also where nobody
+knows where such a batch stands. Whoever knows that the topic has lost them says so. Only the last turn of a slot can
+be replayed; an older one was followed by another poll of the same trackers.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tickwright.capabilities.polling.trackers.views import Replay, SliceCounts, SliceView
+from tickwright.domain.errors import Rejected
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import Page
+from tickwright.store.audit import update_audit, write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.capabilities.polling.sql", "slices.sql")
+_MISSING = _SQL["missing"][_SQL["missing"].index("unpassed AS") :]
+_COUNT = _SQL["count_missing"].format(missing=_MISSING)
+_REPLAY = _SQL["replay"].format(missing=_MISSING)
+IDS_PER_ROW_MAX = 1_000
+RANGE_MAX = timedelta(days=8)
+MINUTE = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNTS = SliceCounts.__struct_fields__
+
+
+class Slices:
+    """The slice ledger, read and replayed.
+
+    Args:
+        shards: How many relays share the partners.
+    """
+
+    def __init__(self, pool: Pool, cursors: Cursors, *, shards: int = 1) -> None:
+        self._pool, self._cursors, self._shards = pool, cursors, shards
+
+    async def list(
+        self,
+        *,
+        minutes: int = 1,
+        from_at: datetime | None = None,
+        to_at: datetime | None = None,
+        partner: str | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[SliceView]:
+        """Return one page of slices, newest first.
+
+        Args:
+            minutes: Length of a slice, 1 or 5.
+            from_at: Inclusive; nothing is as far back as the ledger goes.
+            to_at: Exclusive; nothing is now. Beyond now it shows what is to come.
+            partner: One only.
+            cursor: From the page before.
+            limit: Slices at most; those without any turn are left out.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``, ``partner_not_found`` (404). Permanent.
+        """
+        limit, width = bounded(limit), timedelta(minutes=minutes)
+        now, partner_no = await clock_and_partner(self._pool, partner)
+        listing = ("slices", minutes, from_at, to_at, partner)
+        end = _ceil(to_at or now, width)
+        if cursor is not None:
+            end = await self._cursors.read(cursor, datetime, *listing)
+        begin = end - limit * width
+        if from_at is not None:
+            begin = max(begin, from_at - (from_at - _EPOCH) % width)
+        rows = await self._pool.fetch(_SQL["list"], begin, end, partner_no, minutes)
+        older = await self._pool.fetchval(_SQL["before"], begin, partner_no)
+        more = None
+        if older is not None and (from_at is None or older >= from_at):
+            more = await self._cursors.make(_ceil(older + MINUTE, width), *listing)
+        return Page(_slices(rows), more)
+
+    async def replay(
+        self,
+        from_at: datetime,
+        to_at: datetime,
+        *,
+        caller: Caller,
+        partner: str | None = None,
+        dry_run: bool = True,
+        topic_lost: bool = False,
+    ) -> Replay:
+        """Poll again what is missing of the last turns between two instants, a slot of each wheel a minute.
+
+        Each turn is a short transaction that keeps the selector away from its slot; what is committed stays when the
+        call breaks off, and calling again goes on where it was.
+
+        Args:
+            from_at: Inclusive.
+            to_at: Exclusive; at most 8 days later.
+            caller: For the audit trail.
+            partner: One only.
+            dry_run: Only count.
+            topic_lost: The caller knows that what went to Kafka and was not read is not there any more. Where it is
+                there after all, its polls are on the topic twice.
+
+        Raises:
+            Rejected: ``invalid_range``, ``partner_not_found`` (404). Permanent.
+        """
+        if not timedelta() < to_at - from_at <= RANGE_MAX:
+            raise Rejected("invalid_range", f"to: after from, and at most {RANGE_MAX.days} days after it", field="to")
+        _, partner_no = await clock_and_partner(self._pool, partner)
+        turns = await self._pool.fetch(_SQL["turns"], from_at, to_at)
+        known = await self._pool.fetchval(_SQL["count_turns"], from_at, to_at)
+        done = Replay(dry_run, len(turns), 0, max(0, known - len(turns)), 0, 0, 0, None)
+        if dry_run:
+            for turn in turns:
+                found = await self._pool.fetchrow(_COUNT, turn["slot_id"], turn["due_at"], partner_no, topic_lost)
+                _count(done, found)
+            return done
+        asked = {"from": from_at, "to": to_at, "partner": partner, "topic_lost": topic_lost}
+        async with self._pool.acquire() as connection:
+            line = await write_audit(connection, caller, "slices.replay", "slices", before=asked, after=done)
+        for turn in turns:
+            await self._replay_turn(turn, partner_no, done, line, topic_lost=topic_lost)
+        return done
+
+    async def _replay_turn(
+        self, turn: Any, partner_no: int | None, done: Replay, line: int, *, topic_lost: bool
+    ) -> None:
+        slot_id, due_at, wait = turn["slot_id"], turn["due_at"], turn["wait_minutes"]
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_SQL["lock_turn"], slot_id, due_at) is None:
+                done.superseded_turns += 1
+                return
+            found = await connection.fetchrow(
+                _REPLAY, slot_id, due_at, partner_no, topic_lost, wait, IDS_PER_ROW_MAX, self._shards
+            )
+            if not any(found):
+                return
+            _count(done, found)
+            if found["trackers"]:
+                done.released_until = await connection.fetchval(_SQL["released"], wait)
+            await update_audit(connection, line, done)
+
+
+async def clock_and_partner(pool: Pool, partner: str | None) -> tuple[datetime, int | None]:
+    """Return the database's clock and the number of a partner, if one is meant.
+
+    Raises:
+        Rejected: ``partner_not_found`` (404). Permanent.
+    """
+    row = await pool.fetchrow(_SQL["clock"], partner)
+    if partner is not None and row["partner_no"] is None:
+        raise Rejected("partner_not_found", f"there is no partner {partner[:50]!r}", status=404)
+    return row["now"], row["partner_no"]
+
+
+def _count(done: Replay, found: Any) -> None:
+    done.trackers += found["trackers"]
+    done.unread_trackers += found["unread"]
+    done.unknown_trackers += found["unknown"]
+    done.unread_turns += bool(found["unread"] or found["unknown"])
+
+
+def _ceil(at: datetime, width: timedelta) -> datetime:
+    """Return the first border of slices that is not before ``at``."""
+    return at + (_EPOCH - at) % width
+
+
+def _slices(rows: Any) -> list[SliceView]:
+    slices: dict[datetime, SliceView] = {}
+    for row in rows:
+        one = slices.setdefault(row["due_at"], SliceView(row["due_at"], SliceCounts(), {}))
+        for name in _COUNTS:
+            setattr(one.total, name, getattr(one.total, name) + row[name])
+        if row["partner"] is not None:
+            one.partners[row["partner"]] = SliceCounts(**{name: row[name] for name in _COUNTS})
+    return list(slices.values())

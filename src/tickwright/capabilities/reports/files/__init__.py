@@ -1,0 +1,1 @@
+"""Files of reports: signed links and range responses."""

@@ -1,0 +1,174 @@
+"""What to do with a report next: a pure decision over its record and its parts. No I/O, no clock.
+
+::
+
+    pending ──claim of a part──▶ querying ──complete──▶ merging ──file──▶ finished
+                  ▲                 │  │ complete, another stage              │
+                  └─epoch + 1───────┘  └──▶ querying (stage + 1)              └─reason─▶ failed
+    any of the first three ──cancel──▶ cancelled
+
+A stage is complete when each of its parts is done or, where it is optional, has failed. Whoever claimed the step
+carries the decision out, and every write of it has the claim's fence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tickwright.capabilities.reports.types.plan import Plan
+from tickwright.domain.errors import Rejected
+
+RESTARTS_MAX = 3
+OPEN = frozenset({"waiting", "due", "running"})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A claimed report.
+
+    Attributes:
+        check_due: The delayed check is due.
+        overdue: Its deadline has passed.
+        left_s: Until its deadline.
+        nonce: Of :class:`tickwright.ports.reports.PartKey`.
+    """
+
+    id: int
+    type: str
+    status: str
+    stage: int
+    epoch: int
+    fence: int
+    restarts: int
+    tries: int
+    checks: int
+    conditions: Mapping[str, Any]
+    requester: str
+    feed: Mapping[str, Any]
+    plan: Plan
+    check_due: bool
+    overdue: bool
+    left_s: float
+    deadline_at: datetime
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as the ledger has it."""
+
+    listener: str
+    stage: int
+    required: bool
+    state: str
+    attempts: int = 0
+    rows: int = 0
+    bytes: int = 0
+    checksum: str | None = None
+    columns: Sequence[Sequence[str]] = ()
+    place: str | None = None
+    object_key: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before the next check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell these listeners again."""
+
+    listeners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NextStage:
+    """The stage is complete, and another one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """All stages are complete; ``missing`` are optional parts that did not come."""
+
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """It ends, with a stable code and words for people."""
+
+    code: str
+    text: str
+
+
+Step = Wait | Announce | NextStage | Merge | Fail
+
+
+def decide(record: Record, parts: Sequence[Part]) -> Step:
+    """Return the next step.
+
+    Args:
+        record: As it was claimed.
+        parts: All of its parts.
+
+    Invariants:
+        RST-1: ``Merge`` only if every required part of every stage is done.
+        RST-2: a report never waits behind its deadline, and a stage never behind its last check.
+    """
+    current = [part for part in parts if part.stage == record.stage]
+    missing = [part for part in current if part.state in OPEN]
+    broken = [part for part in parts if part.required and part.state in {"failed", "dropped"}]
+    if broken:
+        return Fail("part_failed", "; ".join(_why(part) for part in broken)[:1000])
+    if record.overdue:
+        waited = f"; it waited for {_names(missing)}" if missing else ""
+        return Fail("deadline_passed", f"it was not finished within {record.plan.deadline_s} s{waited}")
+    if not missing:
+        return _complete(record, parts)
+    return _check(record, parts, missing) if record.check_due else Wait()
+
+
+def _check(record: Record, parts: Sequence[Part], missing: Sequence[Part]) -> Step:
+    """Ask again for what is missing, or give it up: the delayed check."""
+    if record.checks + 1 < record.plan.checks:
+        return Announce(tuple(part.listener for part in missing))
+    required = [part for part in missing if part.required]
+    if not required:
+        return _complete(record, parts)
+    within = f"{record.plan.checks} checks of {record.plan.check_every_s} s"
+    return Fail("parts_missing", f"{_names(required)} did not come within {within}")
+
+
+def check_feed(record: Record, values: Mapping[str, Any]) -> None:
+    """Refuse a feed whose columns are conditions, too: a query would get another value than was asked for.
+
+    Raises:
+        Rejected: ``feed_replaces_condition``. Permanent.
+    """
+    if twice := sorted(values.keys() & record.conditions.keys()):
+        names = ", ".join(twice)[:200]
+        raise Rejected(
+            "feed_replaces_condition",
+            f"the feed of stage {record.stage + 1} gives {names}, which the request gives, too",
+        )
+
+
+def missing_of(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return whose parts a file would not have."""
+    return tuple(part.listener for part in parts if part.state != "done")
+
+
+def _complete(record: Record, parts: Sequence[Part]) -> Step:
+    return NextStage() if record.stage < record.plan.stages else Merge(missing_of(parts))
+
+
+def _names(parts: Sequence[Part]) -> str:
+    return ", ".join(_why(part) if part.error else part.listener for part in parts)
+
+
+def _why(part: Part) -> str:
+    tried = f" after {part.attempts} attempts" if part.attempts > 1 else ""
+    return f"{part.listener}: {part.error or 'it was dropped'}{tried}"

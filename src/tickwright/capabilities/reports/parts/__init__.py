@@ -1,0 +1,1 @@
+"""Parts of reports: claimed, fetched, stored and delivered."""

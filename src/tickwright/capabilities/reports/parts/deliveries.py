@@ -1,0 +1,290 @@
+"""Parts from services: whoever hears the exchange in another language brings its part by HTTP.
+
+The rows are written to a file here, checked line by line, put where parts are kept, and only then written into the
+ledger: a delivery that breaks off leaves nothing. The first delivery of an epoch counts; a service that delivers twice,
+because an answer was lost or a message came again, hears so and has nothing to repair. Deliveries of one part are taken
+in turn, so that its rows use the disk of this process once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from tickwright.capabilities.reports.files.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
+from tickwright.capabilities.reports.parts.spool import write_ndjson
+from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.parts.store import Kept, PartsStore
+from tickwright.capabilities.reports.requests.records import LISTING, not_found
+from tickwright.capabilities.reports.types.plan import Listener, Plan
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.strict_json import shown
+from tickwright.ports.caller import Caller
+from tickwright.ports.ids import random_token
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.reports import PartFacts, PartKey
+from tickwright.ports.views import raw
+from tickwright.store.pool import Pool
+
+BODY_BYTES_MAX = 1024**3
+TURN_S = 30.0
+"""How long a delivery waits for an earlier one of the same part, before its own rows are read."""
+_OVER = frozenset({"merging", "finished", "failed", "cancelled"})
+
+
+class Deliveries:
+    """Takes what services bring.
+
+    Args:
+        parts: The ledger.
+        folder: Makes the folder where rows are spooled, and returns it; called in a thread, more than once.
+        bytes_max: Of one delivery.
+
+    Invariants:
+        RDL-1: a part is written into the ledger once per epoch, behind rows that are whole.
+        RDL-2: what does not count is removed.
+        RDL-3: one delivery of a part at a time is read and put away in this process; other parts wait for none of it.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        parts: PartsStore,
+        places: PartPlaces,
+        folder: Callable[[], Path],
+        *,
+        bytes_max: int = BODY_BYTES_MAX,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool, self._parts, self._places, self._folder = pool, parts, places, folder
+        self._bytes_max, self._probe = bytes_max, probe
+        self._turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def get(self, report_id: int, listener: str) -> ServicePart:
+        """Return what a service needs to bring its part.
+
+        Raises:
+            Rejected: ``report_not_found``, ``part_not_found`` (404), ``not_a_service``. Permanent.
+        """
+        row = await self._row(report_id, listener)
+        return ServicePart(
+            **{name: row[name] for name in _COPIED},
+            conditions=raw(row["conditions"]),
+            feed=raw(row["feed"]),
+            columns=_listener(row).columns,
+        )
+
+    async def deliver(
+        self,
+        report_id: int,
+        listener: str,
+        epoch: int,
+        body: AsyncIterator[bytes],
+        *,
+        caller: Caller,
+        length: int | None = None,
+    ) -> DeliveredPart:
+        """Take a part.
+
+        Args:
+            report_id: Of the record.
+            listener: Whose part it is.
+            epoch: As the service was asked.
+            body: NDJSON, an object per row; at most ``bytes_max`` bytes.
+            caller: Who brings it, for the audit trail.
+            length: Its bytes, where the sender says so before.
+
+        Raises:
+            Rejected: ``report_not_found``, ``part_not_found`` (404); ``not_a_service``; ``part_stale`` (409) with the
+                epoch that counts; ``report_over``, ``stage_not_open``, ``part_given_up`` (409); ``body_too_large``
+                (413); what :func:`write_ndjson` says of a line. Permanent for these rows.
+            Unavailable: ``no_space``, ``object_store_unavailable``; ``part_in_flight``: an earlier delivery is not over
+                after 30 s. Retry.
+        """
+        row = await self._row(report_id, listener)
+        if _is_done(row, epoch):
+            return _already(row)
+        _check_open(row, epoch)
+        if length is not None and length > self._bytes_max:
+            raise self._too_large()
+        async with self._in_turn(report_id, listener) as waited:
+            if waited:
+                row = await self._row(report_id, listener)
+                if _is_done(row, epoch):
+                    return _already(row)
+                _check_open(row, epoch)
+            return await self._take(row, epoch, body, caller)
+
+    @asynccontextmanager
+    async def _in_turn(self, report_id: int, listener: str) -> AsyncIterator[bool]:
+        """Wait for earlier deliveries of the same part; say whether there was one."""
+        turn = self._turns.setdefault((report_id, listener), asyncio.Lock())
+        waited = turn.locked()
+        try:
+            async with asyncio.timeout(TURN_S):
+                await turn.acquire()
+        except TimeoutError:
+            text = f"another delivery of {listener} of report {report_id} is under way; deliver again"
+            raise Unavailable("part_in_flight", text) from None
+        try:
+            yield waited
+        finally:
+            turn.release()
+
+    async def _take(self, row: Any, epoch: int, body: AsyncIterator[bytes], caller: Caller) -> DeliveredPart:
+        report_id, listener = row["report_id"], row["listener"]
+        key, path = PartKey(report_id, epoch, listener, row["nonce"]), await self._path(report_id, listener)
+        try:
+            facts = await write_ndjson(self._bounded(body), path, declared=_listener(row).columns)
+            await self._probe.reached("reports.delivery_spooled", key=key)
+            kept = await self._places.put(key, path, facts, plan=_plan(row))
+        finally:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        if kept is None:
+            return await self._told(key, None, ours=False)
+        ours = kept.facts is facts  # and not what an earlier delivery has marked in Redis
+        await self._probe.reached("reports.delivery_kept", key=key)
+        if await self._parts.deliver(key, row["stage"], row["now"], kept, caller):
+            return _delivered(key, kept.facts, already=not ours)
+        return await self._told(key, kept, ours=ours and kept.place != "postgres")
+
+    async def refuse(self, report_id: int, listener: str, refusal: PartRefusal, *, caller: Caller) -> RefusedPart:
+        """Take the word of a service that it cannot bring its part: a required one fails the report.
+
+        Raises:
+            Rejected: As :meth:`deliver`; ``part_done`` (409), its rows are there. Permanent.
+        """
+        row = await self._row(report_id, listener)
+        key = PartKey(report_id, refusal.epoch, listener, row["nonce"])
+        if _is_failed(row, refusal.epoch):
+            return RefusedPart(report_id=report_id, listener=listener, epoch=refusal.epoch, already=True)
+        _check_open(row, refusal.epoch)
+        done = await self._parts.refuse(key, row["stage"], refusal.error, caller)
+        if not done:
+            row = await self._row(report_id, listener)
+            if not _is_failed(row, refusal.epoch):
+                _check_open(row, refusal.epoch)
+                raise _busy(row)
+        return RefusedPart(report_id=report_id, listener=listener, epoch=refusal.epoch, already=not done)
+
+    # ------------------------------------------------------------------ pieces
+
+    async def _row(self, report_id: int, listener: str) -> Any:
+        row = await self._pool.fetchrow(LISTING["service_part"], report_id, listener)
+        if row is None:
+            raise not_found(report_id)
+        if row["listener"] is None:
+            raise Rejected("part_not_found", f"report {report_id} expects nothing of {shown(listener)}", status=404)
+        if row["kind"] != "service":
+            raise Rejected("not_a_service", f"{listener} is a {row['kind']}: its part is brought by a process of ours")
+        return row
+
+    async def _path(self, report_id: int, listener: str) -> Path:
+        try:
+            folder = await asyncio.to_thread(self._folder)
+        except OSError as error:
+            raise Unavailable("no_space", f"no folder can be made for the part: {error.strerror}") from error
+        return folder / f"{report_id}-{listener}-{random_token(8)}.ndjson"
+
+    async def _bounded(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        size_bytes = 0
+        async for piece in body:
+            size_bytes += len(piece)
+            if size_bytes > self._bytes_max:
+                raise self._too_large()
+            yield piece
+
+    def _too_large(self) -> Rejected:
+        return Rejected("body_too_large", f"a part has at most {self._bytes_max} bytes", status=413)
+
+    async def _told(self, key: PartKey, kept: Kept | None, *, ours: bool) -> DeliveredPart:
+        """Say what counts, where the ledger did not take it from us. What we have put away goes, unless it is that.
+
+        What another delivery has put away stays, because it may count: upkeep removes it with the report's other parts.
+
+        Args:
+            key: Of the part.
+            kept: What we have put away, or found put away.
+            ours: Whether it has our rows. Then another delivery may have found them, and told the ledger before us.
+        """
+        row = await self._row(key.report_id, key.listener)
+        done = _is_done(row, key.epoch)
+        counts = (
+            done and kept is not None and (row["checksum"], row["object_key"]) == (kept.facts.checksum, kept.object_key)
+        )
+        if ours and kept is not None and kept.object_key is not None and not counts:
+            await self._places.drop([kept.object_key])
+        if done:
+            return _already(row, ours=ours and counts)
+        _check_open(row, key.epoch)
+        raise _busy(row)
+
+
+_COPIED = (
+    "report_id", "listener", "type", "status", "epoch", "stage", "required", "state", "requester", "deadline_at", "now",
+)  # fmt: skip
+
+
+def _plan(row: Any) -> Plan:
+    return msgspec.json.decode(row["plan"], type=Plan)
+
+
+def _listener(row: Any) -> Listener:
+    found = _plan(row).listener(row["listener"])
+    assert found is not None  # noqa: S101  the parts of a record are made from its plan
+    return found
+
+
+def _is_done(row: Any, epoch: int) -> bool:
+    return bool(row["epoch"] == epoch and row["state"] == "done")
+
+
+def _is_failed(row: Any, epoch: int) -> bool:
+    return bool(row["epoch"] == epoch and row["state"] == "failed")
+
+
+def _check_open(row: Any, epoch: int) -> None:
+    """Refuse what is not expected, or not now."""
+    status, name = row["status"], f"{row['listener']} of report {row['report_id']}"
+    if status in _OVER:
+        raise _conflict("report_over", f"report {row['report_id']} is {status}; nothing is expected any more", row)
+    if row["epoch"] != epoch:
+        text = f"parts of epoch {row['epoch']} count, not of {epoch}; ask what is wanted now"
+        raise _conflict("part_stale", text, row)
+    if row["state"] == "waiting":
+        text = f"{name} belongs to stage {row['stage']}, and stage {row['report_stage']} is under way"
+        raise _conflict("stage_not_open", text, row)
+    if row["state"] == "done":
+        raise _conflict("part_done", f"{name} is there already", row)
+    if row["state"] in {"failed", "dropped"}:
+        raise _conflict("part_given_up", f"{name} is not waited for any more: it is {row['state']}", row)
+
+
+def _conflict(code: str, text: str, row: Any) -> Rejected:
+    return Rejected(code, text, status=409, epoch=row["epoch"], state=row["state"], report_status=row["status"])
+
+
+def _busy(row: Any) -> Unavailable:
+    """The ledger moved between two looks, back to where the part is expected; nothing was lost but this delivery."""
+    return Unavailable("part_in_flight", f"report {row['report_id']} changes just now; deliver again")
+
+
+def _already(row: Any, *, ours: bool = False) -> DeliveredPart:
+    key = PartKey(row["report_id"], row["epoch"], row["listener"], row["nonce"])
+    return _delivered(key, PartFacts((), row["rows"], row["bytes"], row["checksum"]), already=not ours)
+
+
+def _delivered(key: PartKey, facts: PartFacts, *, already: bool) -> DeliveredPart:
+    return DeliveredPart(
+        report_id=key.report_id,
+        listener=key.listener,
+        epoch=key.epoch,
+        rows=facts.rows,
+        bytes=facts.bytes,
+        checksum=facts.checksum,
+        already=already,
+    )

@@ -1,0 +1,335 @@
+"""Values as JSON that DuckDB reads back exactly: one column of a piece at a time, and what was seen in it.
+
+Numbers of 64 bits, finite floats, texts, booleans and nested values are JSON's own; everything else is a text:
+decimals, larger integers, infinities, dates, instants in UTC, intervals, UUIDs, bytes in hexadecimal. A value that is
+none of these is refused by its place; a missing one of another library, such as ``pandas.NaT``, is null. The common
+column, all of one type, costs a few passes in C.
+
+DuckDB's reader makes doubles of the numbers in a document. A document of a source with a number that a double may
+change is a text, as ``{"json text": "…"}``; :mod:`part_views` makes the document of it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from functools import reduce
+from itertools import starmap
+from operator import sub
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from tickwright.capabilities.reports.parts.columns import ANY_DECIMAL, DIGITS_MAX, INT64_MAX, Kind, Seen
+from tickwright.domain.errors import Rejected
+
+DEPTH_MAX = 32
+_NONE = type(None)
+_FINITE_DIGITS_MAX = 1000
+_LARGEST = 10**_FINITE_DIGITS_MAX
+DOCUMENT_TEXT = "json text"
+"""The only name of the object that stands for a document as a text."""
+_MAY_CHANGE = re.compile(r"[0-9][0-9.]{15}|[0-9][eE]")
+_LONG_NUMBERS = re.compile(r'("(?:[^"\\]|\\.)*")|-?[0-9](?:[0-9.]{15}[0-9.]*(?:[eE][0-9+-]+)?|[0-9.]*[eE][0-9+-]+)')
+_SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
+
+
+class Unspellable(Exception):
+    """A value that JSON has no word for; whoever knows its row and column says so."""
+
+
+class Spelled(NamedTuple):
+    """The values of one column, ready for the encoder, and what was seen of them."""
+
+    values: Sequence[Any]
+    seen: Seen
+
+
+def spell(values: Sequence[Any], told: str = "") -> Spelled:
+    """Return a column's values as JSON has them. ``told`` is what the source says of its type.
+
+    Raises:
+        Unspellable: One of them has no spelling; :func:`first_unspellable` finds it. Permanent.
+    """
+    if told.startswith("DECIMAL"):
+        return Spelled(values, _seen_of_texts(values, told)) if _only(values, str) else _one_by_one(values, told)
+    kinds = set(map(type, values))
+    kinds.discard(_NONE)
+    if not kinds:
+        return Spelled(values, Seen())
+    whole = _WHOLE.get(next(iter(kinds))) if len(kinds) == 1 else None
+    return whole(values) if whole is not None else _one_by_one(values, told)
+
+
+def first_unspellable(values: Sequence[Any], told: str = "") -> int | None:
+    """Return the place of the first value that has no spelling."""
+    for place, value in enumerate(values):
+        try:
+            msgspec.json.encode(spell((value,), told).values)
+        except (Unspellable, UnicodeEncodeError):
+            return place
+    return None
+
+
+def _only(values: Sequence[Any], kind: type) -> bool:
+    return set(map(type, values)) <= {kind, _NONE}
+
+
+def _seen_of_texts(values: Sequence[Any], told: str) -> Seen:
+    """Look at exact numbers that are texts; where the digits are known, only for what is no number."""
+    if told != ANY_DECIMAL:
+        return Seen(Kind.INEXACT if "NaN" in values else Kind.DECIMAL)
+    texts = list(filter(None, values))
+    points = [text.find(".") for text in texts]
+    if texts and -1 not in points:
+        behind = map(sub, map(len, texts), points)
+        seen = Seen(Kind.DECIMAL, 0, max(points), max(behind) - 1)
+        if seen.digits + seen.scale <= DIGITS_MAX:
+            return seen
+    return reduce(Seen.join, map(_seen_of_text, texts), Seen())
+
+
+def _seen_of_text(text: str) -> Seen:
+    whole, _, behind = text.removeprefix("-").partition(".")
+    if not whole.isdecimal():
+        return Seen(Kind.INEXACT)
+    return Seen(Kind.DECIMAL, 0, len(whole.lstrip("0")), len(behind))
+
+
+def _texts(values: Sequence[Any]) -> Spelled:
+    return Spelled(values, Seen(Kind.TEXT))
+
+
+def _booleans(values: Sequence[Any]) -> Spelled:
+    return Spelled(values, Seen(Kind.BOOLEAN))
+
+
+def _integers(values: Sequence[Any]) -> Spelled:
+    there = [value for value in values if value is not None]
+    low, high = min(there), max(there)
+    size = max(high, ~low)
+    if size <= INT64_MAX:
+        return Spelled(values, Seen(Kind.INTEGER, size))
+    return _one_by_one(values)
+
+
+def _floats(values: Sequence[Any]) -> Spelled:
+    if math.isfinite(sum(filter(None, values))):
+        return Spelled(values, Seen(Kind.FLOAT))
+    return _one_by_one(values)
+
+
+_WHOLE: Mapping[type, Callable[[Sequence[Any]], Spelled]] = {
+    str: _texts,
+    bool: _booleans,
+    int: _integers,
+    float: _floats,
+}
+
+
+def _one_by_one(values: Iterable[Any], told: str = "") -> Spelled:
+    made: list[Any] = []
+    seen = Seen()
+    for value in values:
+        if value is None:
+            made.append(None)
+            continue
+        spelled, found = _SPELL.get(type(value), _derived)(value)
+        made.append(_document(spelled, told) if found.kinds == Kind.JSON else spelled)
+        seen = seen.join(found)
+    return Spelled(made, seen)
+
+
+def _document(value: Any, told: str) -> Any:
+    """Return a nested value so that DuckDB reads it without changing a number."""
+    is_document = told in {"", "JSON"}
+    if not (_has_raw(value) or (is_document and _is_marked(value))):
+        return value
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeDecodeError:
+        raise Unspellable("a text that is not UTF-8") from None
+    if text[:1] == '"' or not (_is_marked(value) or _MAY_CHANGE.search(text) or DOCUMENT_TEXT in text):
+        return value
+    text = _SPACES.sub(r"\1", text)
+    if told.startswith("JSON["):
+        raise Unspellable(
+            "a list of documents with a number of more than 15 digits or an exponent (declare it as JSON)"
+        )
+    if told.endswith("[]"):
+        return msgspec.Raw(_LONG_NUMBERS.sub(_in_quotes, text).encode())
+    return {DOCUMENT_TEXT: text} if is_document else text
+
+
+def _in_quotes(found: re.Match[str]) -> str:
+    return found[1] or f'"{found[0]}"'
+
+
+def _has_raw(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) or (isinstance(value, list) and any(map(_has_raw, value)))
+
+
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, dict) and next(iter(value), None) == DOCUMENT_TEXT
+
+
+def _derived(value: Any) -> tuple[Any, Seen]:
+    """Spell a value of a type that is made from one of ours, such as an ``Enum`` of texts."""
+    if not isinstance(value, float | Decimal) and _is_missing(value):
+        return None, Seen()
+    for kind, spelled in _SPELL.items():
+        if isinstance(value, kind):
+            return spelled(_plain(value))
+    raise Unspellable(f"a {type(value).__name__}")
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether a value stands for none: ``pandas.NaT`` differs from itself, ``pandas.NA`` makes ``<NA>`` of it."""
+    try:
+        return str(value != value) in {"True", "<NA>"}  # noqa: PLR0124
+    except Exception:  # noqa: BLE001  # of a class of the program's; its type is refused by name
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return an instant or a duration as Python's own: pandas keeps nanoseconds and years that those do not have."""
+    plain = value
+    try:
+        if isinstance(value, datetime):
+            day, clock = date(value.year, value.month, value.day), datetime.timetz(value)
+            plain = datetime.combine(day, clock)
+        elif isinstance(value, timedelta):
+            plain = timedelta(value.days, value.seconds, value.microseconds)
+    except (ValueError, OverflowError):
+        raise Unspellable(f"a {type(value).__name__} beyond the years 1 to 9999") from None
+    if plain is not value and plain != value:
+        raise Unspellable(f"a {type(value).__name__} with nanoseconds (round it to microseconds)")
+    return plain
+
+
+def _text(value: str) -> tuple[Any, Seen]:
+    return str.__str__(value), Seen(Kind.TEXT)
+
+
+def _boolean(value: bool) -> tuple[Any, Seen]:
+    return value, Seen(Kind.BOOLEAN)
+
+
+def _integer(value: int) -> tuple[Any, Seen]:
+    value = int(value)
+    if abs(value) > _LARGEST:
+        raise Unspellable(f"an integer of more than {_FINITE_DIGITS_MAX} digits")
+    size = value if value >= 0 else ~value
+    return value if size <= INT64_MAX else str(value), Seen(Kind.INTEGER, size)
+
+
+def _float(value: float) -> tuple[Any, Seen]:
+    value = float(value)
+    return value if math.isfinite(value) else _odd(value), Seen(Kind.FLOAT)
+
+
+def _odd(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Decimal) -> tuple[Any, Seen]:
+    if not value.is_finite():
+        return _odd(float("nan") if value.is_nan() else float(value)), Seen(Kind.INEXACT)
+    _, digits, exponent = value.as_tuple()
+    scale = max(-int(exponent), 0)
+    whole = max(len(digits) + int(exponent), 0) if value else 0
+    if max(scale, whole) > _FINITE_DIGITS_MAX:
+        return str(value), Seen(Kind.INEXACT)
+    return format(value, "f"), Seen(Kind.DECIMAL, 0, min(whole, DIGITS_MAX + 1), min(scale, DIGITS_MAX + 1))
+
+
+def _instant(value: datetime) -> tuple[Any, Seen]:
+    if value.tzinfo is None:
+        return datetime.isoformat(value), Seen(Kind.TIMESTAMP)
+    try:
+        return datetime.isoformat(value.astimezone(UTC)), Seen(Kind.TIMESTAMPTZ)
+    except OverflowError:
+        raise Unspellable("an instant beyond the years 1 to 9999") from None
+
+
+def _day(value: date) -> tuple[Any, Seen]:
+    return date.isoformat(value), Seen(Kind.DATE)
+
+
+def _clock(value: time) -> tuple[Any, Seen]:
+    return value.isoformat(), Seen(Kind.TIME if value.tzinfo is None else Kind.TEXT)
+
+
+def _duration(value: timedelta) -> tuple[Any, Seen]:
+    hours, rest = divmod(value.seconds, 3600)
+    clock = f"{hours:02}:{rest // 60:02}:{rest % 60:02}.{value.microseconds:06}"
+    return f"{value.days} days {clock}", Seen(Kind.INTERVAL)
+
+
+def _uuid(value: UUID) -> tuple[Any, Seen]:
+    return str(value), Seen(Kind.UUID)
+
+
+def _bytes(value: bytes | bytearray | memoryview) -> tuple[Any, Seen]:
+    return bytes(value).hex(), Seen(Kind.TEXT)
+
+
+def _raw(value: msgspec.Raw) -> tuple[Any, Seen]:
+    return value, Seen(Kind.JSON)
+
+
+def _nested(value: Any) -> tuple[Any, Seen]:
+    deep = not isinstance(value, Mapping) and any(isinstance(item, list | tuple) for item in value)
+    return _within(value, 1), Seen(Kind.JSON, deep=deep)
+
+
+def _within(value: Any, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise Unspellable(f"a value of more than {DEPTH_MAX} levels")
+    if isinstance(value, Mapping):
+        return dict(starmap(lambda key, item: (_key(key), _inside(item, depth)), value.items()))
+    return [_inside(item, depth) for item in value]
+
+
+def _inside(value: Any, depth: int) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, Mapping | list | tuple):
+        return _within(value, depth + 1)
+    return _SPELL.get(type(value), _derived)(value)[0]
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise Unspellable(f"an object with a key that is a {type(key).__name__}")
+    return key
+
+
+_SPELL: Mapping[type, Callable[[Any], tuple[Any, Seen]]] = {
+    str: _text,
+    bool: _boolean,
+    int: _integer,
+    float: _float,
+    Decimal: _decimal,
+    datetime: _instant,
+    date: _day,
+    time: _clock,
+    timedelta: _duration,
+    UUID: _uuid,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    msgspec.Raw: _raw,
+    dict: _nested,
+    list: _nested,
+    tuple: _nested,
+    Mapping: _nested,
+}
+"""In this order: a boolean is an integer too, and an instant a date."""
+
+
+def refuse_value(column: str, row: int, what: str) -> Rejected:
+    """Return the error for a value that has no spelling."""
+    return Rejected("row_value", f"row {row}, column {column}: {what} has no place in a report", column=column, row=row)

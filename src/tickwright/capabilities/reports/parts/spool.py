@@ -1,0 +1,273 @@
+"""A part's rows become one NDJSON file: a line for each row, its columns in one order, counted and hashed on the way.
+
+Rows come from a source, from a program's function, or over HTTP; the file does not tell which. Encoding and writing
+run in a thread, one piece behind the reading, in pieces small enough that nobody waits for the interpreter. Nothing but
+whole files is left: whatever goes wrong, the file is removed.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from tickwright.capabilities.reports.parts.columns import NOTHING, check_count, check_names, check_type, type_of
+from tickwright.capabilities.reports.parts.json_values import Unspellable, first_unspellable, refuse_value, spell
+from tickwright.capabilities.reports.parts.ndjson import rows_of
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.ports.reports import Column, PartFacts, Rows
+from tickwright.sources.pieces import cells_of, weighed
+
+BYTES_MAX = 16 * 2**30
+PIECE_CELLS = 10_000
+PIECE_ROWS_MAX = 1_000
+PIECE_BYTES = 2**21
+PRIVATE_FILE = 0o600
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+Progress = Callable[[int], None]
+
+
+async def write_part(
+    rows: Rows | AsyncIterable[Mapping[str, Any]],
+    path: Path,
+    *,
+    declared: Mapping[str, str],
+    progress: Progress | None = None,
+    bytes_max: int = BYTES_MAX,
+) -> PartFacts:
+    """Write all rows into a new file at ``path`` and return what it is.
+
+    Args:
+        rows: Of a source, or mappings with the same keys in each; their values are what Python and JSON have, decimals,
+            dates, instants, intervals, UUIDs and bytes.
+        path: Of a file that is not there.
+        declared: Types by column; they outrank what is told or found. Of a part without rows nothing else is known.
+        progress: Is told now and then how many rows there are; called on the event loop.
+        bytes_max: Of the file.
+
+    Raises:
+        Rejected: ``row_columns_differ``, ``row_value``, ``duplicate_column``, ``invalid_column``,
+            ``invalid_column_type``, ``too_many_columns``, ``part_too_large``, ``row_too_large``, and what reading them
+            raises. Permanent.
+        Unavailable: ``no_space``, ``disk_failed``, and what reading them raises. Retry.
+
+    Invariants:
+        SPL-1: DuckDB reads every value back exactly, with the columns of the answer.
+        SPL-2: the file is whole when this returns, and not there when it raises.
+    """
+    types = {name: check_type(kind) for name, kind in declared.items()}
+    told = getattr(rows, "columns", None)
+    pieces = _of_mappings(rows, types) if told is None else _of_source(rows, told)  # type: ignore[arg-type]
+    file = _PartFile(path, types, bytes_max)
+    try:
+        async for columns, piece in pieces:
+            await file.put(columns, piece)
+            if progress is not None:
+                progress(file.rows)
+        facts = await file.finish()
+    except BaseException:
+        await file.abandon()
+        raise
+    if progress is not None:
+        progress(facts.rows)
+    return facts
+
+
+async def write_ndjson(
+    stream: AsyncIterable[bytes],
+    path: Path,
+    *,
+    declared: Mapping[str, str],
+    progress: Progress | None = None,
+    bytes_max: int = BYTES_MAX,
+) -> PartFacts:
+    """Write rows that a stranger sends as NDJSON; everything else as :func:`write_part`.
+
+    Raises:
+        Rejected: What :func:`tickwright.capabilities.reports.parts.ndjson.rows_of` says of a line, and what
+            :func:`write_part` says of a row, which is a line as well. Permanent.
+    """
+    return await write_part(rows_of(stream), path, declared=declared, progress=progress, bytes_max=bytes_max)
+
+
+Piece = tuple[tuple[Column, ...], Sequence[Sequence[Any]]]
+
+
+async def _of_source(rows: Rows, columns: Sequence[Column]) -> AsyncIterator[Piece]:
+    known = tuple(columns)
+    yield known, []
+    async for piece in rows:
+        yield known, piece
+
+
+async def _of_mappings(rows: AsyncIterable[Mapping[str, Any]], declared: Mapping[str, str]) -> AsyncIterator[Piece]:
+    """Gather mappings into pieces; the first one says which columns there are."""
+    columns = tuple(Column(name, "") for name in declared)
+    names: list[str] | None = None
+    gathered: list[Sequence[Any]] = []
+    count = size_bytes = cells = 0
+    async for row in rows:
+        count += 1
+        if names is None:
+            names = _names_of(row)
+            columns = tuple(Column(name, "") for name in names)
+        elif len(row) != len(names):
+            check_count(len(row), count)
+            raise _differs(count, row, names)
+        try:
+            gathered.append([row[name] for name in names])
+        except (KeyError, TypeError):
+            raise _differs(count, row, names) from None
+        size_bytes += weighed(gathered[-1:], "the listener")
+        cells += cells_of(gathered[-1:])
+        if cells >= PIECE_CELLS or len(gathered) >= PIECE_ROWS_MAX or size_bytes >= PIECE_BYTES:
+            yield columns, gathered
+            gathered, size_bytes, cells = [], 0, 0
+    yield columns, gathered
+
+
+def _names_of(row: Mapping[str, Any]) -> list[str]:
+    names = list(row) if isinstance(row, Mapping) else []  # type: ignore[redundant-expr]  # it is a stranger's
+    if not names or not all(isinstance(name, str) for name in names):
+        raise Rejected("row_value", "row 1: a row is a mapping from the names of its columns to their values", row=1)
+    check_count(len(names), 1)
+    return names
+
+
+def _differs(number: int, row: Mapping[str, Any], names: Sequence[str]) -> Rejected:
+    missing = [name for name in names if name not in row]
+    more = [str(name)[:60] for name in row if name not in names]
+    lines = [f"{what} {', '.join(found[:5])}" for what, found in (("lacks", missing), ("also has", more)) if found]
+    return Rejected(
+        "row_columns_differ", f"row {number} {' and '.join(lines)}: all rows have the first one's columns", row=number
+    )
+
+
+class _PartFile:
+    """The file, what was seen of its values, and the one piece that is being written."""
+
+    def __init__(self, path: Path, declared: Mapping[str, str], bytes_max: int) -> None:
+        self._path, self._declared, self._bytes_max = path, declared, bytes_max
+        self._columns: tuple[Column, ...] | None = None
+        self._line: Any = None
+        self._encoder = msgspec.json.Encoder()
+        self._hash = hashlib.sha256()
+        self._file: Any = None
+        self._writing: asyncio.Future[None] | None = None
+        self._piece_rows = PIECE_ROWS_MAX
+        self.rows = self._bytes = 0
+
+    async def put(self, columns: tuple[Column, ...], rows: Sequence[Sequence[Any]]) -> None:
+        """Take a piece; it is written while the next one is read."""
+        await self._written()
+        if self._columns is None:
+            self._begin(columns)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, rows))
+
+    async def finish(self) -> PartFacts:
+        """Wait for the last piece and close the file."""
+        await self._written()
+        await asyncio.to_thread(self._close)
+        columns = tuple(
+            Column(name, self._declared.get(name) or type_of(told, seen))
+            for (name, told), seen in zip(self._columns or (), self._seen, strict=True)
+        )
+        return PartFacts(columns, self.rows, self._bytes, self._hash.hexdigest())
+
+    async def abandon(self) -> None:
+        """Wait for whoever writes, and remove the file."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+            self._writing.exception()
+        await asyncio.to_thread(self._remove)
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+            self._writing = None
+
+    def _begin(self, columns: tuple[Column, ...]) -> None:
+        names = [column.name for column in columns]
+        check_names(names)
+        for name in self._declared:
+            if name not in names:
+                raise Rejected("row_columns_differ", f"the column {name} is declared, and the rows do not have it")
+        fields = [f"c{number}" for number in range(len(names))]
+        self._line = msgspec.defstruct("Line", fields, rename=dict(zip(fields, names, strict=True)), gc=False)
+        self._seen = [NOTHING] * len(names)
+        self._told = [self._declared.get(name) or told for name, told in columns]
+        self._columns = columns
+
+    def _write(self, rows: Sequence[Sequence[Any]]) -> None:
+        try:
+            if self._file is None:
+                self._file = private_file(self._path)
+            start = 0
+            while start < len(rows):
+                start = self._write_some(rows, start)
+        except OSError as error:
+            raise _disk(error) from error
+
+    def _write_some(self, rows: Sequence[Sequence[Any]], start: int) -> int:
+        """Write as many rows as take a few milliseconds, by what the rows before have taken."""
+        some = rows[start : start + self._piece_rows]
+        data = self._encode(some)
+        self._hash.update(data)
+        self._file.write(data)
+        self.rows += len(some)
+        self._bytes += len(data)
+        if self._bytes > self._bytes_max:
+            raise Rejected(
+                "part_too_large", f"the part has more than {self._bytes_max} bytes", bytes_max=self._bytes_max
+            )
+        by_bytes = PIECE_BYTES * len(some) // max(len(data), 1)
+        self._piece_rows = max(1, min(PIECE_ROWS_MAX, PIECE_CELLS // max(1, len(self._told)), by_bytes))
+        return start + len(some)
+
+    def _encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        columns = list(zip(*rows, strict=True))
+        try:
+            spelled = [spell(values, told) for values, told in zip(columns, self._told, strict=True)]
+            data = self._encoder.encode_lines(list(map(self._line, *(column.values for column in spelled))))
+        except (Unspellable, UnicodeEncodeError) as error:
+            raise self._unspellable(columns, error) from None
+        self._seen = [before.join(column.seen) for before, column in zip(self._seen, spelled, strict=True)]
+        return data
+
+    def _unspellable(self, columns: Sequence[Sequence[Any]], error: Exception) -> Rejected:
+        what = str(error) if isinstance(error, Unspellable) else "text with half of a surrogate pair"
+        for column, values, told in zip(self._columns or (), columns, self._told, strict=True):
+            place = first_unspellable(values, told)
+            if place is not None:
+                return refuse_value(column.name, self.rows + place + 1, what)
+        raise error
+
+    def _close(self) -> None:
+        try:
+            if self._file is None:
+                self._file = private_file(self._path)
+            self._file.close()
+        except OSError as error:
+            raise _disk(error) from error
+
+    def _remove(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def private_file(path: Path, flags: int = os.O_EXCL) -> BinaryIO:
+    """Open a file for rows, which no other user of the machine reads; by default it must not be there yet."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE), "wb")
+
+
+def _disk(error: OSError) -> Unavailable:
+    if error.errno in _FULL:
+        return Unavailable("no_space", "no space is left for a part's file")
+    return Unavailable("disk_failed", f"a part's file cannot be written: {error.strerror or type(error).__name__}")

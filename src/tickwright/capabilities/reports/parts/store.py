@@ -1,0 +1,243 @@
+"""The ledger of parts: who brings what, under which claim, and where it is now."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tickwright.capabilities.reports.types.plan import Listener, Plan
+from tickwright.observe.logs import without_secrets
+from tickwright.ports.caller import Caller
+from tickwright.ports.reports import Column, PartFacts, PartKey
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.reports.sql", "parts.sql")
+_RECORDS = load("tickwright.capabilities.reports.sql", "records.sql")
+_ACTIVE = frozenset({"pending", "querying"})
+
+
+class Kept(NamedTuple):
+    """A part that is kept somewhere.
+
+    Attributes:
+        place: ``redis``, ``postgres`` or ``object``.
+        data: What PostgreSQL has to keep, as NDJSON; nothing for the other places.
+    """
+
+    facts: PartFacts
+    place: str
+    object_key: str | None = None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One part in this process's hands."""
+
+    key: PartKey
+    stage: int
+    served_by: str
+    fence: int
+    attempt: int
+    type: str
+    conditions: Mapping[str, Any]
+    feed: Mapping[str, Any]
+    requester: str
+    deadline_at: datetime
+    plan: Plan
+    listener: Listener
+
+
+class PartsStore:
+    """The rows of ``tickwright.report_parts``, as those who bring parts see them.
+
+    Invariants:
+        RPT-1: what a claim's holder writes is written only while the claim is his.
+        RPT-2: a part is done once; who finishes it last in its stage rings.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.connect = pool.acquire
+
+    async def claim(
+        self,
+        owner: int,
+        rooms: Mapping[str, int],
+        *,
+        but: Collection[tuple[str, str]] = (),
+        announced: tuple[int, str] | None = None,
+        number: int = 0,
+    ) -> list[Claim]:
+        """Take what is due, at most as much as there is room for.
+
+        Args:
+            owner: Token of the session.
+            rooms: How many more this process can bring, by who serves them.
+            but: By who serves them, types of which nothing is taken.
+            announced: Only this listener's part of this report, though it may not be due yet.
+            number: Of the claim; the session may refuse it.
+        """
+        report_id, listener = announced or (None, None)
+        passed_over = [f"{name} {kind}" for name, kind in but]  # no name has a space
+        rows = await self._pool.fetch(
+            SQL["claim_parts"], owner, [*rooms], [*rooms.values()], report_id, listener, number, passed_over
+        )
+        pending = [row["report_id"] for row in rows if row["status"] == "pending"]
+        if pending:
+            await self._pool.execute(_RECORDS["note_querying"], pending)
+        return [_claim(row) for row in rows]
+
+    async def next_in_s(self, served_by: Sequence[str]) -> float | None:
+        """Return in how many seconds a part is due; ``None`` when none is."""
+        found: float | None = await self._pool.fetchval(SQL["next_part_in"], [*served_by])
+        return found
+
+    async def keep(self, held: Mapping[tuple[int, str], tuple[int, int]], owner: int) -> set[tuple[int, str]]:
+        """Say how many rows each has so far, by (report, listener): (fence, rows); return what is still ours."""
+        rows = await self._pool.fetch(
+            SQL["keep_parts"],
+            [report_id for report_id, _ in held],
+            [listener for _, listener in held],
+            [fence for fence, _ in held.values()],
+            [rows for _, rows in held.values()],
+            owner,
+        )
+        return {(row["report_id"], row["listener"]) for row in rows}
+
+    async def finish(self, claim: Claim, owner: int, kept: Kept) -> bool:
+        """Write what was brought; false where the part was not ours any more."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await self._lock(connection, claim.key):
+                return False
+            found = await connection.fetchval(
+                SQL["finish_part"], *_key(claim.key), claim.fence, owner, *_facts(kept), kept.place, kept.object_key
+            )
+            if found is None:
+                return False
+            await self._settle(connection, claim.key, claim.stage, kept.data)
+        return True
+
+    async def deliver(self, key: PartKey, stage: int, began_at: datetime, kept: Kept, caller: Caller) -> bool:
+        """Write what a service has brought, and who did; false where it was not expected any more."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await self._lock(connection, key):
+                return False
+            found = await connection.fetchval(
+                SQL["deliver_part"], *_key(key), began_at, *_facts(kept), kept.place, kept.object_key
+            )
+            if found is None:
+                return False
+            facts = kept.facts
+            said = {**_said(key), "rows": facts.rows, "bytes": facts.bytes, "checksum": facts.checksum}
+            await write_audit(connection, caller, "reports.deliver", f"report:{key.report_id}", after=said)
+            await self._settle(connection, key, stage, kept.data)
+        return True
+
+    async def fail(self, claim: Claim, owner: int, error: str, *, again: timedelta | None) -> bool:
+        """Write that an attempt failed: due again after a while, or for good; false where it was not ours any more."""
+        again_s = None if again is None else again.total_seconds()
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await self._lock(connection, claim.key):
+                return False
+            state = await connection.fetchval(
+                SQL["fail_part"], *_key(claim.key), claim.fence, owner, without_secrets(error)[:1000], again_s
+            )
+            if state == "failed":
+                await self._settle(connection, claim.key, claim.stage, None)
+        return state is not None
+
+    async def refuse(self, key: PartKey, stage: int, error: str, caller: Caller) -> bool:
+        """Write that a service cannot bring its part, and who said so; false where it was not expected any more."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            if not await self._lock(connection, key):
+                return False
+            found = await connection.fetchval(SQL["refuse_part"], *_key(key), error[:1000])
+            if found is not None:
+                said = {**_said(key), "error": error[:1000]}
+                await write_audit(connection, caller, "reports.refuse_part", f"report:{key.report_id}", after=said)
+                await self._settle(connection, key, stage, None)
+        return found is not None
+
+    async def release(self, claim: Claim, owner: int) -> None:
+        """Give it back as if it had not been begun."""
+        key = claim.key
+        await self._pool.execute(SQL["release_part"], key.report_id, key.listener, claim.fence, owner)
+        await self._pool.execute(_RECORDS["ring"])
+
+    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[tuple[int, str], int]) -> int:
+        """Give back what the ledger says is ours beside what is known, by fences: the answer to a claim was lost."""
+        reports, listeners = [one for one, _ in known], [one for _, one in known]
+        returned = await connection.fetchval(SQL["stray_parts"], owner, reports, listeners, [*known.values()])
+        if returned:
+            await connection.execute(_RECORDS["ring"])
+        return int(returned)
+
+    async def reclaim(self, connection: Connection, tokens: Sequence[int]) -> None:
+        """Give back what lost sessions held; in the transaction that declares them lost."""
+        await connection.execute(SQL["reclaim_parts"], [*tokens])
+        await connection.execute(_RECORDS["reclaim_steps"], [*tokens])
+        await connection.execute(_RECORDS["ring"])
+
+    async def data(self, key: PartKey) -> bytes | None:
+        """Return what PostgreSQL keeps of a part."""
+        found = await self._pool.fetchval(SQL["get_data"], key.report_id, key.listener, key.epoch)
+        return None if found is None else bytes(found)
+
+    async def _lock(self, connection: Connection, key: PartKey) -> bool:
+        row = await connection.fetchrow(_RECORDS["lock_report"], key.report_id)
+        return row is not None and row["status"] in _ACTIVE and row["epoch"] == key.epoch
+
+    async def _settle(self, connection: Connection, key: PartKey, stage: int, data: bytes | None) -> None:
+        if data is not None:
+            await connection.execute(SQL["put_data"], key.report_id, key.listener, key.epoch, data)
+        if await connection.fetchval(_RECORDS["ring_if_complete"], key.report_id, stage):
+            await connection.execute(_RECORDS["ring"])
+
+
+def columns_to_json(columns: Sequence[Column]) -> str:
+    """Return columns as the ledger keeps them: a list of pairs, in their order."""
+    return json.dumps([[column.name, column.type] for column in columns])
+
+
+def columns_from(pairs: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+    """Return them again."""
+    return tuple(Column(name, kind) for name, kind in pairs)
+
+
+def _facts(kept: Kept) -> tuple[int, int, str, str]:
+    facts = kept.facts
+    return facts.rows, facts.bytes, facts.checksum, columns_to_json(facts.columns)
+
+
+def _said(key: PartKey) -> dict[str, Any]:
+    return {"listener": key.listener, "epoch": key.epoch}
+
+
+def _key(key: PartKey) -> tuple[int, str, int]:
+    return key.report_id, key.listener, key.epoch
+
+
+def _claim(row: Any) -> Claim:
+    plan = msgspec.json.decode(row["plan"], type=Plan)
+    listener = plan.listener(row["listener"])
+    assert listener is not None  # noqa: S101  the parts of a record are made from its plan
+    return Claim(
+        key=PartKey(row["report_id"], row["epoch"], row["listener"], row["nonce"]),
+        stage=row["stage"],
+        served_by=row["served_by"],
+        fence=row["fence"],
+        attempt=row["attempts"],
+        type=row["type"],
+        conditions=json.loads(row["conditions"]),
+        feed=json.loads(row["feed"]),
+        requester=row["requester"],
+        deadline_at=row["deadline_at"],
+        plan=plan,
+        listener=listener,
+    )

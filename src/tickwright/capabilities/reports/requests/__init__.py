@@ -1,0 +1,1 @@
+"""Requests for reports: records, conditions, announcements and explanations."""

@@ -1,0 +1,183 @@
+"""Reports as their users see them: asked for, looked at, cancelled. What happens to them meanwhile is the supervisors'.
+
+An answer comes at once and is the record. One report is under way per requester and query key, and an equal request
+gets the first one's record. Nothing here waits for a part or for a file.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.reports.parts.storage import PartPlaces
+from tickwright.capabilities.reports.requests.conditions import normalise, query_key
+from tickwright.capabilities.reports.requests.explain import explain
+from tickwright.capabilities.reports.requests.new_records import Created, NewReport, create_record
+from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.store import RecordsStore
+from tickwright.capabilities.reports.requests.timeline import timeline
+from tickwright.capabilities.reports.requests.views import ReportDetail, ReportView, RequestedReport
+from tickwright.capabilities.reports.types.report_types import ReportTypes
+from tickwright.domain.durations import parse_duration
+from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.domain.strict_json import shown
+from tickwright.ports.caller import Caller
+from tickwright.ports.objects import ObjectStore
+from tickwright.ports.views import Explanation, view
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+LISTING = load("tickwright.capabilities.reports.sql", "listing.sql")
+MAX_AGE_MAX = timedelta(days=365)
+SNAPSHOT = "repeatable_read"
+
+
+class Records:
+    """Everything that users do with records but list them; see :mod:`.records_list`.
+
+    Args:
+        store: Whose transactions make and end records.
+        types: What can be asked for.
+        places: Where parts are kept, to be thrown away with a cancelled report.
+        objects: Where files are kept.
+    """
+
+    def __init__(
+        self, pool: Pool, store: RecordsStore, types: ReportTypes, places: PartPlaces, objects: ObjectStore
+    ) -> None:
+        self._pool, self._store, self._types, self._places, self._objects = pool, store, types, places, objects
+
+    # ------------------------------------------------------------------ asked for
+
+    async def request(self, body: ReportRequestBody, caller: Caller) -> RequestedReport:
+        """Ask for a report.
+
+        Args:
+            body: What is wanted.
+            caller: The requester, where the body names none.
+
+        Returns:
+            The record; ``created`` is false where an equal one is under way, or a finished one is young enough.
+
+        Raises:
+            Rejected: ``unknown_report_type``, ``invalid_conditions`` with every mistake, ``conditions_too_large``,
+                ``receiver_not_found``, ``invalid_duration``. Permanent.
+            Contended: ``report_in_flight``. Retry.
+        """
+        new = await self.check(body, caller)
+        report_id = await self._answered(new, body.max_age)
+        created = False
+        if report_id is None:
+            async with self._pool.acquire() as connection, connection.transaction():
+                report_id, created = await create_record(connection, self._store.routes, new)
+                if created:
+                    asked = {"type": new.type, "requester": new.requester, "conditions": new.conditions}
+                    await write_audit(connection, caller, "reports.request", f"report:{report_id}", after=asked)
+        async with self._pool.acquire() as connection:
+            return view(RequestedReport, await _row(connection, report_id), created=created)
+
+    async def check(self, body: ReportRequestBody, caller: Caller) -> NewReport:
+        """Return what ``body`` asks for, ready to be made; errors as :meth:`request`."""
+        async with self._pool.acquire() as connection:
+            plan = await self._types.plan(connection, body.type)
+            notify = body.notify or plan.notify
+            if notify is not None and not await connection.fetchval(LISTING["receiver_known"], notify):
+                raise Rejected("receiver_not_found", f"notify: there is no receiver {shown(notify)}", field="notify")
+        plan = msgspec.structs.replace(plan, format=body.format or plan.format)
+        conditions = normalise(body.conditions, plan.parameters)
+        return NewReport(
+            type=body.type,
+            query_key=query_key(body.type, plan.format, conditions),
+            conditions=conditions,
+            requester=body.requester or caller.name,
+            plan=plan,
+            source=body.source,
+            department=body.department,
+            notify=notify,
+        )
+
+    async def create(self, connection: Connection, new: NewReport) -> Created:
+        """Make a checked report in the caller's transaction, or find the equal one under way.
+
+        Raises:
+            Contended: ``report_in_flight``. Retry.
+        """
+        return await create_record(connection, self._store.routes, new)
+
+    async def _answered(self, new: NewReport, max_age: str | None) -> int | None:
+        """Return the finished report that answers a request as well as a new one would, if its file is there."""
+        if max_age is None:
+            return None
+        age = parse_duration(max_age, field="max_age")
+        if age > MAX_AGE_MAX:
+            raise Rejected("invalid_duration", f"max_age: at most {MAX_AGE_MAX.days} days", field="max_age")
+        row = await self._pool.fetchrow(LISTING["recent_report"], new.requester, new.query_key, age.total_seconds())
+        if row is None:
+            return None
+        try:
+            there = await self._objects.size(row["file_key"])
+        except TickwrightError:  # nobody can say whether it is there: a new one is never wrong
+            return None
+        return row["id"] if there == row["bytes"] else None
+
+    # ------------------------------------------------------------------ looked at
+
+    async def get(self, report_id: int) -> ReportDetail:
+        """Return one report with its parts.
+
+        Raises:
+            Rejected: ``report_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
+            row = await _row(connection, report_id)
+            parts = await connection.fetch(LISTING["get_parts"], report_id)
+        return view(ReportDetail, row, parts=timeline(parts))
+
+    async def explain(self, report_id: int) -> Explanation:
+        """Return why a report is where it is: whom it waits for, since when, and what happens next.
+
+        Raises:
+            Rejected: ``report_not_found`` (404). Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
+            facts = await connection.fetchrow(LISTING["explain_report"], report_id)
+            if facts is None:
+                raise not_found(report_id)
+            parts = await connection.fetch(LISTING["explain_parts"], report_id)
+        return explain(facts, parts)
+
+    # ------------------------------------------------------------------ ended
+
+    async def cancel(self, report_id: int, *, caller: Caller) -> ReportView:
+        """End a report without a file; whoever works on it has lost it. Twice is harmless.
+
+        Raises:
+            Rejected: ``report_not_found`` (404); ``report_over`` (409) with its status, it has ended by itself.
+                Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await _row(connection, report_id)
+            cancelled = await self._store.cancel(connection, report_id)
+            after = await _row(connection, report_id)
+            if not cancelled and after["status"] != "cancelled":
+                status = after["status"]
+                raise Rejected("report_over", f"report {report_id} is {status} already", status=409, state=status)
+            if cancelled:
+                was, now = {"status": before["status"]}, {"status": "cancelled", "type": after["type"]}
+                await write_audit(connection, caller, "reports.cancel", f"report:{report_id}", before=was, after=now)
+        if cancelled:
+            await self._places.close(report_id, "cancelled", after["nonce"])
+        return view(ReportView, after)
+
+
+async def _row(connection: Connection, report_id: int) -> Any:
+    row = await connection.fetchrow(LISTING["get_report"], report_id)
+    if row is None:
+        raise not_found(report_id)
+    return row
+
+
+def not_found(report_id: int) -> Rejected:
+    """Return the error of a report that is not there."""
+    return Rejected("report_not_found", f"there is no report {report_id}", status=404)

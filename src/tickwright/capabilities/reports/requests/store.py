@@ -1,0 +1,233 @@
+"""The records of reports under way: stepped under a claim, and ended. Every write of a step carries its fence."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tickwright.capabilities.reports.merge.steps import Part, Record
+from tickwright.capabilities.reports.requests.announcements import Routes, tell_all
+from tickwright.capabilities.reports.requests.messages import Announcement, write_call
+from tickwright.capabilities.reports.types.plan import Plan
+from tickwright.domain.failure_words import storable
+from tickwright.ports.reports import PartFacts
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.reports.sql", "records.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedFile:
+    """A file that is whole and where it says."""
+
+    address: str
+    key: str
+    facts: PartFacts
+    manifest: Mapping[str, Any]
+
+
+class RecordsStore:
+    """The rows of ``tickwright.reports``.
+
+    Invariants:
+        RRC-2: what happens behind the claim of a step happens under its fence, or not at all.
+        RRC-3: a record that is over never changes its status again.
+    """
+
+    def __init__(self, pool: Pool, routes: Routes) -> None:
+        self._pool, self.routes = pool, routes
+        self.connect = pool.acquire
+
+    # ------------------------------------------------------------------ steps
+
+    async def claim(
+        self, owner: int, limit: int, *, number: int = 0, merging: Sequence[str] = (), places: int = 1
+    ) -> list[Record]:
+        """Take the steps that are due and nobody's; the session may refuse a claim of that ``number``.
+
+        Of those whose parts wait for a place to be put together it is one at the most: ``places`` are left beside those
+        that the types ``merging`` have, and the last one is for a type that has none.
+        """
+        rows = await self._pool.fetch(SQL["claim_steps"], owner, limit, number, [*merging], places)
+        return [_record(row) for row in rows]
+
+    async def next_in_s(self) -> float | None:
+        """Return in how many seconds a step is due; ``None`` when none is."""
+        found: float | None = await self._pool.fetchval(SQL["next_step_in"])
+        return found
+
+    async def give_back_strays(self, connection: Connection, owner: int, known: Mapping[int, int]) -> int:
+        """Give back what the ledger says is ours beside what is known, by fences: an answer was lost on its way."""
+        return int(await connection.fetchval(SQL["stray_steps"], owner, [*known], [*known.values()]))
+
+    async def held(self, steps: Mapping[int, int], owner: int) -> set[int]:
+        """Return which of these reports, by their fences, are still ours."""
+        rows = await self._pool.fetch(SQL["held_steps"], [*steps], [*steps.values()], owner)
+        return {row["id"] for row in rows}
+
+    async def waiting(self, owner: int) -> dict[tuple[int, int], Plan]:
+        """Return the (report, epoch) whose step waits for room, or is ours; at most 10,000."""
+        rows = await self._pool.fetch(SQL["waiting_steps"], owner)
+        return {(row["id"], row["epoch"]): msgspec.json.decode(row["plan"], type=Plan) for row in rows}
+
+    async def parts(self, report_id: int) -> list[Part]:
+        """Return every part of a report."""
+        return [_part(row) for row in await self._pool.fetch(SQL["report_parts"], report_id)]
+
+    async def leave(self, record: Record, owner: int, *, after_s: float | None = None) -> None:
+        """Give the step back for so long, or until its next check, or until it is rung for."""
+        await self._pool.execute(SQL["leave_step"], record.id, record.fence, owner, after_s)
+
+    async def wait_for_place(self, record: Record, owner: int) -> None:
+        """Give the step back until a process has a place to put its parts together."""
+        async with self._step(SQL["wait_for_place"], record, owner) as connection:
+            if connection is not None:
+                await connection.execute(SQL["ring"])
+
+    async def announce_again(self, record: Record, owner: int, listeners: Sequence[str]) -> None:
+        """Count a delayed check, tell those who are missing under their own keys, and give the step back."""
+        async with self._step(SQL["count_check"], record, owner, float(record.plan.check_every_s)) as connection:
+            if connection is None:
+                return
+            for name in listeners if self.routes.everyone else ():
+                message = write_call(_told(record), (name,), record.checks + 2)
+                await connection.execute(SQL["announce"], self.routes.one(name), f"report/{record.id}", message)
+            await connection.execute(SQL["leave_step"], record.id, record.fence, owner, None)
+            await connection.execute(SQL["ring"])
+
+    async def next_stage(self, record: Record, owner: int, feed: Mapping[str, Any]) -> bool:
+        """Begin the next stage with what the ones before it give to its queries; false where the step was lost."""
+        every_s = float(record.plan.check_every_s)
+        async with self._step(SQL["next_stage"], record, owner, json.dumps(feed), every_s) as connection:
+            if connection is None:
+                return False
+            stage = record.stage + 1
+            await connection.execute(SQL["open_stage"], record.id, stage, self.routes.grace_s)
+            told = _told(record, stage=stage, feed={**record.feed, **feed})
+            await tell_all(connection, self.routes, told, record.plan)
+        return True
+
+    async def begin_merge(self, record: Record, owner: int) -> bool:
+        """Say that the parts are being put together; what is not there by now is dropped. False where it was lost."""
+        async with self._step(SQL["begin_merge"], record, owner, record.epoch) as connection:
+            if connection is not None:
+                await connection.execute(SQL["drop_open_parts"], record.id)
+            return connection is not None
+
+    async def begin_try(self, record: Record, owner: int) -> bool:
+        """Count a try of a step that takes its time; false where it was lost."""
+        return await self._pool.fetchval(SQL["begin_try"], record.id, record.fence, owner) is not None
+
+    async def finish(self, record: Record, owner: int, file: FinishedFile) -> bool:
+        """Say that the file is there; false where the step was lost: then the file is nobody's."""
+        facts = file.facts
+        async with self._step(
+            SQL["finish_report"], record, owner, record.epoch, file.address, file.key, facts.rows, facts.bytes,
+            facts.checksum, json.dumps(file.manifest), float(record.plan.keep_s),
+        ) as connection:  # fmt: skip
+            if connection is not None:
+                await self._end(connection, record.id)
+            return connection is not None
+
+    async def fail(self, record: Record, owner: int, code: str, text: str, manifest: Mapping[str, Any]) -> bool:
+        """End it without a file and say why; false where the step was lost."""
+        said = json.dumps(manifest)
+        async with self._step(SQL["fail_report"], record, owner, code, storable(text)[:1000], said) as connection:
+            if connection is not None:
+                await self._end(connection, record.id)
+            return connection is not None
+
+    async def restart(self, record: Record, owner: int) -> bool:
+        """Ask for all parts again under the next epoch; false where the step was lost."""
+        every_s = float(record.plan.check_every_s)
+        async with self._step(SQL["restart_report"], record, owner, every_s) as connection:
+            if connection is None:
+                return False
+            epoch = record.epoch + 1
+            await connection.execute(SQL["delete_data"], record.id)
+            await connection.execute(SQL["reset_parts"], record.id, epoch, self.routes.grace_s)
+            told = _told(record, epoch=epoch, stage=1, feed={})
+            await tell_all(connection, self.routes, told, record.plan)
+        return True
+
+    # ------------------------------------------------------------------ ended by its user
+
+    async def cancel(self, connection: Connection, report_id: int) -> bool:
+        """End a report without a file; false where it is over, or there is none."""
+        if await connection.fetchval(SQL["cancel_report"], report_id) is None:
+            return False
+        await self._end(connection, report_id)
+        return True
+
+    # ------------------------------------------------------------------ pieces
+
+    @asynccontextmanager
+    async def _step(self, query: str, record: Record, owner: int, *arguments: Any) -> AsyncIterator[Connection | None]:
+        """Open a transaction that begins with a fenced write; ``None`` where the step is somebody else's by now."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            found = await connection.fetchval(query, record.id, record.fence, owner, *arguments)
+            yield None if found is None else connection
+
+    async def _end(self, connection: Connection, report_id: int) -> None:
+        await connection.execute(SQL["drop_open_parts"], report_id)
+        await connection.execute(SQL["delete_data"], report_id)
+        await connection.execute(SQL["notify_end"], report_id)
+
+
+def _told(
+    record: Record, *, epoch: int | None = None, stage: int | None = None, feed: Mapping[str, Any] | None = None
+) -> Announcement:
+    return Announcement(
+        record.id,
+        epoch or record.epoch,
+        stage or record.stage,
+        record.type,
+        record.conditions,
+        record.feed if feed is None else feed,
+        record.requester,
+        record.deadline_at,
+    )
+
+
+def _record(row: Any) -> Record:
+    return Record(
+        id=row["id"],
+        type=row["type"],
+        status=row["status"],
+        stage=row["stage"],
+        epoch=row["epoch"],
+        fence=row["fence"],
+        restarts=row["restarts"],
+        tries=row["tries"],
+        checks=row["checks"],
+        conditions=json.loads(row["conditions"]),
+        requester=row["requester"],
+        feed=json.loads(row["feed"]),
+        plan=msgspec.json.decode(row["plan"], type=Plan),
+        check_due=row["check_due"],
+        overdue=row["overdue"],
+        left_s=row["left_s"],
+        deadline_at=row["deadline_at"],
+        nonce=row["nonce"],
+    )
+
+
+def _part(row: Any) -> Part:
+    return Part(
+        listener=row["listener"],
+        stage=row["stage"],
+        required=row["required"],
+        state=row["state"],
+        attempts=row["attempts"],
+        rows=row["rows"],
+        bytes=row["bytes"],
+        checksum=row["checksum"],
+        columns=json.loads(row["columns"] or "[]"),
+        place=row["place"],
+        object_key=row["object_key"],
+        error=row["error"],
+    )

@@ -1,0 +1,1 @@
+"""The REST routes of reports, report types and files."""

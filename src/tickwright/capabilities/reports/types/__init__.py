@@ -1,0 +1,1 @@
+"""Report types: their schema, their checks and their frozen plan."""

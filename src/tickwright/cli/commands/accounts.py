@@ -1,0 +1,135 @@
+"""``tickwright accounts``: how often each account's trackers are polled."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.options import Cursor, Json, Limit
+from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="Accounts: how often they are polled.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = (
+    "account_id",
+    "polling_interval_minutes",
+    "placed_interval_minutes",
+    "max_age_days",
+    "lag_ratio",
+    "paused_at",
+)
+Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The account's id.")]
+SETTABLE = ("polling_interval_minutes", "max_age_days", "polls_per_slice_max", "freshness_objective")
+
+
+@app.command("list")
+def list_(
+    sort: Annotated[str, typer.Option(help="id, or lag: the worst first.")] = "id",
+    text: Annotated[str | None, typer.Option(help="That their ids hold, in any case.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List accounts by their ids, or the worst lag first."""
+    page = ask("GET", "/accounts", query={"sort": sort, "text": text, "cursor": cursor, "limit": limit})
+    show_page(page, COLUMNS, as_json=as_json, empty="no accounts")
+
+
+@app.command()
+def show(account: Account, as_json: Json = False) -> None:
+    """Show one account: how often, how fresh, and about how many trackers it has."""
+    found = ask("GET", path(account))
+    show_json(found) if as_json else show_fields(found)
+
+
+@app.command()
+def put(
+    account: Account,
+    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Between two polls; 120.")] = None,
+    max_age: Annotated[int | None, typer.Option(metavar="DAYS", help="A tracker is polled for; 60.")] = None,
+    cap: Annotated[
+        int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 ends the cap. None without it.")
+    ] = None,
+    objective: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Of polls made within 1.1 intervals; 0.99.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create an account, or change what is given; its trackers follow within minutes, without a restart."""
+    given: dict[str, Any] = {
+        "polling_interval_minutes": interval,
+        "max_age_days": max_age,
+        "polls_per_slice_max": cap,
+        "freshness_objective": objective,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if cap == 0:
+        changes["polls_per_slice_max"] = None
+    show_answer(
+        through(lambda gateway: put_changes(gateway, path(account), changes, keep=SETTABLE, need="")),
+        as_json=as_json,
+        sentence=_stored,
+    )
+
+
+@app.command()
+def preview(
+    account: Account,
+    interval: Annotated[int | None, typer.Option(metavar="MINUTES", help="Between two polls.")] = None,
+    cap: Annotated[int | None, typer.Option(metavar="POLLS", help="In five minutes at most; 0 for no cap.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what another interval or cap would do to the load; nothing is changed."""
+    body: dict[str, Any] = {} if interval is None else {"polling_interval_minutes": interval}
+    if cap is not None:
+        body["polls_per_slice_max"] = cap or None
+    said = ask("POST", f"{path(account)}/preview", body=body)
+    if as_json:
+        show_json(said)
+        return
+    rows = [_load_row("this account", said["now"], said["then"])]
+    rows += [_load_row("all accounts", said["all_now"], said["all_then"])]
+    show_rows(rows, ("of", "polls_per_s", "then", "slice_peak", "peak_then", "deferred"))
+    show_rows(said["partners"], ("partner", "trackers", "all_now", "all_then", "rate_per_s", "used_then", "over"))
+
+
+def _load_row(of: str, now: Any, then: Any) -> dict[str, Any]:
+    return {
+        "of": of,
+        "polls_per_s": round(now["polls_per_s"], 3),
+        "then": round(then["polls_per_s"], 3),
+        "slice_peak": now.get("slice_peak"),
+        "peak_then": then.get("slice_peak"),
+        "deferred": then.get("deferred_share"),
+    }
+
+
+def _stored(stored: Any) -> str:
+    account, done = stored["account"], "created" if stored["created"] else "changed"
+    return f"{account['account_id']} {done}: polled every {account['polling_interval_minutes']} minutes"
+
+
+@app.command()
+def pause(account: Account, as_json: Json = False) -> None:
+    """Select its trackers no more."""
+    done = ask("POST", f"{path(account)}/pause")
+    show_answer(done, as_json=as_json, sentence=lambda a: f"{a['account_id']} is paused")
+
+
+@app.command()
+def enable(account: Account, as_json: Json = False) -> None:
+    """Select its trackers again, each at its own next turn."""
+    done = ask("POST", f"{path(account)}/enable")
+    show_answer(done, as_json=as_json, sentence=lambda a: f"{a['account_id']} is polled")
+
+
+def path(account: str) -> str:
+    """Return where an account is in the API.
+
+    Raises:
+        Rejected: ``wrong_argument``: no account can have this id. Permanent.
+    """
+    if not account or "/" in account:
+        raise Rejected("wrong_argument", "ACCOUNT: at least one character, and no '/'")
+    return f"/accounts/{quote(account, safe='')}"

@@ -1,0 +1,92 @@
+"""``tickwright alerts``: what fires, and who hears of it."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.options import Cursor, Json, Limit
+from tickwright.cli.kit.output import show_answer, show_json, show_page
+
+app = typer.Typer(help="Alerts, and who hears of them.", rich_markup_mode=None)
+receivers = typer.Typer(help="Who is told of alerts, by signed webhook.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(receivers, name="receivers")
+COLUMNS = ("name", "url", "severity_min", "rules", "signing_secrets", "updated_at")
+SETTABLE = ("url", "severity_min", "rules")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The receiver.")]
+
+
+@app.callback(invoke_without_command=True)
+def list_alerts(
+    context: typer.Context,
+    state: Annotated[str | None, typer.Option(help="firing or resolved.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List alerts, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    page = ask("GET", "/alerts", query={"state": state, "cursor": cursor, "limit": limit})
+    columns = ("id", "state", "severity", "rule", "subject", "summary", "fired_at", "resolved_at")
+    show_page(page, columns, as_json=as_json, empty="no alerts")
+
+
+@receivers.command("list")
+def list_receivers(as_json: Json = False) -> None:
+    """List who hears of alerts."""
+    show_page(ask("GET", "/alerts/receivers"), COLUMNS, as_json=as_json, empty="nobody is told of alerts")
+
+
+@receivers.command()
+def put(
+    name: Name,
+    url: Annotated[str | None, typer.Option(help="https://… that alerts are posted to.")] = None,
+    severity: Annotated[str | None, typer.Option(help="The least: info, warning or critical.")] = None,
+    rule: Annotated[list[str] | None, typer.Option(help="Only this rule; several times for several.")] = None,
+    every_rule: Annotated[bool, typer.Option("--every-rule", help="Every rule again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a receiver, or change what is given of an existing one."""
+    if rule and every_rule:
+        raise typer.BadParameter("give --rule or --every-rule")
+    given = {"url": url, "severity_min": severity, "rules": rule or None}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if every_rule:
+        changes["rules"] = None
+    show_answer(
+        through(lambda gateway: put_changes(gateway, _path(name), changes, keep=SETTABLE, need="url")),
+        as_json=as_json,
+        sentence=_stored,
+    )
+
+
+def _path(name: str) -> str:
+    return f"/alerts/receivers/{quote(name, safe='')}"
+
+
+def _stored(stored: Any) -> str:
+    receiver = stored["receiver"]
+    text = f"{receiver['name']} {'created' if stored['created'] else 'changed'}: {receiver['url']}"
+    if stored.get("secret"):
+        text += f"\nsigning secret, shown this once: {stored['secret']}"
+    return text
+
+
+@receivers.command("rotate-secret")
+def rotate_secret(
+    name: Name,
+    overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old ones sign beside it.")] = "24h",
+    as_json: Json = False,
+) -> None:
+    """Make a new signing secret; it is shown this once."""
+    answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
+    show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
+
+
+@receivers.command()
+def delete(name: Name, as_json: Json = False) -> None:
+    """Forget a receiver, and what still waits for it."""
+    ask("DELETE", _path(name))
+    show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

@@ -1,0 +1,155 @@
+"""``tickwright entities``: whom fan-out polls, for what, and what became of it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.imports import Upload, import_file
+from tickwright.cli.kit.options import Cursor, Json, Limit
+from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="Entities: whom fan-out polls, for what.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("code", "is_polling_enabled", "polling_enabled_modules", "partner", "config_version", "updated_at")
+MODULES = ("name", "every", "last_success_at", "running_since", "failures", "last_error", "next_window_at")
+SETTABLE = ("party", "is_polling_enabled", "polling_enabled_modules", "partner")
+CSV, NDJSON = "text/csv", "application/x-ndjson"
+Code = Annotated[str, typer.Argument(metavar="CODE", help="The entity's code.")]
+
+
+@app.command("list")
+def list_(
+    module: Annotated[str | None, typer.Option(help="Polled for this one.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Both by default.")] = None,
+    q: Annotated[str | None, typer.Option("--q", metavar="TEXT", help="What the code begins with.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List entities by their codes."""
+    flag = None if enabled is None else str(enabled).lower()
+    query = {"module": module, "enabled": flag, "q": q, "cursor": cursor, "limit": limit}
+    show_page(ask("GET", "/entities", query=query), COLUMNS, as_json=as_json, empty="no entities")
+
+
+@app.command()
+def show(code: Code, as_json: Json = False) -> None:
+    """Show one entity: its party, and per module its last success, failures and windows."""
+    found = ask("GET", path(code))
+    if as_json:
+        show_json(found)
+        return
+    modules = found.pop("modules")
+    show_fields(found)
+    show_rows(modules, MODULES, empty="polled for no module")
+
+
+@app.command()
+def put(
+    code: Code,
+    modules: Annotated[str | None, typer.Option(metavar="NAMES", help="Such as LOCATIONS,TARIFFS.")] = None,
+    party: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="The whole document; secrets as ${env:NAME}.")
+    ] = None,
+    partner: Annotated[str | None, typer.Option(help="Whose limits its calls keep to; '' for none.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--enabled/--paused", help="Whether it is polled.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Create an entity, or change what is given; schedulers hear of it at once."""
+    given: dict[str, Any] = {
+        "polling_enabled_modules": modules,
+        "party": None if party is None else document_of(party),
+        "partner": partner,
+        "is_polling_enabled": enabled,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if partner == "":
+        changes["partner"] = None
+    show_answer(
+        through(lambda gateway: put_changes(gateway, path(code), changes, keep=SETTABLE, need="")),
+        as_json=as_json,
+        sentence=_stored,
+    )
+
+
+def document_of(text: str) -> Any:
+    """Return the JSON that an option holds or, with ``@`` before its name, a file.
+
+    Raises:
+        Rejected: ``file_unreadable``, ``wrong_argument``: it is no JSON. Permanent.
+    """
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Rejected("file_unreadable", f"{text[1:]} cannot be read: {error}") from error
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Rejected("wrong_argument", f"--party: not JSON: {error}") from None
+
+
+def _stored(stored: Any) -> str:
+    entity, done = stored["entity"], "created" if stored["created"] else "set"
+    polled = entity["polling_enabled_modules"] if entity["is_polling_enabled"] else ""
+    return f"{entity['code']} {done}: polled for {polled or 'nothing'}"
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="NDJSON or CSV, one entity per line; - is stdin.")],
+    as_csv: Annotated[bool | None, typer.Option("--csv/--ndjson", help="By the file's ending, .csv or not.")] = None,
+    rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Set the entities of a file, each whole; sending it again changes nothing."""
+    csv = file.lower().endswith(".csv") if as_csv is None else as_csv
+    upload = Upload("/v1/entities:bulk", "new entities", content_type=CSV if csv else NDJSON)
+    if import_file(file, upload, rejects=rejects, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def delete(code: Code, as_json: Json = False) -> None:
+    """Poll an entity no more and forget it; when its last runs succeeded stays known."""
+    ask("DELETE", path(code))
+    show_answer({"code": code, "deleted": True}, as_json=as_json, sentence=lambda d: f"{d['code']} is deleted")
+
+
+@app.command()
+def pause(code: Code, as_json: Json = False) -> None:
+    """Poll an entity no more."""
+    show_answer(ask("POST", f"{path(code)}/pause"), as_json=as_json, sentence=lambda e: f"{e['code']} is paused")
+
+
+@app.command()
+def enable(code: Code, as_json: Json = False) -> None:
+    """Poll an entity again, from the window on that lies around now."""
+    show_answer(ask("POST", f"{path(code)}/enable"), as_json=as_json, sentence=lambda e: f"{e['code']} is polled")
+
+
+@app.command()
+def explain(
+    code: Code,
+    module: Annotated[str, typer.Argument(metavar="MODULE", help="Such as LOCATIONS.")],
+    as_json: Json = False,
+) -> None:
+    """Say why an entity is polled for a module now, or is not."""
+    answer = ask("GET", f"{path(code)}/explain", query={"module": module})
+    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
+    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+
+
+def path(code: str) -> str:
+    """Return where an entity is in the API.
+
+    Raises:
+        Rejected: ``wrong_argument``: no entity can have this code. Permanent.
+    """
+    if not code or "/" in code:
+        raise Rejected("wrong_argument", "CODE: at least one character, and no '/'")
+    return f"/entities/{quote(code, safe='')}"

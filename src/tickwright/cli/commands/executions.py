@@ -1,0 +1,96 @@
+"""``tickwright executions``: how far campaigns and batches are, what they decided, and what can be done to one."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tickwright.cli.commands.batches import explained
+from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.options import Cursor, Json, Limit
+from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+
+app = typer.Typer(help="Executions of campaigns and batches.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("id", "name", "slot_at", "status", "chunks_done", "chunks", "seen", "members", "actions", "released",
+           "error_message")  # fmt: skip
+ACTIONS = ("client_id", "released", "chunk", "client")
+PROBLEMS = ("chunk", "client_id", "problem")
+ExecutionId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The execution's id.")]
+
+
+@app.command("list")
+def list_(
+    campaign: Annotated[str | None, typer.Option(metavar="NAME", help="Of this campaign.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="NAME", help="Of this program's batch.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List executions, newest first."""
+    query = {"campaign": campaign, "batch": batch, "status": status, "cursor": cursor, "limit": limit}
+    show_page(ask("GET", "/executions", query=query), COLUMNS, as_json=as_json, empty="no executions")
+
+
+@app.command()
+def show(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """Show one: how far it is and how fast, where it failed, and whom it could not judge."""
+    found = ask("GET", f"/executions/{execution_id}")
+    if as_json:
+        show_json(found)
+        return
+    problems = found.pop("problems")
+    show_fields(found)
+    if problems:
+        show_rows(problems, PROBLEMS)
+
+
+@app.command()
+def actions(
+    execution_id: ExecutionId,
+    client_id: Annotated[str | None, typer.Option("--client", metavar="ID", help="Of this client alone.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List what it decided, by clients, and whether it has left."""
+    query = {"client_id": client_id, "cursor": cursor, "limit": limit}
+    page = ask("GET", f"/executions/{execution_id}/actions", query=query)
+    show_page(page, ACTIONS, as_json=as_json, empty="no actions")
+
+
+@app.command()
+def explain(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """Say why it has not ended, and what happens next; or how it ended."""
+    show_answer(ask("GET", f"/executions/{execution_id}/explain"), as_json=as_json, sentence=explained)
+
+
+@app.command()
+def pause(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """Begin no more chunks and release none; the chunks at work end."""
+    _act(execution_id, "pause", as_json=as_json)
+
+
+@app.command()
+def resume(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """Let a paused one go on."""
+    _act(execution_id, "resume", as_json=as_json)
+
+
+@app.command()
+def stop(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """End it: STOPPED; what it has not released stays unreleased."""
+    _act(execution_id, "stop", as_json=as_json)
+
+
+@app.command()
+def retry(execution_id: ExecutionId, as_json: Json = False) -> None:
+    """Let a failed one go on at the chunks that are not done."""
+    _act(execution_id, "retry", as_json=as_json)
+
+
+def _act(execution_id: int, action: str, *, as_json: bool) -> None:
+    def sentence(done: Any) -> str:
+        paused = ", paused" if done["paused"] else ""
+        return f"execution {done['id']} of {done['name']} {done['outcome']}: {done['status']}{paused}"
+
+    show_answer(ask("POST", f"/executions/{execution_id}/{action}"), as_json=as_json, sentence=sentence)

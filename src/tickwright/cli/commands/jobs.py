@@ -1,0 +1,213 @@
+"""``tickwright jobs``: schedule, look, act."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tickwright.cli.commands.job_filter import Which, takes_which
+from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.imports import Upload, import_file
+from tickwright.cli.kit.options import At, Cursor, In, JobId, Json, Limit
+from tickwright.cli.kit.output import say, show_answer, show_fields, show_json, show_page
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="One-shot jobs.", no_args_is_help=True, rich_markup_mode=None)
+One = Annotated[int | None, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The job's id.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change none.")]
+COLUMNS = ("id", "task_type", "status", "due_at", "attempts", "max_attempts", "error_message")
+
+
+def payload_of(text: str) -> Any:
+    """Return the payload that an argument gives as JSON.
+
+    Raises:
+        Rejected: ``wrong_argument``. Permanent.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Rejected("wrong_argument", f"PAYLOAD is not JSON: {error}") from None
+
+
+@app.command()
+def schedule(
+    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="A registered task type.")],
+    payload: Annotated[str, typer.Argument(help="JSON.")] = "{}",
+    at: At = None,
+    delay: In = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same one schedules nothing twice.")] = None,
+    priority: Annotated[int, typer.Option(help="-100 to 100.")] = 0,
+    max_attempts: Annotated[int | None, typer.Option(help="1 to 1000.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt.")] = None,
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="Cancelled when not started by then.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Schedule one job; without --at or --in it is due at once."""
+    given = {
+        "task_type": task_type,
+        "payload": payload_of(payload),
+        "execute_at": at,
+        "delay": delay,
+        "idempotency_key": key,
+        "priority": priority,
+        "max_attempts": max_attempts,
+        "timeout": timeout,
+        "expires_at": expires_at,
+    }
+    made = ask("POST", "/jobs", body={name: value for name, value in given.items() if value is not None})
+    show_answer(
+        made, as_json=as_json, sentence=lambda m: f"job {m['id']}" + ("" if m["created"] else " (its key had made it)")
+    )
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="NDJSON, one job per line; - is standard input.")],
+    key: Annotated[str | None, typer.Option(help="Makes it safe to send the same file again.")] = None,
+    rejects: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rejected lines' report there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Schedule the jobs of a file, however large; bad lines are reported and cost no others."""
+    rejected = import_file(file, Upload("/v1/jobs:bulk", "jobs", key), rejects=rejects, as_json=as_json)
+    if rejected:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+@takes_which(without={"ids"})
+def list_(
+    *,
+    which: Which,
+    worker: Annotated[int | None, typer.Option(min=1, help="Held by this worker session now.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    query = {**which.named(), "worker": worker, "cursor": cursor, "limit": limit}
+    show_page(ask("GET", "/jobs", query=query), COLUMNS, as_json=as_json, empty="no jobs")
+
+
+@app.command()
+def show(job_id: JobId, as_json: Json = False) -> None:
+    """Show one job."""
+    job = ask("GET", f"/jobs/{job_id}")
+    show_json(job) if as_json else show_fields(job)
+
+
+@app.command()
+def explain(job_id: JobId, as_json: Json = False) -> None:
+    """Say why a job is where it is."""
+    answer = ask("GET", f"/jobs/{job_id}/explain")
+    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
+    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+
+
+@app.command()
+@takes_which()
+def cancel(
+    job_id: One = None,
+    *,
+    which: Which,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Cancel more than one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel a job, or with --yes all jobs that the options name."""
+    if _is_one(job_id, which.named()):
+        _act(job_id, "cancel", as_json=as_json)
+        return
+    if not yes and not dry_run:
+        raise typer.BadParameter("this may cancel many jobs; look with --dry-run, then add --yes")
+    _act_on_all("cancel", which.named(), dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+@takes_which(without={"status"})
+def retry(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Put failed jobs back to work, with all their attempts, due now."""
+    if _is_one(job_id, which.named()):
+        _act(job_id, "retry", as_json=as_json)
+        return
+    _act_on_all("retry", which.named(), dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+@takes_which(without={"status"})
+def reschedule(
+    job_id: One = None,
+    at: At = None,
+    delay: In = None,
+    shift: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='Later than each is due, such as "1h"; "-1h" is earlier.')
+    ] = None,
+    *,
+    which: Which,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Give a pending job another time, or all that the options name."""
+    to = {"execute_at": at, "delay": delay, "shift": shift}
+    to = {name: value for name, value in to.items() if value is not None}
+    if _is_one(job_id, which.named()):
+        if len(to) != 1 or shift is not None:
+            raise typer.BadParameter("give --at or --in, one of them")
+        _act(job_id, "reschedule", body=to, as_json=as_json)
+        return
+    if len(to) != 1:
+        raise typer.BadParameter("give --at, --in or --shift, one of them")
+    _act_on_all("reschedule", {**which.named(), **to}, dry_run=dry_run, as_json=as_json)
+
+
+@app.command("run-now")
+@takes_which(without={"status"})
+def run_now(job_id: One = None, *, which: Which, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Make a pending job due now, or all that the options name."""
+    if _is_one(job_id, which.named()):
+        _act(job_id, "run-now", as_json=as_json)
+        return
+    _act_on_all("run-now", which.named(), dry_run=dry_run, as_json=as_json)
+
+
+def _is_one(job_id: int | None, which: dict[str, Any]) -> bool:
+    """Say whether one job is meant; refuse both and neither."""
+    if (job_id is None) == (not which):
+        raise typer.BadParameter("give ID or --type (or --id, --status, --text, --since, --until, --key), one of them")
+    return job_id is not None
+
+
+def _act_on_all(action: str, which: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        told = ask("POST", f"/jobs:{action}", body={**which, "dry_run": True})
+        would = {
+            "jobs": told.get("requeued", 0) + told.get("changed", 0) + told.get("requested", 0),
+            "more": told["more"],
+        }
+        show_answer(
+            would, as_json=as_json, sentence=lambda a: f"{'over ' if a['more'] else ''}{a['jobs']} jobs, none touched"
+        )
+        return
+    total = stay = unfit = 0
+    cursor: dict[str, str] = {}
+    while True:
+        answer = ask("POST", f"/jobs:{action}", body={**which, **cursor})
+        total += len(answer["ids"])
+        stay += len(answer.get("key_reused", []))
+        unfit += len(answer.get("unfit", []))
+        if not answer["more"]:
+            break
+        cursor = {"cursor": answer["next"]}
+        say(f"{total} so far")
+    told = {"jobs": total, **({"key_reused": stay} if stay else {}), **({"unfit": unfit} if unfit else {})}
+    why = f"; {stay} not retried: other jobs have their idempotency keys by now" if stay else ""
+    why += f"; {unfit} not retried: they break a rule that is younger than they are" if unfit else ""
+    show_answer(told, as_json=as_json, sentence=lambda a: f"{a['jobs']} jobs{why}")
+
+
+def _act(job_id: int | None, action: str, *, as_json: bool, body: Any = None) -> None:
+    def sentence(done: Any) -> str:
+        when = f", due at {done['execute_at']}" if done.get("execute_at") else ""
+        return f"job {done['id']} is {done['status']}: {done['outcome']}{when}"
+
+    show_answer(ask("POST", f"/jobs/{job_id}/{action}", body=body), as_json=as_json, sentence=sentence)

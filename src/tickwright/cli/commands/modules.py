@@ -1,0 +1,103 @@
+"""``tickwright modules``: what entities are polled for, and how often."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.options import Json
+from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="Modules: what entities are polled for, how often.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("name", "every", "timeout", "gated", "set_by", "paused_at", "updated_at")
+WINDOWS = ("window_at", "succeeded", "failed", "superseded", "expired")
+SETTABLE = ("every", "timeout", "gated")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The module, such as LOCATIONS.")]
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List every module by name."""
+    show_page(ask("GET", "/modules"), COLUMNS, as_json=as_json, empty="no modules")
+
+
+@app.command()
+def show(name: Name, as_json: Json = False) -> None:
+    """Show one module: how many entities are polled for it, and what became of its last windows."""
+    module = ask("GET", path(name))
+    if as_json:
+        show_json(module)
+        return
+    windows = module.pop("windows")
+    show_fields(module)
+    show_rows(windows, WINDOWS)
+
+
+@app.command()
+def windows(
+    module: Annotated[str | None, typer.Option(help="One only.")] = None,
+    hours: Annotated[int, typer.Option(min=1, max=168, help="Back from now.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Show what became of each window of the last hours, the newest first."""
+    said = ask("GET", "/fanout/windows", query={"module": module, "hours": hours})
+    if as_json:
+        show_json(said)
+        return
+    rows = [
+        {"module": one["name"], "expected": one["expected"], **window}
+        for one in said["modules"]
+        for window in one["windows"]
+    ]
+    show_rows(rows, ("module", "window_at", "state", "expected", "published", *WINDOWS[1:]), empty="no windows")
+
+
+@app.command()
+def put(
+    name: Name,
+    every: Annotated[str | None, typer.Option(metavar="DURATION", help='Length of a window, such as "15m".')] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one run, at most 25m; 60s.")] = None,
+    gated: Annotated[
+        bool | None, typer.Option("--gated/--open", help="Only where ENABLE_<NAME>_POLLING=true; open.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a module, or change what is given; schedulers hear of it at once."""
+    given: dict[str, Any] = {"every": every, "timeout": timeout, "gated": gated}
+    changes = {field: value for field, value in given.items() if value is not None}
+    show_answer(
+        through(lambda gateway: put_changes(gateway, path(name), changes, keep=SETTABLE, need="every")),
+        as_json=as_json,
+        sentence=_stored,
+    )
+
+
+def _stored(stored: Any) -> str:
+    module, done = stored["module"], "created" if stored["created"] else "set"
+    gate = f", where ENABLE_{module['name']}_POLLING=true" if module["gated"] else ""
+    return f"{module['name']} {done}: every {module['every']}{gate}"
+
+
+@app.command()
+def pause(name: Name, as_json: Json = False) -> None:
+    """Poll nobody for it."""
+    show_answer(ask("POST", f"{path(name)}/pause"), as_json=as_json, sentence=lambda m: f"{m['name']} is paused")
+
+
+@app.command()
+def enable(name: Name, as_json: Json = False) -> None:
+    """Poll for it again, from the window on that lies around now."""
+    show_answer(ask("POST", f"{path(name)}/enable"), as_json=as_json, sentence=lambda m: f"{m['name']} is polled")
+
+
+def path(name: str) -> str:
+    """Return where a module is in the API.
+
+    Raises:
+        Rejected: ``wrong_argument``: no module can have this name. Permanent.
+    """
+    if not name or "/" in name:
+        raise Rejected("wrong_argument", "NAME: 1 to 50 capitals, digits or '_', a letter first")
+    return f"/modules/{quote(name, safe='')}"

@@ -1,0 +1,178 @@
+"""``tickwright reports``: ask for reports, look at them, fetch their files."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tickwright.cli.kit.downloads import download as download_file
+from tickwright.cli.kit.gateway import Gateway, ask, through
+from tickwright.cli.kit.options import Cursor, Json, Limit
+from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="Reports: asked for, looked at, fetched.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("id", "type", "status", "requester", "department", "parts_done", "parts_expected", "rows", "created_at",
+           "finished_at")  # fmt: skip
+PARTS = ("listener", "stage", "kind", "required", "state", "rows", "attempts", "error")
+OVER = frozenset({"finished", "failed", "cancelled"})
+LOOK_S = 0.5
+ReportId = Annotated[int, typer.Argument(min=1, max=2**63 - 1, metavar="ID", help="The report's id.")]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE", help="A file or a folder; by default the file's name.")
+]
+
+
+@app.command()
+def request(
+    kind: Annotated[str, typer.Argument(metavar="TYPE", help="A report type.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option("--condition", "-c", metavar="NAME=TEXT|NAME:=JSON", help="May be given several times."),
+    ] = None,
+    conditions: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="A JSON object; --condition counts more.")
+    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="csv or parquet; the type's by default.")] = None,
+    requester: Annotated[str | None, typer.Option(help="For whom; you by default.")] = None,
+    department: Annotated[str | None, typer.Option(help="Of the requester.")] = None,
+    notify: Annotated[str | None, typer.Option(metavar="RECEIVER", help="Who hears of the end.")] = None,
+    max_age: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="A finished one that is not older will do.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is over; exit code 1 where it has no file.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Wait and fetch the file: a file or a folder.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for a report; an equal one of the same requester that is under way is the answer."""
+    body = {
+        "type": kind,
+        "conditions": {**read_conditions(conditions), **conditions_of(condition or ())},
+        "format": form,
+        "requester": requester,
+        "department": department,
+        "notify": notify,
+        "max_age": max_age,
+    }
+    given = {name: value for name, value in body.items() if value is not None}
+    done = through(lambda gateway: _request(gateway, given, wait=wait or output is not None, output=output))
+    show_answer(done, as_json=as_json, sentence=_asked)
+    if done["status"] in {"failed", "cancelled"}:
+        raise typer.Exit(1)
+
+
+async def _request(gateway: Gateway, body: Mapping[str, Any], *, wait: bool, output: str | None) -> dict[str, Any]:
+    done: dict[str, Any] = await gateway.ask("POST", "/reports", body=body)
+    while wait and done["status"] not in OVER:
+        await asyncio.sleep(LOOK_S)
+        done |= await gateway.ask("GET", f"/reports/{done['id']}")
+    if output is not None and done["status"] == "finished":
+        done["download"] = await download_file(gateway, done["id"], output)
+    return done
+
+
+def _asked(done: Mapping[str, Any]) -> str:
+    known = "" if done["created"] else " (an equal one was asked for before)"
+    why = f": {done['error']}" if done["error"] else ""
+    fetched = f"\n{_fetched(done['download'])}" if "download" in done else ""
+    return f"report {done['id']} is {done['status']}{known}{why}{fetched}"
+
+
+def _fetched(done: Mapping[str, Any]) -> str:
+    return f"{done['file']}: {done['rows']} rows, {done['bytes']} bytes"
+
+
+@app.command("list")
+def list_(
+    requester: Annotated[str | None, typer.Option(help="Of this one.")] = None,
+    department: Annotated[str | None, typer.Option(help="Of this one.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Of this report type.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List reports, newest first."""
+    query = {"requester": requester, "department": department, "type": kind, "status": status}
+    page = ask("GET", "/reports", query={**query, "cursor": cursor, "limit": limit})
+    show_page(page, COLUMNS, as_json=as_json, empty="no reports")
+
+
+@app.command()
+def show(report_id: ReportId, as_json: Json = False) -> None:
+    """Show one report, and what became of each part."""
+    found = ask("GET", f"/reports/{report_id}")
+    if as_json:
+        show_json(found)
+        return
+    parts = found.pop("parts")
+    show_fields(found)
+    show_rows(parts, PARTS)
+
+
+@app.command()
+def explain(report_id: ReportId, as_json: Json = False) -> None:
+    """Say why a report is not finished: whom it waits for, since when, and what happens next."""
+    answer = ask("GET", f"/reports/{report_id}/explain")
+    reasons = "".join(f"\n  {reason['text']} ({reason['code']})" for reason in answer["reasons"])
+    show_answer(answer, as_json=as_json, sentence=lambda a: f"{a['status']}: {a['summary']}{reasons}")
+
+
+@app.command()
+def cancel(report_id: ReportId, as_json: Json = False) -> None:
+    """End a report without a file."""
+    done = ask("POST", f"/reports/{report_id}/cancel")
+    show_answer(done, as_json=as_json, sentence=lambda a: f"report {a['id']} is {a['status']}")
+
+
+@app.command()
+def download(report_id: ReportId, output: Output = None, as_json: Json = False) -> None:
+    """Fetch a report's file; it is checked before it has its name."""
+    done = through(lambda gateway: download_file(gateway, report_id, output))
+    show_answer(done, as_json=as_json, sentence=_fetched)
+
+
+def conditions_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return what options say: ``name=text`` or, for anything but text, ``name:=json``.
+
+    Raises:
+        Rejected: ``wrong_argument``. Permanent.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.strip(":"):
+            raise Rejected("wrong_argument", f"--condition {word}: write NAME=TEXT, or NAME:=JSON")
+        if not name.endswith(":"):
+            found[name] = value
+            continue
+        try:
+            found[name[:-1]] = json.loads(value)
+        except ValueError as error:
+            raise Rejected("wrong_argument", f"--condition {name[:-1]}: not JSON: {error}") from None
+    return found
+
+
+def read_conditions(file: str | None) -> dict[str, Any]:
+    """Return the JSON object of a file; ``-`` is standard input, no file is no condition.
+
+    Raises:
+        Rejected: ``file_unreadable``, ``wrong_argument``: it is no JSON object. Permanent.
+    """
+    if file is None:
+        return {}
+    try:
+        found = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    except OSError as error:
+        raise Rejected("file_unreadable", f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Rejected("wrong_argument", f"--conditions: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Rejected("wrong_argument", "--conditions: write a JSON object")
+    return found

@@ -1,0 +1,92 @@
+"""``tickwright slices``: what became of each minute, and polling again what is missing."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tickwright.cli.kit.gateway import ask
+from tickwright.cli.kit.options import Cursor, Json, Limit, Since, Until
+from tickwright.cli.kit.output import show_answer, show_json, show_page, show_rows
+
+app = typer.Typer(help="The slice ledger: what became of each minute.", no_args_is_help=True, rich_markup_mode=None)
+COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
+COLUMNS = ("due_at", "partner", *COUNTS)
+Partner = Annotated[str | None, typer.Option(help="One partner only.")]
+_LEFT_OUT = {
+    "unread_trackers": "their polls may be in Kafka, in batches that the consumers have not passed. "
+    "Ask again when the lag in tickwright outbox polls is 0; with --topic-lost if the topic has lost them",
+    "unknown_trackers": "nobody knows where one of their batches stands in Kafka. "
+    "If the lag in tickwright outbox polls is 0, they were read or are lost: ask again with --topic-lost",
+}
+
+
+@app.command("list")
+def list_(
+    minutes: Annotated[int, typer.Option(min=1, max=5, help="Length of a slice, 1 or 5.")] = 1,
+    since: Since = None,
+    until: Until = None,
+    partner: Partner = None,
+    by_partner: Annotated[bool, typer.Option("--by-partner", help="A row per partner besides the total.")] = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List slices, newest first; --until beyond now shows what is to come."""
+    if minutes not in {1, 5}:
+        raise typer.BadParameter("--minutes: 1 or 5")
+    query = {"minutes": minutes, "from": since, "to": until, "partner": partner, "cursor": cursor, "limit": limit}
+    page = ask("GET", "/slices", query=query)
+    if not as_json:
+        page = {**page, "items": [row for item in page["items"] for row in _rows(item, by_partner=by_partner)]}
+    show_page(page, COLUMNS, as_json=as_json, empty="no turn was selected")
+
+
+def _rows(item: Any, *, by_partner: bool) -> list[dict[str, Any]]:
+    rows = [{"due_at": item["due_at"], "partner": "all", **item["total"]}]
+    if by_partner:
+        rows += [{"due_at": "", "partner": name, **counts} for name, counts in item["partners"].items()]
+    return rows
+
+
+@app.command()
+def heat(
+    since: Since = None,
+    until: Until = None,
+    step: Annotated[int, typer.Option(help="Minutes of a cell: 1, 5, 15 or 60.")] = 60,
+    partner: Partner = None,
+    as_json: Json = False,
+) -> None:
+    """Show what became of each cell of a range, the last day by default, and how level it was (flatness 1)."""
+    said = ask("GET", "/slices:heat", query={"from": since, "to": until, "step": step, "partner": partner})
+    if as_json:
+        show_json(said)
+        return
+    columns = ("from_at", "expected", "selected", "published", "polled", "late", "unanswered", "flatness", "last_turns")
+    show_rows(said["cells"], columns, empty="no turn was selected")
+
+
+@app.command()
+def replay(
+    since: Annotated[str, typer.Option(metavar="TIME", help="RFC 3339 with its offset; inclusive.")],
+    until: Annotated[str, typer.Option(metavar="TIME", help="RFC 3339 with its offset; exclusive.")],
+    partner: Partner = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it only count.")] = False,
+    topic_lost: Annotated[
+        bool, typer.Option("--topic-lost", help="What went to Kafka unread is gone; else it comes twice.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Poll again what is missing of the last turns in a range, and nothing else; counts only, without --yes."""
+    body = {"from": since, "to": until, "partner": partner, "dry_run": not yes, "topic_lost": topic_lost}
+    done = ask("POST", "/slices/replay", body={name: value for name, value in body.items() if value is not None})
+    show_answer(done, as_json=as_json, sentence=_said)
+
+
+def _said(done: Any) -> str:
+    doing = "would be polled again; add --yes to do it" if done["dry_run"] else "are polled again"
+    left = f"; {done['superseded_turns']} turns have a later one" if done["superseded_turns"] else ""
+    until = f" until {done['released_until']}" if done["released_until"] else ""
+    said = f"{done['trackers']} trackers of {done['turns']} turns {doing}{until}{left}"
+    for name, why in _LEFT_OUT.items():
+        said += f"\n{done[name]} trackers are left out: {why}" if done[name] else ""
+    return said

@@ -1,0 +1,127 @@
+"""``tickwright task-types``: what a type does, whether it runs, and its secrets."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from tickwright.cli.kit.gateway import ask, put_changes, through
+from tickwright.cli.kit.options import Json
+from tickwright.cli.kit.output import show_answer, show_json, show_page
+from tickwright.domain.errors import Rejected
+
+app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)
+COLUMNS = ("name", "target", "timeout", "max_attempts", "concurrency", "rate_per_s", "paused_at", "gone_at")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The task type.")]
+SETTABLE = (
+    "target", "timeout", "max_attempts", "retry_base", "retry_factor", "retry_cap", "final_statuses", "concurrency",
+    "rate_per_s", "keep_history",
+)  # fmt: skip
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List every task type."""
+    show_page(ask("GET", "/task-types"), COLUMNS, as_json=as_json, empty="no task types")
+
+
+@app.command()
+def put(
+    name: Name,
+    target: Annotated[
+        str | None, typer.Option(help="https:// wss:// amqp:EXCHANGE/KEY kafka:TOPIC pg:TOPIC python:NAME")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Of one attempt; 30s.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="1 to 1000; 3.")] = None,
+    retry_base: Annotated[str | None, typer.Option(metavar="DURATION", help="First wait at most; 1s.")] = None,
+    retry_factor: Annotated[float | None, typer.Option(help="Each wait against the one before; 2.")] = None,
+    retry_cap: Annotated[str | None, typer.Option(metavar="DURATION", help="Longest wait; 1h.")] = None,
+    final_status: Annotated[list[int] | None, typer.Option(help="An HTTP status that ends the job at once.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Attempts at once in all workers.")] = None,
+    rate: Annotated[str | None, typer.Option(help='Starts in all workers, such as "50/s".')] = None,
+    keep_history: Annotated[bool | None, typer.Option("--keep-history/--forget", help="Completed jobs.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a task type, or change what is given of an existing one."""
+    retry = {"base": retry_base, "factor": retry_factor, "cap": retry_cap}
+    given = {
+        "timeout": timeout,
+        "max_attempts": max_attempts,
+        "retry": {part: value for part, value in retry.items() if value is not None} or None,
+        "final_statuses": final_status,
+        "concurrency": concurrency,
+        "rate": rate,
+        "keep_history": keep_history,
+    }
+    changes = changes_of(name, target, {key: value for key, value in given.items() if value is not None}, retry)
+    stored = through(lambda gateway: put_changes(gateway, _path(name), changes, keep=SETTABLE, need="target"))
+    show_answer(stored, as_json=as_json, sentence=_stored)
+
+
+def changes_of(name: str, target: str | None, given: dict[str, Any], retry: dict[str, Any]) -> dict[str, Any]:
+    """Return the checked fields of the request that the options mean, and only those that were given.
+
+    Raises:
+        Rejected: ``wrong_argument``, with every mistake. Permanent.
+    """
+    from tickwright.process.configfile import Problems, read_task_type
+    from tickwright.process.services import request_of
+
+    problems = Problems()
+    kind = read_task_type(name, {"target": target or "python:unchanged", **given}, problems, where=name)
+    if problems.found:
+        raise Rejected("wrong_argument", "\n".join(problems.found), problems=problems.found)
+    whole = msgspec.structs.asdict(request_of(kind))
+    wanted = {key if key != "rate" else "rate_per_s" for key in given if key != "retry"}
+    wanted |= {f"retry_{part}" for part, value in retry.items() if value is not None}
+    changes = {key: whole[key] for key in wanted}
+    return changes if target is None else {**changes, "target": target}
+
+
+def _path(name: str) -> str:
+    return f"/task-types/{quote(name, safe='')}"
+
+
+def _stored(stored: Any) -> str:
+    kind = stored["task_type"]
+    text = f"{kind['name']} {'created' if stored['created'] else 'changed'}: {kind['target']}"
+    if stored.get("secret"):
+        text += f"\nsigning secret, shown this once: {stored['secret']}"
+    return text
+
+
+@app.command()
+def pause(name: Name, as_json: Json = False) -> None:
+    """Let a type's jobs wait; what runs goes on."""
+    show_answer(ask("POST", _path(name) + "/pause"), as_json=as_json, sentence=lambda t: f"{t['name']} waits")
+
+
+@app.command()
+def enable(name: Name, as_json: Json = False) -> None:
+    """Let a type's jobs run again, after a pause or after its endpoint was gone."""
+    show_answer(ask("POST", _path(name) + "/enable"), as_json=as_json, sentence=lambda t: f"{t['name']} runs")
+
+
+@app.command("rotate-secret")
+def rotate_secret(
+    name: Name,
+    overlap: Annotated[str, typer.Option(metavar="DURATION", help="How long the old ones sign beside it.")] = "24h",
+    as_json: Json = False,
+) -> None:
+    """Make a new signing secret; it is shown this once."""
+    answer = ask("POST", _path(name) + "/rotate-secret", body={"overlap": overlap})
+    show_answer(answer, as_json=as_json, sentence=lambda a: a["secret"])
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, its jobs wait from then on.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Forget a task type; its jobs wait as those of an unknown type do."""
+    if not yes:
+        raise typer.BadParameter(f"its jobs would wait until somebody registers {name} again; add --yes")
+    ask("DELETE", _path(name))
+    show_json({"deleted": name}) if as_json else show_answer(name, as_json=False, sentence=lambda n: f"{n} deleted")

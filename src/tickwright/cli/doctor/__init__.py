@@ -1,0 +1,1 @@
+"""``tickwright doctor``: checks of an installation."""

@@ -1,0 +1,290 @@
+"""``tickwright doctor``: is this installation able to keep its promises, and if not, what to do.
+
+Each check answers ``ok``, ``warn`` (it works, with less than it could promise) or ``fail``, and a remedy. The
+command fails when one of them fails.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from rich.markup import escape
+
+from tickwright.cli.doctor.batches import examine_batches, has_batches
+from tickwright.cli.doctor.findings import Finding
+from tickwright.cli.doctor.reports import examine_reports, has_report_types
+from tickwright.cli.kit.output import console, show_json
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.ports.ids import local_unix_seconds, monotonic
+from tickwright.process.brokers import build_brokers, close_brokers
+from tickwright.process.configfile import load_config
+from tickwright.process.database import Database, open_database
+from tickwright.process.fanout import check_redis, missing_queues
+from tickwright.process.loading import load_settings_with_app
+from tickwright.process.services import close_pool, revision
+from tickwright.process.settings import Settings, unknown_names
+from tickwright.store.app_roles import excess_rights
+from tickwright.store.pool import open_pool
+from tickwright.store.queries import load
+from tickwright.store.revisions import head_revision
+
+_SQL = load("tickwright.cli.sql", "doctor.sql")
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+SKEW_S_MAX = 2.0
+DISK_FREE_MIN = 0.1
+OLD_TRANSACTION_S = 300.0
+NEEDED_CONNECTIONS = 20
+ROUND_TRIP_S, ROUND_TRIP_S_MAX = 0.05, 0.5
+ROUND_TRIPS = 5
+ROLES_SHOWN = 5
+
+
+def run_doctor(*, as_json: bool) -> bool:
+    """Print the findings; return whether none of them is ``fail``."""
+    findings = asyncio.run(_examine())
+    good = all(finding.verdict != "fail" for finding in findings)
+    if as_json:
+        show_json({"healthy": good, "findings": [asdict(finding) for finding in findings]})
+        return good
+    for finding in findings:
+        colour = _COLOURS[finding.verdict]
+        console().print(f"[{colour}]{finding.verdict:<4}[/{colour}]  {finding.check:<18} {escape(finding.says)}")
+        if finding.remedy:
+            console().print(f"{'':<25}→ {escape(finding.remedy)}")
+    return good
+
+
+async def _examine() -> list[Finding]:
+    try:
+        settings = load_settings_with_app()
+        load_config(settings.config)
+    except TickwrightError as error:
+        return [Finding("settings", "fail", error.message, "correct the environment or the TOML file")]
+    findings = [*_names(), *_secrets(settings)]
+    try:
+        async with open_database(settings) as database:
+            findings += await _database(settings, database)
+    except TickwrightError as error:
+        findings.append(Finding("database", "fail", error.message, "start it, or correct TICKWRIGHT_DATABASE_URL"))
+    return findings
+
+
+def _names() -> Iterator[Finding]:
+    strange = unknown_names()
+    if not strange:
+        yield Finding("settings", "ok", "every TICKWRIGHT_ variable is known")
+    for name, near in strange.items():
+        remedy = f"did you mean {near}?" if near else "remove it"
+        yield Finding("settings", "warn", f"{name} means nothing", remedy)
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    for problem in settings.secrets.problems():
+        yield Finding("secrets", "warn", problem, "name the hosts that it may be sent to, such as cpo.example")
+
+
+async def _database(settings: Settings, database: Database) -> list[Finding]:
+    found = [Finding("database", "ok", f"{database.shown} answers")]
+    pool = await open_pool(database.url, max_size=2, pooled=database.pooled)
+    try:
+        facts = await pool.fetchrow(_SQL["facts"])
+        found.append(_latency(await _round_trip_s(pool)))
+        found += [*_server(facts), *_durability(facts), _clock(facts["now_s"]), *_pressure(facts)]
+        found += [_notifications(database), await _schema(database)]
+        if found[-1].verdict == "ok":
+            wanted = _ROLES + (_ROLES_OF_FANOUT if await pool.fetchval(_SQL["has_entities"]) else ())
+            wanted += _ROLES_OF_REPORTS if await has_report_types(pool) else ()
+            wanted += _ROLES_OF_BATCHES if await has_batches(pool) else ()
+            found += _roles(await pool.fetch(_SQL["alive"]), wanted)
+            found += await examine_reports(settings, pool, embedded=database.embedded)
+            found += await examine_batches(pool)
+            found.append(_rights(await excess_rights(pool)))
+            found += _table_locks(await pool.fetch(_SQL["roles_not_to_end"]))
+        found += [_disk(settings.home_folder)] if database.embedded else []
+        found += [*await _brokers(settings, pool), *await _redis(settings)]
+    finally:
+        await close_pool(pool)
+    return found
+
+
+async def _round_trip_s(pool: asyncpg.Pool) -> float:
+    """Return the shortest of a few round trips: the way to the database, without what else it does meanwhile."""
+    took_s = []
+    async with pool.acquire() as connection:
+        for _ in range(ROUND_TRIPS):
+            asked_s = monotonic()
+            await connection.fetchval(_SQL["nothing"])
+            took_s.append(monotonic() - asked_s)
+    return min(took_s)
+
+
+def _latency(round_trip_s: float) -> Finding:
+    says = f"a round trip to the database takes {1000 * round_trip_s:.0f} ms"
+    remedy = "run Tickwright near its database: the same zone, below 10 ms"
+    if round_trip_s > ROUND_TRIP_S_MAX:
+        return Finding(
+            "latency", "fail", f"{says}: everything runs late, and leases are lost from two seconds on", remedy
+        )
+    if round_trip_s > ROUND_TRIP_S:
+        return Finding("latency", "warn", f"{says}: jobs start later by a few of them, and fewer run at a time", remedy)
+    return Finding("latency", "ok", says)
+
+
+def _server(facts: Any) -> Iterator[Finding]:
+    if facts["server_version"] < 150000:
+        yield Finding("version", "fail", f"PostgreSQL {facts['server_version_text']}", "use PostgreSQL 15 or newer")
+    else:
+        yield Finding("version", "ok", f"PostgreSQL {facts['server_version_text']}")
+    if facts["in_recovery"]:
+        yield Finding("primary", "fail", "this server is a standby", "point TICKWRIGHT_DATABASE_URL at the primary")
+
+
+def _durability(facts: Any) -> Iterator[Finding]:
+    for name in ("fsync", "full_page_writes"):
+        if facts[name] == "on":
+            yield Finding(name, "ok", "on")
+        else:
+            yield Finding(name, "fail", "off: a power cut can lose or break everything", f"set {name} = on")
+    commit = facts["synchronous_commit"]
+    if commit == "off":
+        remedy = "set synchronous_commit = on for Tickwright's user"
+        yield Finding("synchronous_commit", "fail", "off: a crash loses the last acknowledged jobs", remedy)
+    else:
+        yield Finding("synchronous_commit", "ok", commit)
+    if facts["sync_standbys"] and facts["synchronous_standby_names"] and commit not in {"local", "off"}:
+        yield Finding("failover", "ok", f"{facts['sync_standbys']} synchronous standby: a failover loses nothing")
+    else:
+        says = "no synchronous standby: kill and restart lose nothing, a failover may lose the last commits"
+        yield Finding("failover", "warn", says, "set synchronous_standby_names where failover is part of the promise")
+
+
+def _clock(now_s: float) -> Finding:
+    skew_s = abs(now_s - local_unix_seconds())
+    if skew_s <= SKEW_S_MAX:
+        return Finding("clock", "ok", "this machine and the database agree within 2 s")
+    says = f"this machine's clock is {skew_s:.0f} s away from the database's, which decides when jobs run"
+    return Finding("clock", "warn", says, "run a time service on both")
+
+
+def _pressure(facts: Any) -> Iterator[Finding]:
+    free = facts["max_connections"] - facts["connections"]
+    if free < NEEDED_CONNECTIONS:
+        says = f"{free} of {facts['max_connections']} are free"
+        yield Finding("connections", "warn", says, "raise max_connections, or lower TICKWRIGHT_CONNECTIONS_MAX")
+    else:
+        yield Finding("connections", "ok", f"{free} of {facts['max_connections']} are free")
+    if facts["oldest_transaction_s"] > OLD_TRANSACTION_S:
+        says = f"somebody's transaction is open for {facts['oldest_transaction_s']:.0f} s; dead rows pile up behind it"
+        yield Finding("transactions", "warn", says, "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start")
+
+
+def _notifications(database: Database) -> Finding:
+    if database.direct_url is None:
+        says = "a pooler is in the way: jobs are found by polling, up to 1.1 s late"
+        return Finding("notifications", "warn", says, "set TICKWRIGHT_DIRECT_DATABASE_URL")
+    return Finding("notifications", "ok", "LISTEN has a connection of its own")
+
+
+async def _schema(database: Database) -> Finding:
+    found, wanted = await revision(database), head_revision()
+    if found == wanted:
+        return Finding("schema", "ok", f"revision {found}")
+    says = "there is none" if found is None else f"revision {found}, this release knows {wanted}"
+    if found is not None and found > wanted:
+        return Finding("schema", "warn", says, "a newer release has migrated; update this one")
+    return Finding("schema", "fail", says, "run: tickwright migrate")
+
+
+_ROLES = (("worker", "no job runs"), ("scheduler", "nothing is cleaned up"), ("relay", "no message leaves"))
+_ROLES_OF_FANOUT = (("fanout-consumer", "no entity is polled"),)
+_ROLES_OF_REPORTS = (("report-listener", "no report is made"),)
+_ROLES_OF_BATCHES = (("campaign-consumer", "no campaign and no batch is executed"),)
+
+
+def _roles(rows: list[Any], wanted: Iterable[tuple[str, str]]) -> list[Finding]:
+    alive = {row["role"]: row["workers"] for row in rows}
+    found = []
+    for role, without in wanted:
+        if alive.get(role):
+            found.append(Finding(role, "ok", f"{alive[role]} alive"))
+        else:
+            found.append(Finding(role, "warn", f"none is alive: {without}", f"run: tickwright run {role}"))
+    return found
+
+
+def _rights(excess: Sequence[Mapping[str, Any]]) -> Finding:
+    if not excess:
+        return Finding("roles", "ok", "no role has more rights in the schema than it needs")
+    names = sorted({row["role"] for row in excess})
+    says = f"rights beyond plain SQL: {', '.join(names[:ROLES_SHOWN])}" + (" …" if len(names) > ROLES_SHOWN else "")
+    return Finding(
+        "roles", "warn", says, "see: tickwright roles check; cut them: tickwright roles create app --name ROLE"
+    )
+
+
+def _table_locks(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Judge whether a session that stops a table by asking for a lock without a right to it would be ended."""
+    if rows:
+        names = ", ".join(row["role"] for row in rows[:ROLES_SHOWN]) + (" …" if len(rows) > ROLES_SHOWN else "")
+        says = f"a session of {names} that holds up a table would be named and not ended"
+        granted = f"GRANT {', '.join(row['quoted'] for row in rows)} TO {rows[0]['me']}"
+        yield Finding("table locks", "warn", says, f"{granted}; see docs/security.md")
+
+
+def _disk(home: Path) -> Finding:
+    usage = shutil.disk_usage(home)
+    share = usage.free / usage.total
+    says = f"{usage.free / 2**30:.1f} GiB free at {home}"
+    if share < DISK_FREE_MIN:
+        return Finding("disk", "warn", says, "free some space: PostgreSQL stops when it has none")
+    return Finding("disk", "ok", says)
+
+
+_SERVERS = {"amqp": ("rabbitmq", "TICKWRIGHT_AMQP_URL"), "kafka": ("kafka", "TICKWRIGHT_KAFKA_BOOTSTRAP")}
+
+
+async def _brokers(settings: Settings, pool: asyncpg.Pool) -> list[Finding]:
+    brokers = build_brokers(settings, pool)
+    try:
+        found = []
+        for scheme, (name, variable) in _SERVERS.items():
+            if scheme not in brokers:
+                continue
+            if await brokers[scheme].ready():
+                found.append(Finding(name, "ok", "answers"))
+                found += [await _queues(settings)] if scheme == "amqp" else []
+            else:
+                found.append(Finding(name, "fail", "does not answer", f"start it, or correct {variable}"))
+        return found
+    finally:
+        await close_brokers(brokers)
+
+
+async def _queues(settings: Settings) -> Finding:
+    try:
+        missing = await missing_queues(settings)
+    except TickwrightError as error:
+        return Finding("fanout queues", "fail", error.message, "make them as they should be, or use another prefix")
+    if missing is None:
+        return Finding("fanout queues", "ok", "not there yet; the first scheduler or fanout-consumer makes them")
+    if missing:
+        remedy = "start a process with the role fanout-consumer, which makes them"
+        return Finding("fanout queues", "warn", f"missing: {', '.join(missing)}", remedy)
+    return Finding("fanout queues", "ok", "as they should be")
+
+
+async def _redis(settings: Settings) -> list[Finding]:
+    if settings.redis_url is None:
+        return []
+    try:
+        await check_redis(settings)
+    except Unavailable as error:
+        says = f"{error.message}; PostgreSQL decides alone meanwhile, which is slower"
+        return [Finding("redis", "warn", says, "start it, or correct TICKWRIGHT_REDIS_URL")]
+    except Rejected as error:
+        return [Finding("redis", "fail", error.message, "set it so, or leave TICKWRIGHT_REDIS_URL out")]
+    return [Finding("redis", "ok", "answers, and throws nothing away")]

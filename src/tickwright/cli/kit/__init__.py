@@ -1,0 +1,1 @@
+"""What every command uses: the gateway, output, options and streams of files."""

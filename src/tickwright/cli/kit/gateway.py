@@ -1,0 +1,294 @@
+"""How a command reaches Tickwright: through the API where one is named, else straight to the database.
+
+Both ways speak the same requests and answers. Without ``TICKWRIGHT_API_URL`` the very same API runs
+inside this process, on the database, for the user of the operating system, who is an admin: whoever
+holds the database's password may do anything anyway.
+"""
+
+import asyncio
+import getpass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from tickwright.cli.kit.signed_links import Take, fetch_url
+from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
+from tickwright.ports.caller import Caller, Role
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from tickwright.process.settings import Settings
+
+T = TypeVar("T")
+TIMEOUT_S = 120
+Body = bytes | AsyncIterator[bytes] | None
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_DOTS = frozenset({".", ".."})
+_CHUNKED = (b"transfer-encoding", b"chunked")
+
+
+class Gateway:
+    """Sends requests of the REST API and returns what they answer."""
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any],
+        body: Body,
+        content_type: str,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> tuple[int, bytes]:
+        """Send one request; return the status and the body."""
+        raise NotImplementedError
+
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link piece by piece; return the status and, if it is an error, the body.
+
+        Args:
+            url: Whole, or a path of the API. No key is sent: the link is one.
+            take: Is awaited with each piece.
+
+        Raises:
+            Unavailable: ``download_broken``. Retry.
+        """
+        return await fetch_url(url, take)
+
+    async def ask(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        """Send ``body`` as JSON and return the answer's JSON; errors are those that the API says.
+
+        Raises:
+            Rejected: ``wrong_argument``, a name is ``.`` or ``..``, which would be another path. Permanent.
+            TickwrightError: What the API answered, with its code.
+        """
+        if not _DOTS.isdisjoint(path.split("/")):
+            raise Rejected("wrong_argument", "a name cannot be . or ..")
+        given = {name: value for name, value in (query or {}).items() if value not in (None, [], ())}
+        raw = None if body is None else msgspec.json.encode(body)
+        status, answer = await self.send(method, f"/v1{path}", query=given, body=raw, content_type="application/json")
+        return read_answer(status, answer)
+
+
+async def put_changes(
+    gateway: Gateway, path: str, changes: Mapping[str, Any], *, keep: Sequence[str], need: str
+) -> Any:
+    """Set a thing whole: what it has of ``keep``, and the changes; one that is new has to bring the change ``need``.
+
+    Raises:
+        Rejected: ``wrong_argument``, it is new and lacks ``need``. Permanent.
+    """
+    try:
+        present = await gateway.ask("GET", path)
+    except Rejected as error:
+        if not error.code.endswith("_not_found"):
+            raise
+        if need and need not in changes:
+            raise Rejected("wrong_argument", f"{path.rpartition('/')[2]} is new: give its --{need}") from None
+        present = {}
+    return await gateway.ask("PUT", path, body={**{key: present[key] for key in keep if key in present}, **changes})
+
+
+def read_answer(status: int, answer: bytes) -> Any:
+    """Return the JSON of an answer, or raise the error that it is."""
+    try:
+        value = msgspec.json.decode(answer) if answer else None
+    except msgspec.DecodeError:
+        raise Unavailable("not_our_api", f"what answers there is not Tickwright's API (status {status})") from None
+    if status < 400:
+        return value
+    problem = value if isinstance(value, dict) else {}
+    raise _error(status, problem)
+
+
+def _error(status: int, problem: Mapping[str, Any]) -> TickwrightError:
+    code = str(problem.get("code", f"http_{status}"))
+    message = str(problem.get("detail") or problem.get("title") or f"the API answered {status}")
+    known = {"code", "detail", "title", "status", "type", "instance", "message", "retriable"}
+    details = {name: value for name, value in problem.items() if name not in known and name.isidentifier()}
+    if status in {409, 429} and problem.get("retriable"):
+        return Contended(code, message, **details)
+    if status in {502, 503, 504}:
+        return Unavailable(code, message, **details)
+    if status >= 500:
+        return InvariantBroken(code, message, **details)
+    return Rejected(code, message, status=status, **details)
+
+
+class HttpGateway(Gateway):
+    """The API of somebody else."""
+
+    def __init__(self, session: "aiohttp.ClientSession", url: str) -> None:
+        self._session, self._url = session, url.rstrip("/")
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any],
+        body: Body,
+        content_type: str,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> tuple[int, bytes]:
+        """Send one request."""
+        import aiohttp
+
+        address = f"{self._url}{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
+        sent = {**headers, **({"Content-Type": content_type} if body is not None else {})}
+        try:
+            async with self._session.request(method, address, data=body, headers=sent, allow_redirects=False) as answer:
+                return answer.status, await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unavailable("api_unavailable", f"the API at {self._url} does not answer: {reason}") from error
+
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link."""
+        return await super().fetch(f"{self._url}{url}" if url.startswith("/") else url, take)
+
+
+class LocalGateway(Gateway):
+    """The API inside this process, asked without a socket."""
+
+    def __init__(self, app: Any, caller: Caller) -> None:
+        self._app, self._caller = app, caller
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any],
+        body: Body,
+        content_type: str,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> tuple[int, bytes]:
+        """Send one request."""
+        sent = _raw_headers(headers, content_type, body)
+        return await self._call(method, path, urlencode(query, doseq=True), sent, body)
+
+    async def fetch(self, url: str, take: Take) -> tuple[int, bytes]:
+        """Hand over the body of a signed link, which may lead elsewhere."""
+        if not url.startswith("/"):
+            return await super().fetch(url, take)
+        path, _, query = url.partition("?")
+        return await self._call("GET", path, query, _raw_headers({}, "", None), None, take)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: list[tuple[bytes, bytes]],
+        body: Body,
+        take: Take | None = None,
+    ) -> tuple[int, bytes]:
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+            "headers": headers, "client": None, "server": ("localhost", 80), "state": {},
+            "tickwright.caller": self._caller,
+        }  # fmt: skip
+        answer: list[bytes] = []
+        status = 0
+
+        async def send(message: Mapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                piece = message.get("body", b"")
+                if take is not None and status == 200:
+                    await take(piece)
+                else:
+                    answer.append(piece)
+
+        try:
+            await self._app(scope, _receiver(body), send)
+        except Exception as error:
+            from tickwright.rest.problems import translate
+
+            known = translate(error, of_a_change=method != "GET")
+            if known is None:
+                raise
+            raise known from error
+        return status, b"".join(answer)
+
+
+def _raw_headers(headers: Mapping[str, str], content_type: str, body: Body) -> list[tuple[bytes, bytes]]:
+    raw = [(b"host", b"localhost"), *((name.encode(), value.encode()) for name, value in headers.items())]
+    if body is not None:
+        raw.append((b"content-type", content_type.encode()))
+        raw.append((b"content-length", str(len(body)).encode()) if isinstance(body, bytes) else _CHUNKED)
+    return raw
+
+
+def _receiver(body: Body) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    """Return what hands a request's body to an application, part by part."""
+    parts = _parts(body)
+    over = asyncio.Event()
+
+    async def receive() -> Mapping[str, Any]:
+        if over.is_set():
+            await asyncio.Event().wait()  # nobody hangs up here
+        part = await anext(parts, None)
+        if part is None:
+            over.set()
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    return receive
+
+
+async def _parts(body: Body) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        yield body
+    elif body is not None:
+        async for part in body:
+            yield part
+
+
+@asynccontextmanager
+async def open_gateway(settings: "Settings") -> AsyncIterator[Gateway]:
+    """Give the way to Tickwright that the settings name."""
+    if settings.api_url is not None:
+        import aiohttp
+
+        key = settings.api_key.get_secret_value() if settings.api_key else ""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            yield HttpGateway(session, settings.api_url)
+        return
+    from tickwright.process.api import local_api
+
+    async with local_api(settings) as app:
+        yield LocalGateway(app, Caller(f"cli:{_user()}", Role.ADMIN))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def through(work: Callable[[Gateway], Awaitable[T]]) -> T:
+    """Run ``work`` with a gateway, and close it."""
+    from tickwright.process.settings import load_settings
+
+    async def whole() -> T:
+        async with open_gateway(load_settings()) as gateway:
+            return await work(gateway)
+
+    return asyncio.run(whole())
+
+
+def ask(method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+    """Ask one question."""
+    return through(lambda gateway: gateway.ask(method, path, query=query, body=body))

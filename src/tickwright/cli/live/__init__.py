@@ -1,0 +1,1 @@
+"""``tickwright up`` and ``top``: the overview in a terminal."""

@@ -1,1 +1,0 @@
-"""SQL of the terminal's live view and of the doctor."""

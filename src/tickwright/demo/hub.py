@@ -1,0 +1,136 @@
+"""The example's OCPI hub: four entities, their providers in the receiver's process, three consumers of one slot each.
+
+It comes where RabbitMQ answers. Where it does not, or not any more, its entities are paused.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from tickwright.demo.providers import PROVIDERS, TOKEN_HOSTS, TOKEN_VARIABLE
+from tickwright.domain.errors import TickwrightError
+from tickwright.ports.ids import random_token
+from tickwright.process.fanout import prepare_queue
+from tickwright.process.modules import register_modules
+from tickwright.process.settings import Settings
+from tickwright.store.pool import Pool
+from tickwright.store.queries import load
+
+CONSUMERS = 3
+CONSUMER = "tickwright.demo.hub_consumer"
+END_S = 8.0
+_SQL = load("tickwright.demo.sql", "world.sql")
+
+
+class Provider(NamedTuple):
+    """One provider as the ledger has it; seconds ago, ``None`` for never."""
+
+    code: str
+    running_s: float | None
+    asked_s: float | None
+    failures: int
+
+
+async def find_hub(settings: Settings) -> tuple[bool, str]:
+    """Return whether the hub can come, and in words why or why not."""
+    if settings.amqp_url is None:
+        return False, "set TICKWRIGHT_AMQP_URL, and an OCPI hub comes to the example: entity fan-out through RabbitMQ"
+    try:
+        await prepare_queue(settings)
+    except TickwrightError as error:
+        return False, f"no OCPI hub in the example: {error.message}"
+    return True, f"an OCPI hub: {len(PROVIDERS)} providers, {CONSUMERS} consumer processes"
+
+
+def hub_environment() -> dict[str, str]:
+    """Return what providers and consumers share, and nobody else knows."""
+    return {TOKEN_VARIABLE: random_token(16), TOKEN_HOSTS: "http://127.0.0.1"}
+
+
+async def register_hub(pool: Pool, port: int) -> None:
+    """Tell where the providers are now, and poll them."""
+    from tickwright.demo.hub_consumer import app
+
+    await register_modules(pool, app.brought.modules, {})
+    for code in PROVIDERS:
+        await pool.execute(_SQL["put_entity"], code, f"http://127.0.0.1:{port}/hub/{code}/locations", TOKEN_VARIABLE)
+
+
+async def pause_hub(pool: Pool) -> None:
+    """Poll nobody of an earlier start: nobody would answer."""
+    await pool.execute(_SQL["pause_entities"], list(PROVIDERS))
+
+
+@asynccontextmanager
+async def open_consumers(database_url: str, environment: Mapping[str, str], log: int | None) -> AsyncIterator[None]:
+    """Run the consumers, which end with us whatever happens to us.
+
+    Args:
+        database_url: Where their claims are.
+        environment: What they share with the providers.
+        log: The file descriptor that their log goes to; ``None`` for our standard error.
+    """
+    env = {
+        **os.environ,
+        **environment,
+        "TICKWRIGHT_DATABASE_URL": database_url,
+        "TICKWRIGHT_CONCURRENCY": "1",
+        "TICKWRIGHT_DRAIN": "1s",
+        "TICKWRIGHT_METRICS_BIND": "127.0.0.1:0",
+        "TICKWRIGHT_LOG_LEVEL": "warning",
+    }
+    words, pipe = (sys.executable, "-m", CONSUMER), asyncio.subprocess.PIPE
+    started: list[asyncio.subprocess.Process] = []
+    try:
+        for _ in range(CONSUMERS):
+            started.append(  # noqa: PERF401  those that run are ended when the next one cannot start
+                await asyncio.create_subprocess_exec(*words, env=env, stdin=pipe, stderr=log, start_new_session=True)
+            )
+        yield
+    finally:
+        await asyncio.gather(*(_end(process) for process in started))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def look_at_hub(pool: Pool) -> Sequence[Provider]:
+    """Look now."""
+    rows: Sequence[Any] = await pool.fetch(_SQL["providers"], list(PROVIDERS))
+    return [Provider(*row) for row in rows]
+
+
+def hub_line(providers: Sequence[Provider]) -> str:
+    """Return who was asked when, in one line."""
+    return "hub: " + " · ".join(f"{one.code} {_when(one)}" for one in providers)
+
+
+def draw_hub(providers: Sequence[Provider]) -> RenderableType:
+    """Return the same for a terminal."""
+    parts = [("hub          ", "dim")]
+    for one in providers:
+        colour = "red" if one.failures else "cyan" if one.running_s is not None else "green"
+        parts += [(f"{one.code} ", ""), (f"{_when(one)}   ", colour)]
+    return Text.assemble(*parts)
+
+
+def _when(one: Provider) -> str:
+    if one.failures:
+        return f"failed {one.failures} times"
+    if one.running_s is not None:
+        return f"is asked for {one.running_s:.1f} s"
+    return "not asked yet" if one.asked_s is None else f"asked {one.asked_s:.0f} s ago"

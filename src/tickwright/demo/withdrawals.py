@@ -1,0 +1,85 @@
+"""The example's reports: users in one database, their withdrawals in another one, joined into one CSV file.
+
+Both databases are on the embedded server, beside ours.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+import asyncpg
+
+from tickwright.app import Tickwright
+from tickwright.domain.errors import TickwrightError
+from tickwright.process.node import Node
+from tickwright.store.pool import AWAY
+from tickwright.store.queries import load
+
+TYPE = "example.withdrawals"
+COUNTRIES = ("DE", "FR", "NL", "PL")
+EVERY_S = 8.0
+LOOK_S = 0.5
+_SQL = load("tickwright.demo.sql", "withdrawals.sql")
+
+
+async def make_withdrawals(users_url: str, fund_url: str) -> None:
+    """Fill both databases, once."""
+    for url, statement in ((users_url, "make_users"), (fund_url, "make_withdrawals")):
+        connection = await asyncpg.connect(url)
+        try:
+            async with connection.transaction():
+                await connection.execute(_SQL[statement])
+        finally:
+            await connection.close()
+
+
+def report_words(users: str, fund: str) -> str:
+    """Return the report type as a TOML file has it, on sources of these names."""
+    listeners = {
+        "users": {"source": users, "sql": _SQL["users"].rstrip(";\n")},
+        "withdrawals": {"source": fund, "sql": _SQL["withdrawals"].rstrip(";\n")},
+    }
+    merge = _SQL["joined"].rstrip(";\n")
+    lines = [f'[report_types."{TYPE}"]\nkeep = "1h"\ndeadline = "1m"\nmerge = {json.dumps(merge)}\n']
+    lines.append(f'[report_types."{TYPE}".parameters]\ncountry = "text"\n')
+    for name, words in listeners.items():
+        said = "\n".join(f"{word} = {json.dumps(value)}" for word, value in words.items())
+        lines.append(f'[report_types."{TYPE}".listeners.{name}]\n{said}\n')
+    return "\n".join(lines)
+
+
+async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None], *, show_link: bool) -> None:
+    """Ask for a report again and again, until cancelled; say where the first file can be fetched.
+
+    Args:
+        app: The example.
+        node: Where it runs.
+        say: Shows a line.
+        show_link: Whether the signed link, which needs no key, may be in that line.
+    """
+    say(f"  example   reports: users and withdrawals from two databases, joined every {EVERY_S:.0f} s")
+    await node.supervisor.started()
+    turn = 0
+    while True:
+        with suppress(TickwrightError, *AWAY):
+            made = await app.request_report(TYPE, {"country": COUNTRIES[turn % len(COUNTRIES)]})
+            if turn == 0:
+                say(f"  report    {await _link(app, made.id, node, show_link=show_link)}")
+            turn += 1
+        await asyncio.sleep(EVERY_S)
+
+
+async def _link(app: Tickwright, report_id: int, node: Node, *, show_link: bool) -> str:
+    """Wait until a report is over and return its file's link, or how to fetch it, or why there is none."""
+    report = await app.reports.records.get(report_id)
+    while report.finished_at is None:
+        await asyncio.sleep(LOOK_S)
+        report = await app.reports.records.get(report_id)
+    if report.status != "finished":
+        return f"{report.status}: {report.error}"
+    if not show_link:  # logs and journals keep what they get
+        return f"finished, {report.rows} rows: tickwright reports download {report_id}"
+    link = await app.reports.files.link(report_id)
+    where = f"{node.api.url}{link.url}" if node.api is not None and link.url.startswith("/") else link.url
+    return f"{where}   ({link.rows} rows, for 15 minutes)"

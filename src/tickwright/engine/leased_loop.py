@@ -1,0 +1,70 @@
+"""A loop of short rounds under a lease: what a capability does again and again, one process at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import structlog
+
+from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.ports.lease import HeldLease
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import AWAY
+
+AWAY_S = 1.0
+TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
+"""Of the lease of an ordinary loop: another process takes over within 20 s."""
+
+_log = structlog.get_logger("tickwright.rounds")
+
+
+class LeasedRounds(LeasedService):
+    """Calls ``round`` again and again while this process holds the lease; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        name: Of the service and of its lease.
+        leases: Of this process.
+        round_: Does what there is to do now, in transactions of the lease, and returns after how many seconds it
+            wants to be called again, 0 for at once.
+        rest_max_s: It is called again after so long at the latest.
+        news: Set when something has changed: it is called again at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        leases: Leases,
+        round_: Callable[[HeldLease], Awaitable[float]],
+        *,
+        terms: LeaseTerms | None = None,
+        rest_max_s: float = 5.0,
+        news: asyncio.Event | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        super().__init__(name, leases, name, self._rounds, terms=terms, probe=probe)
+        self._round, self._rest_max_s = round_, rest_max_s
+        self._news = news or asyncio.Event()
+
+    async def _rounds(self, lease: Lease) -> None:
+        while lease.holds() and not self.stopping.is_set():
+            self._news.clear()
+            try:
+                rest_s = await self._round(lease)
+            except AWAY as error:
+                _log.warning("rounds.failed", loop=self.name, error=repr(error))
+                rest_s = AWAY_S
+            self.tick()
+            await self._rest_or_news(min(max(rest_s, 0.0), self._rest_max_s))
+
+    async def _rest_or_news(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    async def quiesce(self) -> None:
+        """Begin no further round; return when the one that runs is over and the lease is given back."""
+        self.stopping.set()
+        self._news.set()
+        await super().quiesce()

@@ -1,0 +1,333 @@
+"""Leases on ``tickwright.job_config``: the right to be the only one, until a deadline, with a fence.
+
+::
+
+    free ──take──▶ held ──renew──▶ held ──release──▶ free
+                    │                                  ▲
+                    └──deadline passes, another takes──┘   (the version rises with every take)
+
+The database is authoritative: its clock decides when a lease has run out, and its row decides whose
+it is. The holder stops earlier, by its own monotonic clock, when it cannot renew. That is for
+efficiency; safety comes from the fence. A protected transaction begins with :meth:`Lease.lock`, so
+that a takeover comes before it or waits for it, and nothing is ever committed under an old fence.
+
+The lock is a share of the row's *key*: renewals change no key and pass, so a transaction may last longer than the
+lease (a statement at most a minute, the pool's bound); who takes over locks the whole row first.
+
+A holder that is paused *inside* a protected transaction keeps its share. It loses the
+transaction after three idle seconds (below every lease), and whoever wants to take over waits for a
+lock one second at a time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import asyncpg
+import structlog
+
+from tickwright.domain.leases import LeaseTerms
+from tickwright.ports.ids import monotonic, random_token
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.queries import load
+
+SQL = load("tickwright.engine.sql", "leases.sql")
+TAKE_WAIT_MS = 1000
+STEP_S = 0.1
+
+_log = structlog.get_logger("tickwright.leases")
+
+
+class Lease:
+    """One taken lease, as its holder sees it.
+
+    Attributes:
+        name: The ``job_name``.
+        fence: The version under which it was taken; every write of the holder carries it.
+        lost: Set once, when the lease is gone for any reason, also by ``release``.
+
+    Invariants:
+        LSE-1: fences of one name rise strictly; one fence has one owner.
+        LSE-2: nothing that began with ``lock`` is committed after somebody else has taken the lease.
+        LSE-3: nobody takes a held lease before its deadline by the database's clock.
+    """
+
+    def __init__(self, pool: Pool, name: str, *, owner: str, fence: int, terms: LeaseTerms, taken_s: float) -> None:
+        self._pool = pool
+        self.name, self.owner, self.fence, self.terms = name, owner, fence, terms
+        self._renewed_s = taken_s
+        self.lost = asyncio.Event()
+
+    def holds(self) -> bool:
+        """Whether it may be relied on now: renewed in time by the monotonic clock, with a margin."""
+        return not self.lost.is_set() and self.terms.holds(self._renewed_s, monotonic())
+
+    def age_s(self) -> float:
+        """Seconds since the last renewal left, by the monotonic clock."""
+        return monotonic() - self._renewed_s
+
+    def renewal_due_in_s(self) -> float:
+        """Seconds until the next renewal should leave; below zero when it is late."""
+        return self.terms.renew_every.total_seconds() - self.age_s()
+
+    async def lock(self, connection: Connection) -> bool:
+        """Begin a protected transaction; false means that the lease is lost and the caller rolls back."""
+        found = await connection.fetchrow(SQL["lock_lease"], self.name, self.fence)
+        if found is None:
+            self.lose("taken by another")
+        return found is not None
+
+    @asynccontextmanager
+    async def transaction(self, *, brief: bool = False) -> AsyncIterator[Connection | None]:
+        """Open a protected transaction; its connection, or ``None`` when the lease is lost.
+
+        Also renews when that is due, so that a loop that comes round often needs no renewals beside it. The renewal is
+        committed before the transaction begins: inside, it would keep the row from the renewals beside it.
+
+        Args:
+            brief: It takes milliseconds, so a renewal may be part of it and costs no transaction of its own.
+        """
+        async with self._pool.acquire() as connection:
+            due = self.renewal_due_in_s() < self.terms.renew_every.total_seconds() / 4
+            if due and not brief:
+                await self.renew(connection)
+            asked = monotonic()
+            async with connection.transaction():
+                ours = await (self._move_deadline(connection) if due and brief else self.lock(connection))
+                yield connection if ours else None
+            if due and brief and ours:
+                self._renewed_s = asked
+
+    async def renew(self, connection: Connection | None = None) -> bool:
+        """Move the deadline; false, and ``lost`` set, when it is somebody else's by now. Not inside a transaction."""
+        asked = monotonic()
+        ours = await self._move_deadline(connection or self._pool)
+        if ours:
+            self._renewed_s = asked
+        return ours
+
+    async def _move_deadline(self, connection: Connection | Pool) -> bool:
+        """Do so in the database; it counts once it is committed. Locks the row, as ``lock`` does."""
+        row = await connection.fetchrow(SQL["renew_lease"], self.name, self.owner, self.fence, self.terms.ttl)
+        if row is None:
+            self.lose("taken by another")
+        return row is not None
+
+    async def release(self) -> bool:
+        """Give it back; false when it was not ours any more. Twice is harmless."""
+        if self.lost.is_set():
+            return False
+        self.lost.set()
+        key = (self.name, self.owner, self.fence)
+        return await self._pool.fetchrow(SQL["release_lease"], *key, self.terms.at_least) is not None
+
+    def lose(self, why: str) -> None:
+        """Note that it is gone."""
+        if not self.lost.is_set():
+            _log.warning("lease.lost", lease=self.name, fence=self.fence, why=why)
+            self.lost.set()
+
+    async def keep(self) -> None:
+        """Renew at a third of the length until the lease is lost; returns then.
+
+        The database may be away for a while: the lease is lost only when it was not renewed in time.
+        """
+        renewing: asyncio.Task[None] | None = None
+        while not self.lost.is_set():
+            if renewing is None and self.renewal_due_in_s() <= 0:
+                renewing = asyncio.create_task(self._renew_if_possible())
+            left_s = (self.terms.ttl - self.terms.margin).total_seconds() - self.age_s()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, STEP_S if renewing else self.renewal_due_in_s())):
+                    await self.lost.wait()
+            if renewing is not None and renewing.done():
+                renewing = None
+            if not self.holds():
+                self.lose("not renewed in time")
+        if renewing is not None:
+            renewing.cancel()  # not waited for: a connection that hangs must not hold us up
+
+    async def _renew_if_possible(self) -> None:
+        try:
+            await self.renew()
+        except AWAY as error:
+            _log.warning("lease.renewal_failed", lease=self.name, fence=self.fence, error=repr(error))
+
+
+class Leases:
+    """Takes leases for one process.
+
+    Args:
+        pool: Of the application.
+        owner: Shown to operators; a random part is added, so that two processes never share it.
+        terms: Of every lease that is taken here.
+    """
+
+    def __init__(self, pool: Pool, *, owner: str, terms: LeaseTerms | None = None) -> None:
+        self._pool = pool
+        self.owner = f"{owner}:{random_token(6)}"
+        self.terms = terms or LeaseTerms()
+        self._fences: dict[str, int] = {}
+        self._unsure: set[str] = set()
+
+    async def take(self, name: str, terms: LeaseTerms | None = None) -> Lease | None:
+        """Take the lease ``name`` by compare-and-set, or return ``None`` while somebody holds it.
+
+        One that an earlier call took without hearing of it is taken again at once: nobody works under it.
+        """
+        terms = terms or self.terms
+        asked = monotonic()
+        try:
+            fence = await self._take(name, terms, self._fences.get(name, 0) if name in self._unsure else None)
+        except asyncpg.LockNotAvailableError:
+            return None  # its owner is paused inside a transaction; it will be thrown out, and we try again
+        except BaseException:
+            self._unsure.add(name)
+            raise
+        self._unsure.discard(name)
+        if fence is None:
+            return None
+        self._fences[name] = fence
+        _log.info("lease.taken", lease=name, fence=fence)
+        return Lease(self._pool, name, owner=self.owner, fence=fence, terms=terms, taken_s=asked)
+
+    async def _take(self, name: str, terms: LeaseTerms, unheard_above: int | None) -> int | None:
+        asked = (name, self.owner, terms.ttl, unheard_above)
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(SQL["bound_wait"], str(TAKE_WAIT_MS))
+            row = await connection.fetchrow(SQL["take_lease"], *asked)
+            if row is None and await connection.execute(SQL["open_lease"], name) == "INSERT 0 1":
+                row = await connection.fetchrow(SQL["take_lease"], *asked)
+        return None if row is None else int(row["version"])
+
+    async def break_lease(self, name: str) -> bool:
+        """Take a lease away from whoever holds it; its fence rises."""
+        return await self._pool.fetchrow(SQL["break_lease"], name) is not None
+
+    async def list(self) -> list[Mapping[str, Any]]:
+        """Return every lease as a row."""
+        return [dict(row) for row in await self._pool.fetch(SQL["list_leases"])]
+
+
+class LeasedService:
+    """Runs ``body`` while this process holds a lease; a :class:`tickwright.ports.service.Service`.
+
+    Many processes may run one of these under the same name: one of them works, the others ask again every
+    third of the lease's length.
+
+    Args:
+        name: Of the service.
+        leases: Where leases come from.
+        lease_name: The ``job_name``.
+        body: Called with the lease; cancelled when it is lost; returns when ``stopping`` is set.
+        kept: Renew beside the body. False for a body that comes round often enough through
+            ``Lease.transaction``, which renews too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        leases: Leases,
+        lease_name: str,
+        body: Callable[[Lease], Coroutine[Any, Any, None]],
+        *,
+        terms: LeaseTerms | None = None,
+        kept: bool = True,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._name, self._leases, self._lease_name, self._body = name, leases, lease_name, body
+        self._terms = terms or leases.terms
+        self._kept = kept
+        self._probe = probe
+        self.stopping = asyncio.Event()
+        self.lease: Lease | None = None
+        self._over = asyncio.Event()
+        self._over.set()
+        self._ticked_s: float | None = None
+        self._working: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the service."""
+        return self._name
+
+    @property
+    def lease_terms(self) -> LeaseTerms:
+        """Of the lease that it works under."""
+        return self._terms
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the lease now."""
+        return self.lease is not None and self.lease.holds()
+
+    def tick(self) -> None:
+        """Say that the loop came round."""
+        self._ticked_s = monotonic()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the loop came round: a round of the body, or a look whether the lease is free."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    async def run(self) -> None:
+        """Take the lease, work under it, and begin again when it is lost, until stopped."""
+        self._over.clear()
+        try:
+            while not self.stopping.is_set():
+                lease = await self._try()
+                if lease is None:
+                    await self.rest(self._terms.renew_every.total_seconds())
+                else:
+                    await self._lead(lease)
+        finally:
+            self._over.set()
+
+    async def _try(self) -> Lease | None:
+        try:
+            lease = await self._leases.take(self._lease_name, self._terms)
+        except AWAY as error:
+            _log.warning("lease.not_taken", lease=self._lease_name, error=repr(error))
+            return None
+        self.tick()
+        return lease
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, or until stopping."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def _lead(self, lease: Lease) -> None:
+        self.lease = lease
+        await self._probe.reached("lease.taken", lease=lease.name, fence=lease.fence)
+        work = self._working = asyncio.create_task(self._body(lease))
+        keeper: asyncio.Task[Any] = asyncio.create_task(lease.keep() if self._kept else lease.lost.wait())
+        try:
+            await asyncio.wait({work, keeper}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._end(lease, work, keeper)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            raise error
+
+    async def _end(self, lease: Lease, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self.lease = None
+        with suppress(*AWAY):
+            async with asyncio.timeout(2):
+                await lease.release()
+
+    async def quiesce(self) -> None:
+        """Begin no further round; return when the one that runs is over and the lease is given back."""
+        self.stopping.set()
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """Cancel the round that runs, give the lease back, return when ``run`` is over."""
+        self.stopping.set()
+        if self._working is not None:
+            self._working.cancel()
+        await self._over.wait()

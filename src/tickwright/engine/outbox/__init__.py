@@ -1,0 +1,1 @@
+"""The outbox: its table, its relay, and dead letters that brokers keep."""

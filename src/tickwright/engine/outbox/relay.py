@@ -1,0 +1,367 @@
+"""The outbox relay: publishes what users wrote in their own transactions, after the commit.
+
+One relay at a time works, under the lease ``relay:outbox``; the others wait for it. It reads rows,
+publishes them through the broker that carries their destination, and writes down what became of them
+in a transaction that first locks the lease. So a relay that was paused past its lease may send a
+message twice, under the same id, and never settles a row that its successor is working on.
+
+What is promised: at least once, the same message id (``out_<id>``) and bytes on every attempt. For one
+(destination, key) a row is sent after every row of that key with a smaller id that was visible by
+then, and while one of them is being retried the others wait. Rows without a key have no order. A row
+that commits late with a smaller id is sent late, and never skipped.
+
+Each destination is a lane: at most one batch of a lane is under way, a lane that fails waits longer
+and longer and comes back with a single row, so neither a dead nor a silent destination holds up the
+others, and an outage costs few attempts. A lane has not failed when its destination refuses messages
+for what they are (HTTP 422, too large): they are tried again by themselves, beside the others. Lanes
+that failed last have places of their own, so hundreds of silent destinations leave the others free
+once each was tried. A destination whose scheme nobody carries waits with a reason that alerts look for.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import repeat
+
+import structlog
+
+from tickwright.domain.leases import LeaseTerms
+from tickwright.domain.masking import masked_address
+from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.bell import Bell
+from tickwright.engine.leases import Lease, LeasedService, Leases
+from tickwright.engine.outbox.relay_rules import judge, message_of, refuses_message, scheme_of, unknown_scheme, waves
+from tickwright.engine.outbox.relay_traces import publish_traced
+from tickwright.engine.outbox.table import (
+    LANE_MIN,
+    ClaimBounds,
+    ClaimedRows,
+    OutboxRow,
+    Verdicts,
+    claim_rows,
+    note_waiting,
+    write_verdicts,
+)
+from tickwright.ports.broker import Broker, Message, Outcome, Unknown
+from tickwright.ports.ids import monotonic, random_unit
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import AWAY
+
+LEASE = "relay:outbox"
+CHANNEL = "tickwright_outbox"
+BELL_LOCK = (7313, 3)
+POLL_S = 1.0
+NAP_S = 0.01
+NAP_MAX_S = 0.25
+LANES_MAX = 200
+TRIES_MAX = 100
+FAILING_LANES_MAX = 10_000
+MARK_EVERY_S = 0.5
+MARK_RETRY_S = 0.2
+UNKNOWN_SCHEME_S = 5.0
+RETRY = RetryPolicy()
+LANE_RETRY = RetryPolicy(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))
+PUBLISH_TIMEOUT = timedelta(seconds=10)
+
+_log = structlog.get_logger("tickwright.relay")
+
+
+@dataclass(slots=True)
+class RelayCounters:
+    """What this process's relay has done; read by the metrics."""
+
+    published: int = 0
+    retried: int = 0
+    dead: int = 0
+    marks_lost: int = 0
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A lane that waits: how often it failed in a row, and until when (monotonic)."""
+
+    failures: int = 0
+    resume_s: float = 0.0
+
+
+class OutboxRelay:
+    """Publishes the outbox until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        leases: Of this process.
+        brokers: Scheme to broker.
+        direct_url: For notifications; ``None`` polls once a second.
+        terms: Of the relay's lease.
+        bounds: Of one claim.
+        retry: Waits between the attempts of one row.
+        lane_retry: Waits of a destination that fails.
+        publish_timeout: Of one attempt.
+    """
+
+    name = "relay"
+
+    def __init__(
+        self,
+        leases: Leases,
+        brokers: Mapping[str, Broker],
+        *,
+        direct_url: str | None,
+        terms: LeaseTerms | None = None,
+        bounds: ClaimBounds | None = None,
+        retry: RetryPolicy = RETRY,
+        lane_retry: RetryPolicy = LANE_RETRY,
+        publish_timeout: timedelta = PUBLISH_TIMEOUT,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._brokers = brokers
+        self._bounds = bounds or ClaimBounds()
+        self._retry, self._lane_retry, self._timeout = retry, lane_retry, publish_timeout
+        self._probe = probe
+        self._service = LeasedService("relay", leases, LEASE, self._relay, terms=terms, probe=probe)
+        self.bell = Bell(direct_url, channel=CHANNEL, lock=BELL_LOCK)
+        self.counters = RelayCounters()
+        self._lanes: dict[int, asyncio.Task[None]] = {}
+        self._failing: dict[int, _Failing] = {}
+        self._changed = asyncio.Event()
+        self._naps = 0
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        bell = asyncio.create_task(self.bell.run())
+        try:
+            await self._service.run()
+        finally:
+            bell.cancel()
+            with suppress(asyncio.CancelledError):
+                await bell
+
+    async def quiesce(self) -> None:
+        """Claim nothing more; return when what was claimed is sent and written down."""
+        self._service.stopping.set()
+        self._wake()
+        await self._service.quiesce()
+
+    async def stop(self) -> None:
+        """Break off what is being sent (it will be sent again) and end."""
+        self._wake()
+        await self._service.stop()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the last claim, or since the last look whether the lease is free."""
+        return self._service.last_tick_age_s()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease, while this relay is the one that works."""
+        return self._service.lease
+
+    @property
+    def lanes_busy(self) -> int:
+        """Destinations with a batch under way."""
+        return len(self._lanes)
+
+    @property
+    def lanes_failing(self) -> int:
+        """Destinations that wait after failures, or that nobody carries."""
+        return len(self._failing)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self.bell.rung.set()
+
+    # ------------------------------------------------------------------ the loop
+
+    async def _relay(self, lease: Lease) -> None:
+        after = {True: LANE_MIN, False: LANE_MIN}  # with lanes that fail, without them: each goes round by itself
+        try:
+            while lease.holds() and not self._service.stopping.is_set():
+                tries = sum(lane in self._failing for lane in self._lanes)
+                if len(self._lanes) - tries >= LANES_MAX:
+                    await self._for_a_lane()
+                    continue
+                room = tries < TRIES_MAX
+                claimed = await self._claim(lease, after[room], failing=room)
+                if claimed is None:
+                    await self._service.rest(POLL_S / 2)
+                    continue
+                after[room] = claimed.next_lane
+                await self._dispatch(lease, claimed.rows)
+                if not claimed.rows and after[room] == LANE_MIN:
+                    await (self._rest() if room else self._service.rest(NAP_MAX_S))
+            await self._finish()
+        finally:
+            await self._abandon()
+            await self.bell.disarm()
+
+    async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
+        self._changed.clear()
+        now = monotonic()
+        waiting = [lane for lane, one in self._failing.items() if one.resume_s > now or not failing]
+        try:
+            async with lease.transaction(brief=True) as connection:
+                if connection is None:
+                    return None
+                claimed = await claim_rows(
+                    connection,
+                    after_lane=after,
+                    without={*self._lanes, *waiting},
+                    careful=self._failing,
+                    bounds=self._bounds,
+                )
+        except AWAY as error:
+            _log.warning("relay.claim_failed", error=repr(error))
+            return None
+        self._service.tick()
+        return claimed
+
+    async def _dispatch(self, lease: Lease, rows: Sequence[OutboxRow]) -> None:
+        if not rows:
+            return
+        self._naps = 0
+        await self._probe.reached("relay.claimed", ids=[row.id for row in rows])
+        lanes: dict[int, list[OutboxRow]] = {}
+        for row in rows:
+            lanes.setdefault(row.lane, []).append(row)
+        for lane, batch in lanes.items():
+            task = asyncio.create_task(self._deliver(lease, lane, batch))
+            self._lanes[lane] = task
+            task.add_done_callback(lambda done, lane=lane: self._delivered(lane, done))  # type: ignore[misc]
+
+    def _delivered(self, lane: int, task: asyncio.Task[None]) -> None:
+        self._lanes.pop(lane, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("relay.batch_failed", lane=lane, error=repr(error))
+            self._note_failure(lane)
+        self._wake()
+
+    async def _for_a_lane(self) -> None:
+        self._changed.clear()  # lanes that have ended are counted already: only the next one ends the wait
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._changed.wait()
+        self._service.tick()
+
+    async def _finish(self) -> None:
+        if self._lanes:
+            await asyncio.wait(self._lanes.values())
+
+    async def _abandon(self) -> None:
+        tasks = list(self._lanes.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ------------------------------------------------------------------ resting
+
+    async def _rest(self) -> None:
+        """Sleep until a row comes, a lane ends or waits no longer, or a second is over."""
+        if self.bell.works:
+            armed = await self.bell.arm()
+            if armed == "refused":  # somebody inserts right now, or keeps a transaction open: awake, but less and less
+                self._naps += 1
+                await self._nap(min(NAP_MAX_S, NAP_S * 2 ** min(self._naps, 8)))
+            if armed != "kept":
+                return
+        now = monotonic()
+        resumes = [failing.resume_s - now for failing in self._failing.values() if failing.resume_s > now]
+        if await self._nap(min([POLL_S, *resumes])):
+            await self.bell.disarm()
+
+    async def _nap(self, seconds: float) -> bool:
+        if self._service.stopping.is_set() or self._changed.is_set():
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                await self.bell.rung.wait()
+        except TimeoutError:
+            return False
+        self.bell.rung.clear()
+        return True
+
+    # ------------------------------------------------------------------ one batch of one lane
+
+    async def _deliver(self, lease: Lease, lane: int, rows: Sequence[OutboxRow]) -> None:
+        broker = self._brokers.get(scheme_of(rows[0].destination))
+        if broker is None:
+            await self._let_wait(lease, lane, rows)
+            return
+        verdicts, works, marked_s = Verdicts(), False, monotonic()
+        broken: set[str | None] = set()
+        for wave in waves(rows):
+            if self._service.stopping.is_set():
+                break
+            batch = [row for row in wave if row.key is None or row.key not in broken]
+            if not batch or not lease.holds():
+                continue
+            outcomes = await self._publish(broker, batch)
+            broken |= {row.key for row, outcome in zip(batch, outcomes, strict=True)
+                       if not judge(row, outcome, self._retry, random_unit(), verdicts)}  # fmt: skip
+            works = works or bool(verdicts.sent) or any(map(refuses_message, outcomes))
+            if monotonic() - marked_s > MARK_EVERY_S:
+                await self._mark(lease, verdicts)
+                verdicts, marked_s = Verdicts(), monotonic()
+        if works or not broken:
+            self._failing.pop(lane, None)
+        else:
+            self._note_failure(lane)
+        await self._mark(lease, verdicts)
+
+    async def _publish(self, broker: Broker, rows: Sequence[OutboxRow]) -> list[Outcome]:
+        read = [message_of(row, self._timeout) for row in rows]
+        messages = [one for one in read if isinstance(one, Message)]
+        try:
+            answers = iter(await publish_traced(broker, messages))
+        except Exception as error:  # noqa: BLE001  the attempt's boundary: a broker's bug must not stop the others
+            _log.error("relay.broker_raised", destination=masked_address(rows[0].destination), error=repr(error))
+            answers = repeat(Unknown("broker_raised", repr(error)[:200]))
+        return [next(answers) if isinstance(one, Message) else one for one in read]
+
+    async def _mark(self, lease: Lease, verdicts: Verdicts) -> None:
+        """Write the verdicts under the lease; without the lease they count for nothing."""
+        if not len(verdicts):
+            return
+        await self._probe.reached("relay.published_not_marked", ids=verdicts.sent)
+        while lease.holds():
+            try:
+                async with lease.transaction(brief=True) as connection:
+                    if connection is None:
+                        break
+                    await write_verdicts(connection, lease.fence, verdicts)
+            except AWAY as error:
+                _log.warning("relay.mark_delayed", rows=len(verdicts), error=repr(error))
+                await asyncio.sleep(MARK_RETRY_S)
+                continue
+            self._count(verdicts)
+            await self._probe.reached("relay.marked", ids=verdicts.sent)
+            return
+        self.counters.marks_lost += len(verdicts)
+        _log.warning("relay.marks_not_ours", rows=len(verdicts), fence=lease.fence)
+
+    def _count(self, verdicts: Verdicts) -> None:
+        self.counters.published += len(verdicts.sent)
+        self.counters.retried += len(verdicts.retried)
+        self.counters.dead += len(verdicts.dead)
+
+    # ------------------------------------------------------------------ lanes that wait
+
+    def _note_failure(self, lane: int) -> None:
+        failing = self._failing.setdefault(lane, _Failing())
+        failing.failures += 1
+        wait = self._lane_retry.delay(failing.failures, random_unit())
+        failing.resume_s = monotonic() + wait.total_seconds()
+        while len(self._failing) > FAILING_LANES_MAX:
+            del self._failing[next(iter(self._failing))]
+
+    async def _let_wait(self, lease: Lease, lane: int, rows: Sequence[OutboxRow]) -> None:
+        """Nobody here carries this scheme: the rows wait, untried, and the first one says why."""
+        row = min(rows, key=lambda row: row.id)
+        self._failing[lane] = _Failing(1, monotonic() + UNKNOWN_SCHEME_S)
+        with suppress(*AWAY):
+            async with lease.transaction(brief=True) as connection:
+                if connection is not None:
+                    await note_waiting(connection, lease.fence, row.id, unknown_scheme(row.destination))

@@ -1,0 +1,109 @@
+"""What the relay decides, without doing it: order within a batch, and what an outcome means for a row. Pure."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+from tickwright.domain.retries import RetryPolicy, within_an_hour
+from tickwright.engine.outbox.table import OutboxRow, Verdicts
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused
+
+ATTEMPTS_MAX = 20
+ERROR_CHARS_MAX = 2000
+SCHEME_CHARS_MAX = 40
+OF_THE_DESTINATION = frozenset({401, 403, 407, 408, 425, 429})
+"""Statuses of 400 to 499 that say something of the destination, or of us, and not of this message."""
+OF_THE_MESSAGE = frozenset(
+    {"message_too_large", "record_refused", "too_large", "precondition_failed", "gateway_refused"}
+)
+"""Codes of brokers with which somebody who works refuses this message."""
+_UNREADABLE = Refused(
+    "invalid_header", "A number in the headers is too long, or they are nested too deeply.", final=True
+)
+
+
+def waves(rows: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
+    """Split a batch so that no wave has two rows of one (destination, key), and keys go in order of id.
+
+    Rows without a key have no order and are all in the first wave.
+    """
+    found: list[list[OutboxRow]] = []
+    depth: dict[tuple[str, str], int] = {}
+    for row in sorted(rows, key=lambda row: row.id):
+        level = 0
+        if row.key is not None:
+            level = depth.get((row.destination, row.key), 0)
+            depth[row.destination, row.key] = level + 1
+        if level == len(found):
+            found.append([])
+        found[level].append(row)
+    return found
+
+
+def scheme_of(destination: str) -> str:
+    """Return what stands before the first colon."""
+    return destination.partition(":")[0]
+
+
+def unknown_scheme(destination: str) -> str:
+    """Return the reason that a row of this destination waits with; alerts look for its first word."""
+    return f"unknown_scheme: no relay here carries {scheme_of(destination)[:SCHEME_CHARS_MAX]!r}"
+
+
+def message_of(row: OutboxRow, timeout: timedelta) -> Message | Refused:
+    """Return the message of a row, the same id and bytes on every attempt, or why its headers can never be read."""
+    try:
+        headers = {name.lower(): _text(value) for name, value in json.loads(row.headers).items()}
+    except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deeply
+        return _UNREADABLE
+    content_type = headers.pop("content-type", "application/json")
+    return Message(
+        id=f"out_{row.id}",
+        destination=row.destination,
+        body=row.payload.encode(),
+        key=row.key,
+        headers=headers,
+        content_type=content_type,
+        timeout=timeout,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def refuses_message(outcome: Outcome) -> bool:
+    """Whether the destination works and only refuses this message; who asks us to wait does not."""
+    if not isinstance(outcome, Refused) or outcome.retry_after is not None:
+        return False
+    if outcome.status is None:
+        return outcome.code in OF_THE_MESSAGE
+    return 400 <= outcome.status < 500 and outcome.status not in OF_THE_DESTINATION
+
+
+def judge(row: OutboxRow, outcome: Outcome, policy: RetryPolicy, unit: float, into: Verdicts) -> bool:
+    """Add what ``outcome`` means for ``row`` to ``into``; return whether the row is settled.
+
+    Args:
+        row: As it was claimed; this attempt is not counted in it yet.
+        outcome: What the broker answered.
+        policy: Of the waits between attempts.
+        unit: A random number in ``[0, 1)``.
+        into: Where the verdict goes.
+    """
+    if isinstance(outcome, Accepted):
+        into.sent.append(row.id)
+        return True
+    error = f"{outcome.code}: {outcome.reason}".replace("\x00", " ")[:ERROR_CHARS_MAX]
+    error = error.encode("utf-8", "backslashreplace").decode()
+    attempt = row.attempts + 1
+    if attempt >= ATTEMPTS_MAX or (isinstance(outcome, Refused) and outcome.final):
+        into.dead.append(row.id)
+        into.dead_errors.append(error)
+        return True
+    asked = within_an_hour(outcome.retry_after) if isinstance(outcome, Refused) else None
+    into.retried.append(row.id)
+    into.tries.append(row.attempts)
+    into.waits_s.append(policy.delay(attempt, unit, asked).total_seconds())
+    into.retry_errors.append(error)
+    return False

@@ -1,0 +1,386 @@
+"""A worker's leased identity: registered, renewed at a third of its length, fenced when lost.
+
+State of a session, seen from outside::
+
+    open ──renew──▶ open ──lease runs out, somebody looks──▶ lost ──a day──▶ gone
+      └──close, what it owns goes back──▶ gone
+
+The database is authoritative: a session is lost when a row says so, and only another session that
+found the lease expired may write that, in the transaction that gives the session's jobs back. The
+holder stops earlier by its own monotonic clock when it cannot renew. After a lost lease it takes a
+new token, so that whatever a zombie still writes under the old one finds no row.
+
+A renewal is one statement and so one round trip, because a far database leaves time for no more, on a connection that
+the session keeps for itself: it waits neither for the work of others nor for the six round trips of a new connection.
+What takes several runs beside the renewals: the heartbeat's work, the reclaim of other sessions, claims to settle, a
+look for table locks.
+Where the database is near, the heartbeat's work shares the renewal's transaction, unless something holds it up.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import structlog
+
+from tickwright.domain.errors import Unavailable
+from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.table_locks import TableLocks
+from tickwright.ports.ids import hear_database, monotonic
+from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.session import Beat, Gate, Reclaim
+from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline, slowness
+from tickwright.store.queries import load, with_lanes
+
+_SQL = load("tickwright.engine.sql", "workers.sql")
+_OWNS = with_lanes(load("tickwright.capabilities.operations.sql", "holdings.sql"))["owns"]
+_LOOK_S = 0.1
+_LOOK_AGAIN_S = 1.0
+_SETTLE_S = 10.0
+_NEAR_MS = 10
+_TOGETHER_S = 0.5
+_log = structlog.get_logger("tickwright.session")
+
+
+class WorkerSession:
+    """Implements :class:`tickwright.ports.session.Session`; a service itself."""
+
+    name = "session"
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        name: str,
+        roles: Sequence[str],
+        version: str,
+        terms: LeaseTerms | None = None,
+        probe: Probe = NO_PROBE,
+    ) -> None:
+        self._pool = pool
+        self._own: Connection | None = None
+        self._runs = False
+        self._name, self._roles, self._version = name, list(roles), version
+        self.terms = terms or LeaseTerms()
+        self._probe = probe
+        self._token = 0
+        self._renewed_s = 0.0
+        self._expiry_s: float | None = None
+        self._beats: list[Beat] = []
+        self._reclaims: list[Reclaim] = []
+        self._losses: list[Callable[[], None]] = []
+        self._gates: list[Gate] = []
+        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._table_locks = TableLocks(pool)
+        self._is_far = False
+        self.claim_number = 0
+        self._stopping = asyncio.Event()
+        self.drain_requested = asyncio.Event()
+        self.facts: dict[str, Any | Callable[[], Any]] = {"round_trip_ms": RoundTrips.shortest_ms}
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ Session
+
+    @property
+    def token(self) -> int:
+        """Fencing token; 0 before the first registration."""
+        return self._token
+
+    def holds(self) -> bool:
+        """Whether the lease may be relied on now."""
+        return self._token != 0 and self.terms.holds(self._renewed_s, monotonic())
+
+    def on_beat(self, beat: Beat) -> None:
+        """Register work that is done after every renewal, in one transaction that has the session's row."""
+        self._beats.append(beat)
+
+    def on_reclaim(self, reclaim: Reclaim) -> None:
+        """Register work of the transaction that declares sessions lost."""
+        self._reclaims.append(reclaim)
+
+    def on_lost(self, lost: Callable[[], None]) -> None:
+        """Register what happens when this session is lost."""
+        self._losses.append(lost)
+
+    def next_claim_number(self) -> int:
+        """Raise the number that claims carry; never the same twice, also where the database did not answer."""
+        self.claim_number += 1
+        return self.claim_number
+
+    def add_gate(self, gate: Gate) -> None:
+        """Register claims that are settled with the heartbeat and before leaving."""
+        self._gates.append(gate)
+
+    # ------------------------------------------------------------------ Service
+
+    async def open(self) -> None:
+        """Register under a new token."""
+        asked = monotonic()
+        row = await self._ask(
+            _SQL["open_session"], self._name, self._roles, self._version, self.terms.ttl, self._said()
+        )
+        hear_database(row["now_s"])
+        self._token, self._renewed_s, self._expiry_s = row["id"], asked, asked
+        _log.info("session.opened", token=self._token, name=self._name, roles=self._roles)
+
+    async def _ask(self, sql: str, *args: Any) -> Any:
+        """Ask on the session's own connection while it runs; a broken one is given back, and the next one taken."""
+        if not self._runs:
+            return await self._pool.fetchrow(sql, *args)
+        async with self._keeping() as own:
+            return await own.fetchrow(sql, *args)
+
+    @asynccontextmanager
+    async def _keeping(self) -> AsyncIterator[Connection]:
+        """The session's own connection, which is not kept when something goes wrong."""
+        if self._own is not None and _is_gone(self._own):
+            await self._let_go()
+        if self._own is None:
+            self._own = await self._pool.acquire()
+        try:
+            yield self._own
+        except BaseException:
+            await self._let_go()
+            raise
+
+    async def _let_go(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            await self._pool.release(own)
+
+    def _said(self) -> str:
+        """Return the facts as they are now: what changes is a function, asked anew with each renewal."""
+        return json.dumps({name: fact() if callable(fact) else fact for name, fact in self.facts.items()})
+
+    async def run(self) -> None:
+        """Renew until stopped; re-register after a loss."""
+        self._runs = True
+        try:
+            await self._run()
+        finally:
+            self._runs = False
+            await self._let_go()
+
+    async def _run(self) -> None:
+        if not self._token:
+            await self.open()
+        while not self._stopping.is_set():
+            await self._sleep()
+            if self._stopping.is_set():
+                return
+            try:
+                await self._tick()
+            except AWAY as error:
+                _log.warning("session.renewal_failed", token=self._token, error=repr(error))
+            if self._token and not self.holds():
+                self._lose("not renewed in time")
+
+    async def _sleep(self) -> None:
+        wait_s = min(self._next_renewal_s(), self._next_look_s()) - monotonic()
+        try:
+            async with asyncio.timeout(max(wait_s, _LOOK_S if self._ticked_s else 0.0)):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _next_renewal_s(self) -> float:
+        return self._renewed_s + self.terms.renew_every.total_seconds()
+
+    def _next_look_s(self) -> float:
+        return self._expiry_s if self._expiry_s is not None else float("inf")
+
+    async def _tick(self) -> None:
+        self._look_for_table_locks()
+        if not self._token:
+            await self.open()
+            return
+        if monotonic() >= self._next_renewal_s() - _LOOK_S:
+            if not await self._renew_and_beat():
+                self._look_for_table_locks()  # while the renewal waits, maybe behind one
+                await self.renew()
+                self._run_beside("heartbeat", self._beat)
+            if any(gate.unsure for gate in self._gates):  # such as where there is no room for a claim that settles
+                self._run_beside("settling", self._settle)
+        if self._expiry_s is not None and monotonic() >= self._expiry_s:
+            self._expiry_s = None
+            self._run_beside("reclaim", self._reclaim_expired)
+        self._ticked_s = monotonic()
+        self._note_distance()
+
+    def _look_for_table_locks(self) -> None:
+        if self._table_locks.is_due():
+            self._run_beside("table locks", self._table_locks.look)
+
+    def _note_distance(self) -> None:
+        complaint = slowness()
+        if complaint and not self._is_far:
+            _log.warning("database.slow", reason=complaint)
+        self._is_far = complaint is not None
+
+    def _run_beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start ``work`` unless it is under way; no renewal waits for it. A bug in it is raised the next time."""
+        if self._is_over(name):
+            self._beside[name] = asyncio.create_task(self._attempt(name, work))
+
+    def _is_over(self, name: str) -> bool:
+        """Whether such work is not under way; raise the bug that ended it."""
+        before = self._beside.get(name)
+        if before is not None and before.done():
+            before.result()
+        return before is None or before.done()
+
+    async def _attempt(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except AWAY as error:
+            _log.warning("session.work_failed", token=self._token, work=name, error=repr(error))
+            if name == "reclaim":
+                self._expiry_s = monotonic() + _LOOK_AGAIN_S
+
+    async def renew(self) -> None:
+        """Extend the lease."""
+        await self._probe.reached("session.before_renewal", token=self._token)
+        asked = monotonic()
+        await self._hear(await self._ask(*self._renewal()), asked)
+
+    async def _renew_and_beat(self) -> bool:
+        """Extend the lease and do the heartbeat's work in one transaction: an idle process has half of them.
+
+        Returns:
+            False, and nothing was done or heard of: the database is not near, or something held this up.
+        """
+        if not self._beats or RoundTrips.shortest_ms() > _NEAR_MS or not self._is_over("heartbeat"):
+            return False
+        await self._probe.reached("session.before_renewal", token=self._token)
+        asked = monotonic()
+        try:
+            async with asyncio.timeout(_TOGETHER_S), self._keeping() as own, own.transaction():
+                row = await own.fetchrow(*self._renewal())
+                committed = [await beat(own) for beat in self._beats] if row is not None else []
+        except AWAY:
+            return False
+        for settle in committed:
+            settle()
+        await self._hear(row, asked)
+        return True
+
+    def _renewal(self) -> tuple[Any, ...]:
+        return _SQL["renew_session"], self._token, self.terms.ttl, self._said(), self._name
+
+    async def _hear(self, row: Any, asked: float) -> None:
+        """Take in what a renewal that was sent at ``asked`` has said."""
+        if row is None:
+            self._lose("declared lost by another worker")
+            return
+        self._renewed_s = asked
+        hear_database(row["now_s"])
+        if row["drain"]:
+            self.drain_requested.set()
+        if not row["timeline_known"]:
+            await enter_timeline(self._pool)
+        expiry_s = row["next_expiry_s"]
+        self._expiry_s = None if expiry_s is None else asked + max(0.0, expiry_s - row["now_s"]) + _LOOK_S
+
+    async def _beat(self) -> None:
+        """Do the work of the heartbeat, unless this session is lost."""
+        if not self._beats or not (token := self._token):
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_SQL["hold_session"], token) is None:
+                return
+            committed = [await beat(connection) for beat in self._beats]
+        if token == self._token:
+            for settle in committed:
+                settle()
+
+    async def _settle(self) -> None:
+        for gate in self._gates:
+            try:
+                async with asyncio.timeout(_SETTLE_S):
+                    await gate.settle()
+            except (*AWAY, Unavailable) as error:
+                _log.warning("session.claims_not_settled", token=self._token, error=repr(error))
+
+    async def _reclaim_expired(self) -> None:
+        """Declare expired sessions lost and give back what they held, in one transaction.
+
+        Who has nothing to give back with declares nothing: the jobs would be nobody's.
+        """
+        if not self._reclaims:
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            rows = await connection.fetch(_SQL["declare_lost"])
+            tokens = [row["id"] for row in rows]
+            if tokens:
+                _log.warning("session.others_lost", sessions={row["id"]: row["name"] for row in rows})
+                await self._give_back(connection, tokens)
+        if not tokens:
+            self._expiry_s = monotonic() + _LOOK_AGAIN_S
+
+    async def _give_back(self, connection: Connection, tokens: list[int]) -> None:
+        for reclaim in self._reclaims:
+            await reclaim(connection, tokens)
+        await connection.execute(_SQL["forget_grants"], tokens)
+        await connection.execute(_SQL["prune_lost"])
+
+    def _lose(self, why: str) -> None:
+        if not self._token:
+            return
+        _log.error("session.lost", token=self._token, why=why)
+        self._token = 0
+        self._expiry_s = 0.0
+        for lost in self._losses:
+            lost()
+
+    async def quiesce(self) -> None:
+        """Nothing to finish: a session carries the others."""
+
+    async def stop(self) -> None:
+        """Leave; whoever worked under this session has released what it held, unless that ignored its cancellation.
+
+        A session that cannot give back what it owns still does not leave: it runs out, and others give that back.
+        """
+        self._stopping.set()
+        if self._beside:
+            await asyncio.wait(self._beside.values(), timeout=_SETTLE_S)
+        if self._token:
+            await self._settle()
+            token, self._token = self._token, 0
+            try:
+                await self._leave(token)
+            except AWAY as error:
+                _log.warning("session.not_closed", token=token, error=repr(error))
+
+    async def _leave(self, token: int) -> None:
+        """Delete the row; what the session owns still goes back in the same transaction, as if it was lost.
+
+        Nothing looks for owners whose session has no row. Where nothing is owned there is no transaction: one has more
+        round trips than a far database leaves time for.
+        """
+        if not await self._owns(token):
+            await self._pool.execute(_SQL["close_session"], token)
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            if await connection.fetchval(_SQL["close_session"], token) is not None:
+                await self._give_back(connection, [token])
+
+    async def _owns(self, token: int) -> bool:
+        """Return what the database says, behind the last claim: later ones take nothing."""
+        if not self._gates:  # what claims nothing owns nothing
+            return False
+        await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
+        return bool(await self._pool.fetchval(_OWNS, token))
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the last round."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+
+def _is_gone(connection: Connection) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool has taken back what broke while it was lent
+        return True

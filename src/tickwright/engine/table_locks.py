@@ -1,0 +1,93 @@
+"""Ends sessions that ask for a lock of a table of ours without any right to it; see docs/security.md.
+
+PostgreSQL takes the lock of ``CREATE RULE``, ``CREATE TRIGGER``, ``ATTACH PARTITION`` and a few other statements before
+it asks for rights. Behind a weak lock of another session, which needs no right either, such a statement waits for as
+long as that session likes, and everybody who uses the table waits behind it. It can only end in a refusal, so ending
+its session loses no work. The other session is left alone: a weak lock stops nobody.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import structlog
+
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import AWAY, HeldUp, Pool, beside
+from tickwright.store.queries import load, with_shared
+
+_SQL = with_shared(load("tickwright.engine.sql", "table_locks.sql"), "table_lock")
+EVERY_S = 2.0
+WITHIN_S = 5.0
+AGAIN_S = 60.0
+SAID_S = 10.0
+AWAY_S = 10.0
+_log = structlog.get_logger("tickwright.database")
+
+
+class TableLocks:
+    """Looks for such sessions once a statement of this process was held up; until then it does nothing.
+
+    While it finds some, and a minute beyond that, it looks every two seconds, so that the next one is met sooner.
+    """
+
+    _named: ClassVar[str | None] = None
+    _named_s: ClassVar[float] = float("-inf")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._looked_s = self._found_s = float("-inf")
+        self._said: set[tuple[int, bool]] = set()
+
+    @classmethod
+    def complaint(cls) -> str | None:
+        """Return what to say to operators of a session that this process may not end, if the last look found one."""
+        return cls._named if monotonic() - cls._named_s < SAID_S else None
+
+    def is_due(self) -> bool:
+        """Whether to look now."""
+        now_s = monotonic()
+        wanted = HeldUp.seen_s > self._looked_s or now_s < self._found_s + AGAIN_S
+        return wanted and now_s >= self._looked_s + EVERY_S
+
+    async def look(self) -> None:
+        """Ask once, and end what is found where this database user may.
+
+        Raises:
+            One of AWAY: The database does not answer. What is held up ten seconds later asks again.
+        """
+        self._looked_s = monotonic()
+        try:
+            async with asyncio.timeout(WITHIN_S), beside(self._pool) as own, own.transaction():
+                await own.execute(_SQL["be_brief"])
+                rows = await own.fetch(_SQL["end_table_locks"])
+        except AWAY:
+            self._looked_s = monotonic() + AWAY_S
+            raise
+        if rows:
+            self._found_s = monotonic()
+        self._say(rows)
+
+    def _say(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            if (row["pid"], row["ended"]) not in self._said:
+                named = {name: row[name] for name in ("pid", "role", "relation", "mode", "ended")}
+                _log.error("database.table_lock", **named, advice=_advice(row))
+        self._said = {(row["pid"], row["ended"]) for row in rows}
+        left = [_complaint(row) for row in rows if not row["ended"]]
+        TableLocks._named, TableLocks._named_s = left[0] if left else None, monotonic()
+
+
+def _complaint(row: Mapping[str, Any]) -> str:
+    return (
+        f"table_lock: session {row['pid']} of role {row['role']} waits with {row['mode']} of {row['relation']}, to "
+        f"which it has no right, and holds up everybody there: {_advice(row)}"
+    )
+
+
+def _advice(row: Mapping[str, Any]) -> str:
+    away = f"ALTER ROLE {row['quoted']} NOLOGIN"
+    if row["ended"]:
+        return f"{away} keeps it away"
+    granted = f"GRANT {row['quoted']} TO {row['me']}"
+    return f"pg_terminate_backend({row['pid']}); {away}; or {granted}, and processes end such sessions themselves"

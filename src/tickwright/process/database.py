@@ -1,0 +1,167 @@
+"""Where the database is: the user's URL, or the embedded server that nobody has to set up.
+
+Decides also whether a connection may carry a session (LISTEN, session locks, prepared statements).
+A pooler answers with a process id of its own making, so comparing it with the backend's tells one
+apart. Behind any pooler we keep to single transactions, unless a direct URL is there; that is right
+in session mode too, and only a little slower.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from tickwright.domain.errors import TickwrightError
+from tickwright.process.settings import Settings
+from tickwright.store.dsn import shown_url
+from tickwright.store.pool import AWAY, connect_to, unavailable
+
+if TYPE_CHECKING:
+    from tickwright.embedded import EmbeddedServer
+
+T = TypeVar("T")
+LOOK_S = 1.0
+_log = structlog.get_logger("tickwright.process")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database that answers.
+
+    Attributes:
+        url: For pools.
+        direct_url: For LISTEN and migrations; ``None`` where there is only a pooler.
+        pooled: Whether ``url`` goes through a pooler.
+        embedded: Whether the server is ours.
+    """
+
+    url: str
+    direct_url: str | None
+    pooled: bool = False
+    embedded: bool = False
+
+    @property
+    def shown(self) -> str:
+        """``url`` without its password."""
+        return "the embedded PostgreSQL" if self.embedded else shown_url(self.url)
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[Database]:
+    """Give the database of this process; start the embedded server when there is no URL, and leave it at the end.
+
+    Raises:
+        Unavailable: It does not answer. Retry.
+    """
+    if settings.database_url is not None:
+        yield await _named_database(settings, settings.database_url.get_secret_value())
+        return
+    from tickwright.embedded import EmbeddedServer
+
+    server = EmbeddedServer(_server_home(settings.home_folder))
+    try:
+        # a thread that starts it cannot be interrupted: hear it out, so that whatever it started is stopped again
+        url = await _finish(asyncio.ensure_future(asyncio.to_thread(_start, server)))
+        watching = asyncio.create_task(_keep_running(server))
+        try:
+            yield Database(url, url, embedded=True)
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+    finally:
+        await _finish(asyncio.ensure_future(asyncio.to_thread(server.stop)))
+
+
+async def _keep_running(server: "EmbeddedServer") -> None:
+    """Bring the server back when something killed it; whoever uses the home may be the one that does."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if await _finish(asyncio.ensure_future(asyncio.to_thread(lambda: server.is_running))):
+            continue
+        _log.warning("database.embedded_server_gone", advice="starting it again")
+        try:
+            await _finish(asyncio.ensure_future(asyncio.to_thread(server.start)))
+        except TickwrightError as error:
+            _log.error("database.embedded_server_not_back", code=error.code, reason=error.message)
+
+
+async def _finish(task: "asyncio.Future[T]") -> T:
+    """Wait for ``task`` even when we are cancelled; then be cancelled."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _start(server: "EmbeddedServer") -> str:
+    from tickwright.embedded import ensure_database
+
+    server.start()
+    return ensure_database(server.dsn)
+
+
+def _server_home(home: Path) -> Path:
+    """Return the server's own folder; ``home`` lets others pass, because the server may run as another user."""
+    if not home.exists():
+        home.mkdir(parents=True, mode=0o711)
+        home.chmod(0o711)  # whatever the umask says
+    return home / "postgres"
+
+
+async def _named_database(settings: Settings, url: str) -> Database:
+    direct = settings.direct_database_url
+    pooled = await goes_through_pooler(url)
+    if direct is not None:
+        return Database(url, direct.get_secret_value(), pooled=pooled)
+    if pooled:
+        _log.warning(
+            "database.pooled",
+            url=shown_url(url),
+            advice="set TICKWRIGHT_DIRECT_DATABASE_URL; without it jobs are found by polling once a second",
+        )
+        return Database(url, None, pooled=True)
+    return Database(url, url)
+
+
+async def goes_through_pooler(url: str) -> bool:
+    """Return whether a pooler such as PgBouncer answers at ``url``.
+
+    Raises:
+        Unavailable: ``database_unavailable``; one line, no password. Retry.
+    """
+    try:
+        connection = await connect_to(url, statement_cache_size=0, command_timeout=10)
+    except (*AWAY, ValueError) as error:
+        raise unavailable(url, error) from error
+    try:
+        return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))
+    except AWAY as error:
+        raise unavailable(url, error) from error
+    finally:
+        await connection.close(timeout=5)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Let what the database's driver raises in the block be one of our errors; for statements, not for files.
+
+    A process makes its first statements before it has loops that try again: it ends with one sentence instead.
+
+    Raises:
+        Unavailable: ``database_unavailable``, ``database_read_only``, ``disk_full``, ``busy`` or ``query_too_slow``.
+            Retry.
+    """
+    try:
+        yield
+    except Exception as error:
+        from tickwright.rest.problems import translate
+
+        known = translate(error, of_a_change=False)
+        if known is None or known is error:
+            raise
+        raise known from error

@@ -1,0 +1,181 @@
+"""``/healthz``, ``/readyz`` and ``/metrics`` of every role, on a listener of their own.
+
+``/healthz`` says that the process answers, and nothing else. ``/readyz`` is honest: the database
+answered within a second, has room on its disk, *and* the loop of every service came round within its
+bound. It lists each service, so that an operator sees which one does not; none of them can work
+without the database, so none is ready while that does not answer. Nothing here takes input.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+
+from tickwright.engine.table_locks import TableLocks
+from tickwright.ports.ids import monotonic
+from tickwright.process.supervisor import ServiceState
+from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
+from tickwright.rest.listener import Listener, bind
+from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool, RoundTrips, slowness
+from tickwright.store.queries import load
+
+_SQL = load("tickwright.process.sql", "health.sql")
+ANSWER_S = 1.0
+SLOW_ANSWER_S = 10.0
+REMEMBER_S = 0.5
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+_log = structlog.get_logger("tickwright.health")
+
+
+class DatabaseCheck:
+    """Whether the database answers within a second; the answer is remembered for half a second.
+
+    A database that is known to be far has ten seconds, while the answer before counts.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._asking: asyncio.Task[bool] | None = None
+        self._answer, self._answered_s, self._well_s = False, float("-inf"), float("-inf")
+
+    async def answers(self) -> bool:
+        """Ask, unless that was done a moment ago or is being done."""
+        if monotonic() - self._answered_s < REMEMBER_S:
+            return self._answer
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._ask())
+        done, _ = await asyncio.wait({asking}, timeout=ANSWER_S)  # a hanging connection must not hold us up
+        self._answer = asking.result() if done else self._is_slow_only()
+        self._answered_s = monotonic()
+        return self._answer
+
+    def _is_slow_only(self) -> bool:
+        return RoundTrips.complaint() is not None and monotonic() - self._well_s < SLOW_ANSWER_S
+
+    async def _ask(self) -> bool:
+        within_s = SLOW_ANSWER_S if RoundTrips.complaint() else ANSWER_S
+        try:
+            answered = bool(await self._pool.fetchval(_SQL["ping"], timeout=within_s))
+        except AWAY:
+            return False
+        self._well_s = monotonic()
+        return answered
+
+
+class HealthServer:
+    """Serves the three paths until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        bind: ``HOST:PORT`` or ``[IPv6]:PORT`` (TICKWRIGHT_METRICS_BIND); port 0 takes a free one.
+        states: ``Supervisor.states``; this server's own state is left out of the verdict.
+        database: ``DatabaseCheck.answers``.
+        metrics: Returns the metrics page.
+        limits: Of its connections.
+    """
+
+    name = "health"
+
+    def __init__(
+        self,
+        bind: str,
+        *,
+        states: Callable[[], Sequence[ServiceState]],
+        database: Callable[[], Awaitable[bool]],
+        metrics: Callable[[], Awaitable[bytes]],
+        limits: ListenerLimits = PROBES_LIMITS,
+    ) -> None:
+        host, _, port = bind.rpartition(":")
+        self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
+        self._states, self._database, self._metrics, self._limits = states, database, metrics, limits
+        self._server: Listener | None = None
+        self._stopping = False
+        self._over = asyncio.Event()
+        self._over.set()
+        self.port: int | None = None
+
+    async def run(self) -> None:
+        """Listen until stopped."""
+        if self._stopping:
+            return
+        self._over.clear()
+        listening = bind(self._host, self._port)
+        self._server = Listener(self._answer, limits=self._limits, drain_s=1)
+        self.port = int(listening.getsockname()[1])
+        _log.info("health.listening", host=self._host, port=self.port)
+        try:
+            await self._server.serve(sockets=[listening])
+        finally:
+            self.port = None
+            self._over.set()
+
+    async def quiesce(self) -> None:
+        """Go on answering: ``/readyz`` says no while the others finish."""
+
+    async def stop(self) -> None:
+        """Close the port."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+        await self._over.wait()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
+    def last_tick_age_s(self) -> float | None:
+        """Zero while it listens: it has no rounds."""
+        return None if self.port is None else 0.0
+
+    async def _answer(self, scope: Any, _: Any, send: Any) -> None:
+        give = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}.get(scope["path"])
+        if give is None:
+            status, body = _json(404, {"status": "not_found"})
+        elif scope["method"] not in {"GET", "HEAD"}:
+            status, body = _json(405, {"status": "method_not_allowed"})
+        else:
+            status, body = await give()
+        kind = METRICS_TYPE if status == 200 and give == self._metrics_page else "application/json; charset=utf-8"
+        headers = [*_HEADERS, (b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _healthz(self) -> tuple[int, bytes]:
+        return _json(200, {"status": "ok"})
+
+    async def _readyz(self) -> tuple[int, bytes]:
+        database = await self._database()
+        states = [state for state in self._states() if state.name != self.name]
+        has_room = not DiskFull.is_recent()
+        ready = database and has_room and all(state.ready for state in states)
+        body = {
+            "status": "ready" if ready else "not_ready",
+            "database": NO_ROOM if not has_room else TableLocks.complaint() or slowness() or _said(answers=database),
+            "services": [
+                {
+                    "name": state.name,
+                    "ready": database and state.ready,
+                    "tick_age_s": None if state.tick_age_s is None else round(state.tick_age_s, 3),
+                    "tick_within_s": state.tick_within_s,
+                    "restarts": state.restarts,
+                }
+                for state in states
+            ],
+        }
+        return _json(200 if ready else 503, body)
+
+    async def _metrics_page(self) -> tuple[int, bytes]:
+        return 200, await self._metrics()
+
+
+def _said(*, answers: bool) -> str:
+    return "ok" if answers else "no answer within a second"
+
+
+def _json(status: int, body: Any) -> tuple[int, bytes]:
+    return status, json.dumps(body).encode()

@@ -1,0 +1,59 @@
+"""Finding the user's program: ``MODULE:APP``."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from tickwright.domain.errors import Rejected
+from tickwright.process.registry import Brought
+from tickwright.process.settings import Settings, load_settings
+
+
+def load_app(name: str) -> Any:
+    """Return the app object that ``MODULE:APP`` names; the current folder is searched first, as by ``python -m``.
+
+    Raises:
+        Rejected: ``app_not_found``, there is no such module or object; ``not_an_app``. Permanent.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise Rejected("app_not_found", f"TICKWRIGHT_APP: there is no module {module_name} in {here}") from None
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise Rejected("app_not_found", f"TICKWRIGHT_APP: {module_name} has no {attribute}")
+    if not isinstance(getattr(found, "brought", None), Brought):
+        raise Rejected("not_an_app", f"TICKWRIGHT_APP: {name} is not a Tickwright object")
+    return found
+
+
+def load_settings_with_app(**given: Any) -> Settings:
+    """Return the settings of a process that runs an app.
+
+    The app's own outrank the environment; ``given``, from the command line, outranks both. So a program means the same
+    database and the same file whether it runs itself or ``tickwright run --app`` runs it.
+
+    Raises:
+        Rejected: ``invalid_settings``; else as ``load_app``. Permanent.
+    """
+    settings = load_settings(**given)
+    if settings.app is None:
+        return settings
+    own = getattr(load_app(settings.app), "own_settings", {})
+    said = {name: value for name, value in given.items() if value is not None}
+    return load_settings(**{**own, **said, "app": settings.app})
+
+
+def brought_by(name: str | None) -> Brought:
+    """Return what the app that ``name`` names brings; nothing without a name. Errors as ``load_app``."""
+    if name is None:
+        return Brought()
+    brought: Brought = load_app(name).brought
+    return brought

@@ -1,0 +1,141 @@
+"""Partners in one process: who asks them, what they allow, and the consumer that calls them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from tickwright.capabilities.polling.consumer.consumer import PollConsumer
+from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry
+from tickwright.capabilities.polling.consumer.courier_schema import PLACE, HttpTerms, read_http
+from tickwright.capabilities.polling.consumer.metrics import consumer_source
+from tickwright.capabilities.polling.consumer.queue import QueueSource
+from tickwright.capabilities.polling.consumer.sources import QueueBesideLog
+from tickwright.domain.errors import Rejected
+from tickwright.domain.secret_hosts import destination_of
+from tickwright.engine.session import WorkerSession
+from tickwright.observe.logs import know_secret
+from tickwright.observe.metrics import Source
+from tickwright.partners import PartnerContract, PartnerSettings
+from tickwright.partners.settings import as_json
+from tickwright.partners.store import declare_partner, put_partner
+from tickwright.ports.ids import monotonic
+from tickwright.ports.service import Service
+from tickwright.process.brokers import poll_events, poll_source
+from tickwright.process.settings import Settings
+from tickwright.store.pool import Pool
+
+if TYPE_CHECKING:
+    from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+
+CONNECTIONS_MAX = 256
+READ_AGAIN_S = 10.0
+
+_log = structlog.get_logger("tickwright.process")
+
+
+async def register_partners(pool: Pool, couriers: CourierRegistry, from_file: Mapping[str, Mapping[str, Any]]) -> None:
+    """Register what the program brings where nobody has set it up, and set what the TOML file says."""
+    for partner in couriers.all():
+        await declare_partner(pool, partner.name, as_json(partner.settings))
+    for name, table in from_file.items():
+        if await put_partner(pool, name, as_json(table)):
+            _log.info("partner.set", name=name)
+
+
+class _Made(NamedTuple):
+    """Who asks a partner by HTTP, and what that was made of."""
+
+    table: Mapping[str, Any]
+    terms: HttpTerms | None
+    problems: list[str]
+    courier: "HttpCourier | None"
+    read_s: float
+
+
+class Couriers:
+    """Who asks a partner: the program's function, else what its settings say of HTTP."""
+
+    def __init__(self, settings: Settings, registry: CourierRegistry) -> None:
+        self._settings, self._registry = settings, registry
+        self._made: dict[str, _Made] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def of(self, name: str, terms: PartnerSettings) -> Courier | None:
+        """Return who asks a partner now; ``None`` for nobody in this process."""
+        function = self._registry.get(name)
+        if function is not None or terms.http is None:
+            return function
+        made = self._made.get(name)
+        if made is None or made.table != terms.http or monotonic() - made.read_s >= READ_AGAIN_S:
+            made = self._made[name] = self._make(name, terms.http, made)
+        return made.courier
+
+    def names(self) -> list[str]:
+        """Return whom a function of this program asks, whatever their settings say."""
+        return [partner.name for partner in self._registry.all()]
+
+    def _make(self, name: str, table: Mapping[str, Any], before: "_Made | None") -> "_Made":
+        """Read the settings with their secrets; a file may be written or rotated at any time, and its hosts changed."""
+
+        def find(secret: str) -> str | None:
+            to = destination_of(str(table.get("url")).replace(PLACE, "x"))
+            found = self._settings.secrets.bound_to((to,))(secret)
+            know_secret(found or "")
+            return found
+
+        problems: list[str] = []
+        read = read_http(table, problems, where=f"partners.{name}.http", secrets=find)
+        if before is not None and (before.terms, before.problems) == (read, problems):
+            return before._replace(table=table, read_s=monotonic())
+        if before is not None and before.courier is not None:
+            self._close_later(before.courier)
+        courier = None
+        if read is not None:
+            try:
+                courier = self._open(read)
+            except Rejected as error:
+                problems = [error.message]
+        if courier is None:
+            _log.error("partner.not_callable", name=name, problems=problems)
+        return _Made(table, read, problems if read is None else [], courier, monotonic())
+
+    def _open(self, terms: HttpTerms) -> "HttpCourier":
+        from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+
+        most = max(CONNECTIONS_MAX, self._settings.concurrency)
+        return HttpCourier(terms, allow=self._settings.targets, connections_max=most)
+
+    def _close_later(self, courier: "HttpCourier") -> None:
+        task = asyncio.get_running_loop().create_task(courier.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for made in self._made.values():
+            if made.courier is not None:
+                await made.courier.aclose()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+def build_consumer(
+    settings: Settings, pool: Pool, session: WorkerSession, contract: PartnerContract, couriers: Couriers
+) -> tuple[list[Service], list[Source]]:
+    """Return the services of a consumer in the order of their start, and what their metrics are read from."""
+    session.facts["partners"] = couriers.names()
+    source, queue = poll_source(settings, pool, session), QueueSource(pool, session)
+    consumer = PollConsumer(
+        pool,
+        session,
+        queue if source is None else QueueBesideLog(queue, source),
+        contract,
+        couriers.of,
+        destination=poll_events(settings),
+        calls_max=settings.concurrency,
+    )
+    if source is None:
+        return [consumer], [consumer_source(consumer)]
+    return [source, consumer], [consumer_source(consumer), source.samples]

@@ -1,0 +1,101 @@
+"""The API as a service: its own socket, bounded requests, a graceful end."""
+
+import asyncio
+import errno
+import socket
+from typing import Any
+
+import structlog
+
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.process.settings import Bind
+from tickwright.rest.admission import ListenerLimits
+from tickwright.rest.listener import Listener, bind
+
+_log = structlog.get_logger("tickwright.api")
+
+
+def listen(at: Bind, *, or_any: bool = False) -> socket.socket:
+    """Return a listening socket; with ``or_any`` a free port where the wanted one is taken.
+
+    Raises:
+        Unavailable: ``address_in_use``. Retry, or choose another port.
+        Rejected: ``address_unusable``: no such host here, or no right to the port. Permanent.
+    """
+    try:
+        return _bind(at)
+    except Unavailable:
+        if not or_any:
+            raise
+    return _bind(Bind(at.host, 0))
+
+
+def _bind(at: Bind) -> socket.socket:
+    try:
+        return bind(at.host, at.port)
+    except (OSError, UnicodeError) as error:  # the latter for a name that no resolver can be asked
+        reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise Unavailable("address_in_use", f"cannot listen at {at}: {reason}") from error
+        raise Rejected("address_unusable", f"cannot listen at {at}: {reason}") from error
+
+
+class ApiService:
+    """Serves the API until stopped; a :class:`tickwright.ports.service.Service`.
+
+    Args:
+        app: From ``create_app``.
+        socket: Listening already, so that the port is known before the first request.
+        limits: Of its connections.
+    """
+
+    name = "api"
+
+    def __init__(self, app: Any, listening: socket.socket, limits: ListenerLimits | None = None) -> None:
+        self._app, self._socket, self._limits = app, listening, limits
+        self.host, self.port = listening.getsockname()[:2]
+        self._server: Listener | None = None
+        self._over = asyncio.Event()
+        self._over.set()
+        self._stopping = False
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://{Bind(self.host, self.port)}"
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        if self._stopping:
+            return
+        if self._socket.fileno() == -1:  # an earlier run has closed it
+            self._socket = bind(self.host, self.port)
+        self._server = server = Listener(self._app, limits=self._limits)
+        self._over.clear()
+        _log.info("api.listening", url=self.url)
+        try:
+            await server.serve(sockets=[self._socket])
+        finally:
+            self._server = None
+            self._over.set()
+        if not self._stopping:
+            raise Unavailable("api_ended", "the API server ended by itself")
+
+    async def quiesce(self) -> None:
+        """Accept no more connections and let requests finish."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.should_exit = True
+        else:
+            self._socket.close()
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """Cut what still runs."""
+        if self._server is not None:
+            self._server.force_exit = True
+        await self.quiesce()
+
+    def last_tick_age_s(self) -> float | None:
+        """Zero while it listens: it has no rounds."""
+        return 0.0 if self._server is not None and self._server.started else None

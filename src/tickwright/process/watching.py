@@ -1,0 +1,96 @@
+"""What a process says of itself: its metrics from every source, and whether it is ready."""
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tickwright.api.context import Readiness
+from tickwright.capabilities.jobs.worker.type_state import LATENESS_BUCKETS_S
+from tickwright.capabilities.jobs.worker.worker import JobWorker
+from tickwright.capabilities.polling.relay.relay import PollRelay
+from tickwright.engine.leases import LeasedService
+from tickwright.engine.outbox.relay import OutboxRelay
+from tickwright.engine.session import WorkerSession
+from tickwright.engine.table_locks import TableLocks
+from tickwright.observe.metrics import MetricsPage, Source, TickwrightCollector
+from tickwright.process.counters import Counters
+from tickwright.process.health import DatabaseCheck, HealthServer
+from tickwright.process.readings import (
+    DatabaseReadings,
+    leases_source,
+    poll_relays_source,
+    relay_source,
+    services_source,
+    session_source,
+)
+from tickwright.process.supervisor import ServiceState, Supervisor
+from tickwright.store.pool import Pool, slowness
+
+
+class Watch:
+    """The supervisor's states, the metrics page and the readiness of one process.
+
+    Built before the supervisor, because services that it supervises serve these answers; ``follow`` joins them.
+    """
+
+    def __init__(self, pool: Pool, session: WorkerSession, worker: JobWorker | None) -> None:
+        self._supervisor: Supervisor | None = None
+        self.counters = Counters(worker)
+        session.facts["counters"] = self.counters.say
+        readings = DatabaseReadings(pool)
+        self._collector = TickwrightCollector(
+            [readings, session_source(session), services_source(self.states)],
+            worker=worker,
+            lateness_buckets_s=LATENESS_BUCKETS_S,
+        )
+        self.check = DatabaseCheck(pool)
+        self.page = MetricsPage(self._collector, readings.refresh)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self._collector)
+
+    def follow(self, supervisor: Supervisor) -> None:
+        """Answer from ``supervisor`` from now on."""
+        self._supervisor = supervisor
+
+    def add(self, relay: OutboxRelay | None, leased: Sequence[LeasedService]) -> None:
+        """Read the counters of these, too."""
+        if relay is not None:
+            self._add_counted(relay_source(relay))
+        self._collector.add(leases_source([*leased, *([relay] if relay is not None else [])]))
+
+    def add_poll_relays(self, relays: Sequence[PollRelay]) -> None:
+        """Read the counters of these, too."""
+        self._add_counted(poll_relays_source(relays))
+
+    def add_source(self, source: Source) -> None:
+        """Read one more source of metrics."""
+        self._add_counted(source)
+
+    def _add_counted(self, source: Source) -> None:
+        """What counts is on the page, and in the row that the session renews."""
+        self._collector.add(source)
+        self.counters.add(source)
+
+    def states(self) -> list[ServiceState]:
+        """Return how every service is."""
+        return [] if self._supervisor is None else self._supervisor.states()
+
+    @property
+    def now(self) -> Callable[[], bytes]:
+        """Render the page at once, with what the database said last."""
+        return lambda: generate_latest(self._registry)
+
+    async def ready(self) -> Readiness:
+        """Say whether the database answers and every loop has come round."""
+        return readiness(self.states(), database=await self.check.answers())
+
+
+def readiness(states: Sequence[ServiceState], *, database: bool) -> Readiness:
+    """Return the verdict; without the database no service can work but the one that says so."""
+    waits = "waits for the database"
+    checks = {
+        state.name: "not ready" if not state.ready else "ok" if database or state.name == HealthServer.name else waits
+        for state in states
+    }
+    checks["database"] = TableLocks.complaint() or slowness() or ("ok" if database else "no answer")
+    return Readiness(database and all(state.ready for state in states), checks)

@@ -1,0 +1,1 @@
+"""Parts of REST that all capabilities share: the gate, bodies, problems, and the HTTP listener."""

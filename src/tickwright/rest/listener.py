@@ -1,0 +1,468 @@
+"""The HTTP listeners of a process, the API's and that of the probes: uvicorn with the bounds that it lacks.
+
+A connection has an absolute deadline while it waits for its client: for a head, for the next request, for the end of
+a body that the answer did not wait for, and for the reading of an answer. No byte that arrives moves a deadline; a
+head that begins and an answer that ends do. One loop checks all connections, so a request arms no timer.
+
+What a client sends is read in one way only. An ``Upgrade`` is ignored, together with its effect on the parser, which
+would take the body for the next request. Behind an answer to a request whose body has not ended, and behind what is
+refused, nothing is parsed any more: the connection closes. Everything that is kept without being a body has a bound:
+heads, trailers, what stands between chunks, and requests that wait for the answers before theirs. A request is given to
+the application when the answer before it has been read, so a connection keeps one answer.
+
+How many connections and unread bytes there may be, and which connection makes room, is in
+:mod:`tickwright.rest.admission`.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import Any
+
+import structlog
+import uvicorn
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tickwright.ports.caller import CALLER
+from tickwright.rest.admission import UNREAD_UNCOUNTED, Admission, Admitted, ListenerLimits
+
+HEAD_BYTES_MAX = 32_768
+FIELDS_MAX = 256
+PIPELINED_MAX = 8
+ACCEPTS_AT_ONCE = 32
+BACKLOG = 2_048
+TICKS_PER_S = 10
+TRANSPORT = "tickwright.transport"
+PROBES = frozenset({b"healthz", b"readyz", b"metrics"})
+_CLOSE = [(b"connection", b"close")]
+_SAFE = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+_log = structlog.get_logger("tickwright.listener")
+
+
+class _Refusal:
+    """An ASGI application with one answer: a problem, after which the connection closes."""
+
+    def __init__(self, status: int, title: str, code: str, detail: str) -> None:
+        self.code = code
+        fields = {"type": f"urn:tickwright:problem:{code}", "title": title, "status": status}
+        self._body = json.dumps({**fields, "detail": detail, "code": code}).encode()
+        self._status, self._title = status, title
+        self._headers = [
+            *((b"content-type", b"application/problem+json"), (b"content-length", str(len(self._body)).encode())),
+            *(_SAFE + _CLOSE),
+            *([(b"retry-after", b"1")] if status == 503 else []),
+        ]
+
+    async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
+        """Answer."""
+        await send({"type": "http.response.start", "status": self._status, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+    def raw(self) -> bytes:
+        """Return the answer as bytes, for a request that no application sees."""
+        lines = [b"HTTP/1.1 %d %b" % (self._status, self._title.encode())]
+        return b"\r\n".join([*lines, *(name + b": " + value for name, value in self._headers), b"", self._body])
+
+
+_TOO_LARGE = _Refusal(
+    431,
+    "Request Header Fields Too Large",
+    "head_too_large",
+    f"the head of a request has at most {HEAD_BYTES_MAX} bytes and {FIELDS_MAX} fields; so have trailers",
+)
+_MALFORMED = _Refusal(400, "Bad Request", "invalid_http", "this is no request of HTTP/1.1")
+_TOO_DEEP = _Refusal(
+    503,
+    "Service Unavailable",
+    "too_many_pipelined",
+    f"at most {PIPELINED_MAX} requests of a connection wait for the answers before theirs",
+)
+_NO_TUNNEL = _Refusal(400, "Bad Request", "connect_not_allowed", "this is no proxy: CONNECT is not answered here")
+_TOO_MANY = _Refusal(
+    503,
+    "Service Unavailable",
+    "too_many_connections",
+    "too many requests are under way on connections of this address, or of all; try again with fewer connections",
+)
+_NOT_OURS = _Refusal(
+    421,
+    "Misdirected Request",
+    "host_not_allowed",
+    "the Host of this request is no name of ours; use an address, or list the name in TICKWRIGHT_ALLOWED_HOSTS",
+)
+
+
+class _Refused(Exception):
+    """Raised in a callback, the only way to stop the parser within a segment."""
+
+    def __init__(self, refusal: _Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection with its deadlines; see the module."""
+
+    def __init__(self, *given: Any, admission: Admission, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._admission, self._limits = admission, admission.limits
+        self._due_s = self._unread_due_s = inf
+        self._unread_bytes = self._bare_bytes = 0
+        self._head_bytes = self._fields = 0  # of a head or of trailers
+        self._in_head, self._head_begun = True, False
+        self._is_spare = self._lingers = self._is_deaf = False
+        self._answering: Any = None  # the request that has been given to the application last
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing goes on here until the client sends or reads; such a connection may make room."""
+        cycle = self._answering
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the application knows whose request it answers here."""
+        return self._answering is not None and CALLER in self._answering.scope
+
+    # ------------------------------------------------------------------ the transport's side
+
+    def connection_made(self, transport: Any) -> None:
+        """Give the first head its deadline, or refuse."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNREAD_UNCOUNTED)
+        self._due_s = self.loop.time() + self._limits.head_s
+        admitted = self._admission.admit(self, self.client[0] if self.client else "")
+        self._is_spare = admitted is Admitted.SPARE
+        if admitted is Admitted.REFUSED:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Make room, and say so to the request under way; uvicorn says it to the last one only."""
+        self._admission.forget(self)
+        self._let_go(self._answering)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, unless the connection only waits for its end; refuse what is too much or no HTTP."""
+        if self._reads_no_more():
+            return
+        self._bare_bytes += len(data)
+        try:
+            self._parse(data)
+        except HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.refusal if isinstance(cause, _Refused) else _MALFORMED)
+        else:
+            if self._bare_bytes > HEAD_BYTES_MAX:
+                self._refuse(_TOO_LARGE)
+
+    def _reads_no_more(self) -> bool:
+        cycle: Any = self.cycle  # None before the first head
+        closes = cycle is not None and cycle.response_started and cycle.more_body  # its answer did not wait for it
+        return closes or self._is_deaf or self._lingers or self.transport.is_closing()
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser; where it stops at an upgrade, let another one read the same head without that field."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as upgrade:
+                line = b" ".join(
+                    [self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()]
+                )
+                fields = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+                data = b"\r\n".join([line, *fields, b"", data[upgrade.args[0] :]])
+                self.parser = HttpRequestParser(self)
+            else:
+                return
+
+    def _refuse(self, refusal: _Refusal) -> None:
+        """Read nothing more. Requests that came whole are answered; else this one is, if nothing else is under way."""
+        self._is_deaf = True
+        _log.warning("listener.refused", code=refusal.code)
+        cycle: Any = self.cycle
+        if self.transport.is_closing():
+            return
+        if self._is_answering and not cycle.more_body:
+            cycle.keep_alive = False
+            cycle.transport = _ClosesLater(self)
+        elif self.pipeline or (self._is_answering and cycle.response_started):
+            self.transport.abort()
+        else:
+            self._let_go(cycle)
+            self.transport.write(refusal.raw())
+            self.linger()
+
+    @staticmethod
+    def _let_go(cycle: Any) -> None:
+        """Tell the application that there is nobody for its answer."""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def pause_writing(self) -> None:
+        """The client does not read: from now on it has to."""
+        super().pause_writing()
+        self._watch_reading(self.loop.time())
+        self._admission.waits(self)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._unread_due_s = inf
+        self._admission.has_read(self)
+        self._begin_next()
+
+    # ------------------------------------------------------------------ the parser's side
+
+    def on_message_begin(self) -> None:
+        """The first bytes of a head are there; an empty line before it is none."""
+        self._check_pipeline()
+        self._head_begun = True
+        self._head_bytes = self._fields = 0
+        self._due_s = self.loop.time() + self._limits.head_s
+        super().on_message_begin()
+        self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]  # for answers that do not end
+
+    def on_url(self, url: bytes) -> None:
+        """Keep a piece of the target."""
+        self._count(len(url), fields=0)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a field of a head; trailers are not kept."""
+        self._count(len(name) + len(value) + len(b":\r\n"), fields=1)
+        if self._is_of_head():
+            super().on_header(name, value)
+
+    def _check_pipeline(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _Refused(_TOO_DEEP)
+
+    def _count(self, length: int, *, fields: int) -> None:
+        """Refuse what is too large although it came whole, in one segment with the rest of its request."""
+        self._head_bytes += length
+        self._fields += fields
+        if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
+            raise _Refused(_TOO_LARGE)
+
+    def _is_of_head(self) -> bool:
+        return self._in_head
+
+    def on_headers_complete(self) -> None:
+        """The head is there; an answer that begins before the body has ended closes the connection."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise _Refused(_NO_TUNNEL)
+            return  # it is parsed again
+        self._in_head = self._head_begun = False
+        self._bare_bytes = self._head_bytes = self._fields = 0
+        self._due_s = inf
+        if (refusal := self._refusal()) is not None:
+            self.app = refusal
+        super().on_headers_complete()
+        self.cycle.default_headers = [*self.cycle.default_headers, *_CLOSE]
+        self.cycle.transport = _ClosesLater(self)  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        """What comes from here on is counted again until there is more of the body."""
+        self._bare_bytes = 0
+        super().on_body(body)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.pipeline.appendleft((cycle, app))
+        self._begin_next()
+        if self.pipeline:  # it waits, like one behind an answer that is being made
+            self.flow.pause_reading()
+
+    def _begin_next(self) -> None:
+        """Begin with the request that waits longest, if it may."""
+        if not self._may_begin():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._answering, app = self.pipeline.pop()
+            super()._start_asgi_task(self._answering, app)
+
+    def _may_begin(self) -> bool:
+        """Whether the answer before has been made and read, and the connection goes on."""
+        cycle = self._answering
+        is_made = cycle is None or cycle.response_complete
+        ends = self._lingers or self.transport.is_closing()
+        return is_made and not self.flow.write_paused and not ends
+
+    def _refusal(self) -> _Refusal | None:
+        if self._is_spare and self.url.partition(b"?")[0].rpartition(b"/")[2] not in PROBES:
+            return _TOO_MANY
+        hosts = [value for name, value in self.headers if name == b"host"]
+        ours = len(hosts) < 2 and all(self._admission.hosts.allow(host) for host in hosts)
+        return None if ours else _NOT_OURS  # a browser always says one
+
+    def on_message_complete(self) -> None:
+        """The body has ended: the answer may leave the connection open, and what comes next is another head."""
+        if self.parser.should_upgrade():
+            return  # as the parser has it; the body is still to come
+        self._in_head, self._bare_bytes = True, 0
+        self.cycle.transport = self.transport
+        self.cycle.default_headers = self.server_state.default_headers
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin with what waits, or wait for another head; uvicorn's own timer would end with any byte."""
+        if self.transport.is_closing() or self._lingers:
+            return
+        now_s = self.loop.time()
+        if not self.pipeline and not self._head_begun:
+            self._due_s = now_s + self._limits.idle_s
+        self._begin_next()
+        if self._unread_due_s == inf and self.transport.get_write_buffer_size():
+            self._watch_reading(now_s)
+
+    # ------------------------------------------------------------------ deadlines
+
+    def linger(self) -> None:
+        """Send nothing more, and for a moment read what is under way: closing at once could destroy the answer."""
+        if not self._lingers and not self.transport.is_closing():
+            self._lingers = True
+            self._due_s = self.loop.time() + self._limits.linger_s
+            self.flow.resume_reading()
+            self.transport.write_eof()
+
+    def check(self, now_s: float) -> bool:
+        """Close what has waited for its client for too long, and say whether it was closed."""
+        if now_s >= self._unread_due_s and not self._has_read():
+            self.transport.abort()
+            return True
+        if self.transport.is_closing():
+            if self._unread_due_s == inf:  # what is written has to leave before it is closed
+                self._watch_reading(now_s)
+            return False
+        if now_s < self._due_s:
+            return False
+        if self._lingers:
+            self.transport.abort()
+        elif self._is_answering:  # the next head has begun, which does not cut the answer before it
+            self._due_s = now_s + self._limits.head_s
+            return False
+        elif self.transport.get_write_buffer_size():  # the answer before is still being read
+            self._due_s = now_s + self._limits.idle_s
+            if self._unread_due_s == inf:
+                self._watch_reading(now_s)
+            return False
+        else:
+            self.transport.close()
+        return True
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _watch_reading(self, now_s: float) -> None:
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_due_s = now_s + self._limits.unread_s
+
+    def _has_read(self) -> bool:
+        """Whether the client has read enough since the last time, at the slowest rate; then it has as long again."""
+        left, before = self.transport.get_write_buffer_size(), self._unread_bytes
+        if not left and not self.transport.is_closing():
+            self._unread_due_s = inf
+            return True
+        self._watch_reading(self.loop.time())
+        return before - left >= self._limits.unread_s * self._limits.bytes_per_s
+
+
+class _ClosesLater:
+    """The transport under an answer whose request has not ended: closing lingers."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+
+    def close(self) -> None:
+        """Close when the client has heard the answer."""
+        self._protocol.linger()
+
+
+class Listener(uvicorn.Server):
+    """Runs one application on listening sockets; ``serve(sockets=[…])``, ``should_exit`` drains and ends it.
+
+    Args:
+        app: ASGI.
+        limits: Of this listener.
+        drain_s: How long requests may go on when it ends.
+    """
+
+    def __init__(self, app: Any, *, limits: ListenerLimits | None = None, drain_s: int = 10) -> None:
+        self._limits = limits or ListenerLimits()
+        self.admission = Admission(self._limits)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=partial(BoundedProtocol, admission=self.admission),  # type: ignore[arg-type]
+                ws="none",
+                loop="none",
+                interface="asgi3",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=drain_s,
+                backlog=ACCEPTS_AT_ONCE,  # each accepted socket takes a descriptor before it can be refused
+            )
+        )
+        self._sweep_ticks = max(1, min(TICKS_PER_S, int(self._limits.shortest_s * TICKS_PER_S / 4)))
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until ``should_exit``; nothing stays open, not even when this is cancelled."""
+        try:
+            await super().serve(sockets)
+        finally:
+            for server in getattr(self, "servers", ()):
+                server.close()
+            for listening in sockets or ():
+                listening.close()
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin; the kernel's queue may be longer than what is accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check every deadline."""
+        if counter % self._sweep_ticks == 0:
+            now_s = asyncio.get_running_loop().time()
+            connections: list[Any] = list(self.server_state.connections)
+            self.admission.cut += sum([connection.check(now_s) for connection in connections])
+        if counter % (10 * TICKS_PER_S) == 0 and (facts := self.admission.facts()):
+            _log.warning("listener.pressed", **facts)
+        return await super().on_tick(counter)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the supervisor."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket, so that the port is known, and nobody else's, before the server runs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)  # only this keeps others away: two sockets that do not listen may share a port
+    except BaseException:
+        made.close()
+        raise
+    return made

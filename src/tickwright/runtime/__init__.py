@@ -1,1 +1,0 @@
-"""Loops that carry the capabilities: sessions, leases, relay, upkeep, supervision."""

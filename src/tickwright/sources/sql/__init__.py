@@ -1,1 +1,0 @@
-"""What is said to sources besides the queries themselves."""

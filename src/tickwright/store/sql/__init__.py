@@ -1,1 +1,0 @@
-"""SQL that several rooms share: one file a subject."""

@@ -1,0 +1,1 @@
+"""Ways out of Tickwright, one folder each; they implement ports and do not know each other."""

@@ -1,0 +1,6 @@
+"""Callbacks by HTTP, to addresses and to receivers of alerts; README.md has promise, outcomes and limits."""
+
+from tickwright.transports.http.alert_receivers import ReceiverBroker
+from tickwright.transports.http.broker import HttpBroker
+
+__all__ = ["HttpBroker", "ReceiverBroker"]

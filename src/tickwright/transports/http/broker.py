@@ -1,0 +1,178 @@
+"""HTTP callbacks: one POST per message, signed, bounded, never redirected.
+
+Decides what an attempt means for the message: 2xx with a complete head is *accepted*, an answer
+of any other kind or a failure before the first byte is *refused*, the rest is *unknown*. Trusts
+nothing that comes back. The path per message is short on purpose: one event loop has to make
+thousands of these a second beside the database's work.
+"""
+
+import asyncio
+import math
+import ssl
+from collections.abc import Sequence
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from tickwright.domain.addresses import AllowList, refusal_unasked
+from tickwright.domain.errors import Rejected
+from tickwright.domain.retry_after import answered_at
+from tickwright.domain.signatures import sign
+from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.outbound import GuardedSessions, blocked, check_message, outcome_of
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused
+from tickwright.ports.ids import unix_seconds
+from tickwright.ports.service import TaskGroup
+from tickwright.transports.http.answers import refusal_of
+
+BODY_READ_BYTES_MAX = 16 * 1024
+BODY_READ_S_MAX = 1.0
+CONNECT_SHARE = 0.9
+USER_AGENT = "Tickwright"
+
+_SCHEMES = frozenset({"http", "https"})
+_ACCEPTED = Accepted()
+_CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
+
+
+class HttpBroker:
+    """Sends callbacks.
+
+    Args:
+        allow: Networks that may be reached besides public addresses, and the only ones by ``http``.
+        connections_max: Sockets at one time, 1 or more; half of them for one host.
+        resolver: For tests and for installations with a DNS of their own; ``None`` is the system's.
+        tls: Trust anchors; ``None`` is the system's.
+
+    Invariants:
+        HTTP-1: a blocked address is never connected to; the outcome is ``ssrf_blocked`` and final.
+        HTTP-2: ``Refused`` without a status means that no byte of the message was sent.
+        HTTP-3: an attempt ends within ``message.timeout``, whatever the other side does.
+        HTTP-4: the signed bytes are the sent bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: AllowList,
+        connections_max: int = 512,
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._allow = allow
+        self._connections_max = connections_max
+        self._sessions = GuardedSessions(allow=allow, connections_max=connections_max, resolver=resolver, tls=tls)
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """``http`` and ``https``."""
+        return _SCHEMES
+
+    def check(self, destination: str) -> None:
+        """Raise ``Rejected`` for what can never be sent to: bad grammar, a blocked literal."""
+        self._target(destination)
+
+    async def publish(self, message: Message) -> Outcome:
+        """Send one callback and return what became of it; never raises for the other side's doing."""
+        if self._sessions.closed:
+            return _CLOSED
+        try:
+            target = self._target(message.destination)
+            headers = _headers(message)
+        except Rejected as error:
+            return Refused(error.code, error.message, final=True)
+        generation = self._sessions.acquire(tls=target.tls)
+        try:
+            return await _post(generation.session, target, message, headers)
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            return outcome_of(error)
+        finally:
+            self._sessions.release(generation)
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Send several at once, as many in parallel as there are connections; outcomes in order."""
+        outcomes: list[Outcome] = [_CLOSED] * len(messages)
+        numbered = iter(enumerate(messages))
+
+        async def sender() -> None:
+            for index, message in numbered:
+                outcomes[index] = await self.publish(message)
+
+        async with TaskGroup() as group:
+            for _ in range(min(len(messages), self._connections_max)):
+                group.create_task(sender())
+        return outcomes
+
+    async def ready(self) -> bool:
+        """Whether it is open; whether a receiver answers is the receiver's affair."""
+        return not self._sessions.closed
+
+    async def aclose(self) -> None:
+        """Close all connections. Twice is harmless."""
+        await self._sessions.aclose()
+
+    def _target(self, destination: str) -> WebTarget:
+        target = parse_target(destination)
+        if not isinstance(target, WebTarget) or target.scheme not in _SCHEMES:
+            raise Rejected("invalid_target", "A callback goes to https:// (or an allowed http://).")
+        reason = refusal_unasked(target.literal, target.port, tls=target.tls, allow=self._allow)
+        if reason is not None:
+            raise Rejected("ssrf_blocked", blocked(reason).reason, reason=reason)
+        return target
+
+
+def _headers(message: Message) -> dict[str, str]:
+    check_message(message)
+    now = unix_seconds()
+    headers = {
+        "user-agent": USER_AGENT,
+        "accept-encoding": "identity",
+        "content-type": message.content_type,
+        "webhook-id": message.id,
+        "webhook-timestamp": str(now),
+        **message.headers,
+    }
+    if message.signing_secrets:
+        headers["webhook-signature"] = sign(message.id, now, message.body, message.signing_secrets)
+    return headers
+
+
+async def _post(
+    session: aiohttp.ClientSession, target: WebTarget, message: Message, headers: dict[str, str]
+) -> Outcome:
+    total_s = message.timeout.total_seconds()
+    response = await session.post(
+        URL(target.url, encoded=True),
+        data=message.body,
+        headers=headers,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(total=total_s, connect=total_s * CONNECT_SHARE, ceil_threshold=math.inf),
+    )
+    try:
+        if response.connection is None and response.status // 100 == 2:
+            return _ACCEPTED
+        body = await _beginning(response)
+    finally:
+        response.release()
+    if 200 <= response.status < 300:
+        return _ACCEPTED
+    now_s = answered_at(response.headers.get("date"), now_unix_s=unix_seconds())
+    path = str(response.url.raw_path_qs)
+    return refusal_of(response.status, response.headers.get("retry-after"), body, path=path, now_unix_s=now_s)
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """Read the first bytes of a body, so that a short one frees its connection; failures are no news."""
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_READ_S_MAX):
+            while len(body) < BODY_READ_BYTES_MAX:
+                chunk = await response.content.read(BODY_READ_BYTES_MAX - len(body))
+                if not chunk:
+                    break
+                body += chunk
+    except (aiohttp.ClientError, HttpProcessingError, OSError):
+        pass
+    return body

@@ -1,0 +1,137 @@
+"""Kafka topics as destinations: idempotent publishes acknowledged by every replica, one outcome per message.
+
+Decides from the delivery report. *Accepted* means that all replicas in sync have the record. A broker that is away, or
+a topic that is missing, refuses at once instead of filling a queue. This way out is at least once: the same message
+may be published again by a later attempt, under the same ``event_id``. Polls take another way, ``transactions.py``.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.targets import KafkaTarget, parse_target
+from tickwright.ports.broker import Message, Outcome, Refused, Unknown
+from tickwright.transports.kafka.config import KafkaTerms
+from tickwright.transports.kafka.producer import BYTES_MAX, TOO_LARGE, KafkaLink, judge
+
+TEXT_BYTES_MAX = 255
+KEY_BYTES_MAX = 1024 * 4
+READY_WITHIN_S = 1.0
+
+_SCHEMES = frozenset({"kafka"})
+_CLOSED = Refused("broker_closed", "This broker was closed; nothing was sent.")
+_NOT_SENT = Refused("broker_busy", "Kafka could not be handed the message in time; nothing was sent.")
+_LATE = Unknown("timeout", "No acknowledgement within the timeout; it may have been taken.")
+
+
+class KafkaBroker:
+    """Publishes to topics.
+
+    Args:
+        terms: Where Kafka is.
+
+    Raises:
+        Rejected: ``kafka_unsafe_option``. Permanent.
+
+    Invariants:
+        KFK-3: at most 10,000 messages and 64 MiB wait for an acknowledgement at one time.
+        KFK-7: a topic that takes nothing never fills the queue; what has no room waits for it within the timeout.
+        KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
+    """
+
+    def __init__(self, terms: KafkaTerms) -> None:
+        terms.check_options()
+        self._link = KafkaLink(terms)
+        self._closed = False
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """``kafka``."""
+        return _SCHEMES
+
+    def check(self, destination: str) -> None:
+        """Raise ``Rejected`` unless ``destination`` is ``kafka:TOPIC``."""
+        _topic(destination)
+
+    async def publish(self, message: Message) -> Outcome:
+        """Publish one message and return what Kafka said about it."""
+        if self._closed:
+            return _CLOSED
+        try:
+            topic = _topic(message.destination)
+            _check(message)
+        except Rejected as error:
+            return Refused(error.code, error.message, final=True)
+        outcome = await self._within_timeout(message, topic)
+        if isinstance(outcome, Refused):
+            self._link.forget(topic)
+        return outcome
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Publish several at once; outcomes in order, and records of one key in order."""
+        return list(await asyncio.gather(*map(self.publish, messages)))
+
+    async def ready(self) -> bool:
+        """Whether some broker answers within a second."""
+        if self._closed:
+            return False
+        try:
+            async with asyncio.timeout(READY_WITHIN_S):
+                return await self._link.reachable(READY_WITHIN_S)
+        except TimeoutError:
+            return False
+
+    async def aclose(self) -> None:
+        """Close the producer within a few seconds. Twice is harmless."""
+        closed, self._closed = self._closed, True
+        if not closed:
+            await self._link.aclose()
+
+    async def _within_timeout(self, message: Message, topic: str) -> Outcome:
+        late: Outcome = _NOT_SENT
+        try:
+            async with asyncio.timeout(message.timeout.total_seconds()):
+                refused = await self._link.admit(topic)
+                if refused is not None:
+                    return refused
+                for alone in (False, True):
+                    await self._link.make_room(message, topic)
+                    if self._closed:
+                        self._link.let_go(message, topic)
+                        return _CLOSED
+                    answer, late = self._link.send(topic, message, alone=alone), _LATE
+                    outcome = await answer
+                    if not (isinstance(outcome, Refused) and outcome.code == TOO_LARGE):
+                        break  # or else the others of its batch may have made it too large
+                    late = outcome
+                return outcome
+        except TimeoutError:
+            if late is _LATE:
+                self._link.timed_out(topic)
+            return late
+        except BufferError:  # our own count is the larger one, so this is a queue that the library has not emptied yet
+            return _NOT_SENT
+        except KafkaException as error:
+            return judge(error.args[0])
+
+
+def _topic(destination: str) -> str:
+    target = parse_target(destination)
+    if not isinstance(target, KafkaTarget):
+        raise Rejected("invalid_target", "This broker sends to kafka:TOPIC.")
+    return target.topic
+
+
+def _check(message: Message) -> None:
+    if not 1 <= len(message.id.encode("utf-8", "replace")) <= TEXT_BYTES_MAX or len(message.body) > BYTES_MAX // 2:
+        text = f"A message has an id of 1 to {TEXT_BYTES_MAX} bytes and at most {BYTES_MAX // 2} bytes of body."
+        raise Rejected("invalid_message", text)
+    if message.key is not None and len(message.key.encode("utf-8", "replace")) > KEY_BYTES_MAX:
+        raise Rejected("invalid_message", f"A key has at most {KEY_BYTES_MAX} bytes.")
+    if len(message.body) + sum(map(len, (*message.headers, *message.headers.values()))) > BYTES_MAX // 2:
+        raise Rejected("too_large", f"Body and headers have at most {BYTES_MAX // 2} bytes together.")
+    for name, value in message.headers.items():
+        if not name or len(name.encode("utf-8", "replace")) > TEXT_BYTES_MAX or not value.isprintable():
+            raise Rejected("invalid_header", f"The header {name[:80]!r} cannot be sent.")

@@ -1,0 +1,324 @@
+"""The thread that reads the polls' topic: a member of the consumer group, never blocked by what is done with the polls.
+
+Every call of the library blocks, and the group expels whoever does not poll; so one thread polls and does nothing else.
+What it reads goes into the assignment's queue, from where the event loop takes it. An assignment that holds too much is
+paused, not left unread: the thread goes on polling, and the group keeps its member. Offsets are committed here, as far
+as the loop says that they are safe.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, TopicDescription
+
+from tickwright.ports.ids import monotonic
+from tickwright.ports.polls import PollRecord
+from tickwright.transports.kafka.config import KafkaTerms, log
+
+POLL_S = 0.1
+BATCH_MAX = 1000
+COMMIT_S = 0.5
+HELD_MAX = 10_000
+SPAN_MAX = 5_000_000
+SESSION_MS = 10_000
+HEARTBEAT_MS = 1000
+POLL_GAP_MAX_MS = 60_000
+SILENCE_S = 30.0
+CLOSE_WITHIN_S = 10.0
+ASK_AGAIN_S = 5.0
+ID_EVERY_S = 10.0
+ANSWER_WITHIN_S = 2.0
+OVER_WITHIN_S = 10.0
+
+ReadPoll = Callable[[bytes], PollRecord]
+
+
+@dataclass(slots=True)
+class FeedCounts:
+    """What the threads of a process have read, one after another.
+
+    Attributes:
+        records: Of every kind.
+        unreadable: Of them: no polls that we understand, and skipped.
+        rebalances: How often the group gave or took partitions.
+    """
+
+    records: int = 0
+    unreadable: int = 0
+    rebalances: int = 0
+
+
+class Assignment:
+    """A partition from the moment that the group gives it to us until it takes it away. Each field has one writer.
+
+    Attributes:
+        live: It is ours, as far as the thread knows. The thread's.
+        records: Read and not yet looked at; ``None`` for one that cannot be read. The thread adds, the loop takes.
+        begin: Where the group says that it begins; ``None`` until it has said so. The thread's.
+        read: How many records were added. The thread's.
+        read_to: One behind the last of them. The thread's.
+        over: How many of them wait here no more: done, or handed out to whoever bounds what it holds. The loop's.
+        safe: Where whoever comes next may begin. The loop's.
+        span: Offsets from ``safe`` on, finished ones among them. The loop's.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.live = True
+        self.records: deque[tuple[int, PollRecord | None]] = deque()
+        self.begin: int | None = None
+        self.read = self.read_to = self.over = self.span = 0
+        self.safe: int | None = None
+        self.committed: int | None = None
+        self.paused = False
+
+
+class Feed:
+    """Reads until closed; when its thread is over, whoever made it makes another one.
+
+    Attributes:
+        assignments: By partition. Replaced as a whole by the thread, never changed.
+    """
+
+    def __init__(
+        self, terms: KafkaTerms, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
+    ) -> None:
+        self._topic, self._read, self._counts = topic, read, counts
+        self._watch: TopicWatch | None = None
+        self._watch_config = terms.client()
+        self._made_again = False
+        self._over_by_s = 0.0
+        self._config = terms.client(
+            group_id=terms.topic("poll-consumer"),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy="cooperative-sticky",
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            max_poll_interval_ms=POLL_GAP_MAX_MS,
+            topic_metadata_refresh_interval_ms=10_000,
+            queued_max_messages_kbytes=16_384,
+        )
+        self._config["on_commit"] = self._committed
+        self._config.setdefault("socket.timeout.ms", 10_000)
+        self.assignments: dict[int, Assignment] = {}
+        self._stopping = Event()
+        self._commit_s = self._said_s = self._asked_s = monotonic() - SILENCE_S
+        self._thread = Thread(target=self._run, name="tickwright-kafka-polls", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still reads."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Commit what is safe and leave the group; blocks, for some seconds at most."""
+        self._stopping.set()
+        self._thread.join(CLOSE_WITHIN_S)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        consumer = None
+        try:
+            consumer = Consumer(self._config, logger=log)
+            self._watch = TopicWatch(self._watch_config, self._topic)
+            self._watch.is_another(wait=True)  # the first answer, before the consumer has one
+            consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            while not self._stopping.is_set():
+                self._poll(consumer)
+                self._ask_begin(consumer)
+                self._make_room(consumer)
+                if self._is_over(consumer):
+                    break
+                if monotonic() - self._commit_s >= COMMIT_S:
+                    self._commit(consumer, list(self.assignments.values()), wait=False)
+        except KafkaException as error:
+            log.error("reading %s ends: %s", self._topic, error)
+        finally:
+            if consumer is not None:
+                with suppress(KafkaException, RuntimeError):
+                    consumer.close()  # gives back what it has, by way of _revoked
+            self._watch = None  # its client ends here: that may block
+            self._drop(list(self.assignments))
+
+    def _poll(self, consumer: Consumer) -> None:
+        """Take what is there. One by one: what follows a change of assignments is then surely of the new one."""
+        message = consumer.poll(POLL_S)
+        for _ in range(BATCH_MAX):
+            if message is None:
+                return
+            self._take(message)
+            message = consumer.poll(0)
+        if message is not None:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            if error.fatal():
+                raise KafkaException(error)
+            self._complain("reading %s: %s", self._topic, error.str())
+            return
+        assignment = self.assignments.get(message.partition() or 0)
+        if assignment is not None:
+            offset = message.offset() or 0
+            if offset < assignment.read_to:
+                where, text = f"{self._topic}/{message.partition()}", "it was made again, or has lost its end"
+                log.warning("polls.offset_went_back: %s: from %d to %d: %s", where, assignment.read_to, offset, text)
+            self._counts.records += 1
+            assignment.read += 1
+            assignment.read_to = offset + 1
+            assignment.records.append((offset, self._understand(message)))
+
+    def _understand(self, message: Message) -> PollRecord | None:
+        """Return its poll. Never ask for ``headers()``: over a name that is not UTF-8 the library faults."""
+        try:
+            return self._read(message.value() or b"")
+        except Exception as error:  # noqa: BLE001  # a record comes again after every restart: none may end the thread
+            self._counts.unreadable += 1
+            where = f"{self._topic}/{message.partition()}/{message.offset()}"
+            self._complain("poll.unreadable: %s: %s (%d so far)", where, error, self._counts.unreadable)
+            return None
+
+    def _complain(self, text: str, *facts: object) -> None:
+        """Say it once in a while: what is wrong with one record is often wrong with thousands."""
+        if monotonic() - self._said_s >= SILENCE_S:
+            self._said_s = monotonic()
+            log.warning(text, *facts)
+
+    def _ask_begin(self, consumer: Consumer) -> None:
+        """Ask the group where we begin: in a partition without news no record tells how far it is done."""
+        new = [one for one in self.assignments.values() if one.begin is None]
+        if not new or monotonic() - self._asked_s < ASK_AGAIN_S:
+            return
+        try:
+            places = [TopicPartition(self._topic, one.partition) for one in new]
+            found = {one.partition: one.offset for one in consumer.committed(places, timeout=ANSWER_WITHIN_S)}
+        except KafkaException as error:
+            self._asked_s = monotonic()
+            self._complain("where the group is in %s is not known: %s", self._topic, error)
+            return
+        for one in new:
+            one.begin = max(0, found[one.partition])  # below zero: nothing was committed, so it begins at the beginning
+
+    def _make_room(self, consumer: Consumer) -> None:
+        for one in self.assignments.values():
+            held, place = one.read - one.over, TopicPartition(self._topic, one.partition)
+            if not one.paused and (held >= HELD_MAX or one.span >= SPAN_MAX):
+                consumer.pause([place])
+                one.paused = True
+            elif one.paused and held * 2 <= HELD_MAX and one.span < SPAN_MAX:
+                consumer.resume([place])
+                one.paused = False
+
+    def _is_over(self, consumer: Consumer) -> bool:
+        """Whether another feed has to go on: the topic was made again, and the group begins at its beginning."""
+        if not self._note_made_again():
+            return False
+        self._commit(consumer, list(self.assignments.values()), wait=True)
+        begun = all(one.committed == 0 for one in self.assignments.values())
+        return begun or monotonic() > self._over_by_s  # a partition that the new topic has not takes no offset
+
+    def _note_made_again(self, *, wait: bool = False) -> bool:
+        if not self._made_again and self._watch is not None and self._watch.is_another(wait=wait):
+            self._made_again, self._over_by_s = True, monotonic() + OVER_WITHIN_S
+            log.warning("polls.topic_made_again: %s has another id: it is read from its beginning", self._topic)
+        return self._made_again
+
+    def _commit(self, consumer: Consumer, assignments: list[Assignment], *, wait: bool) -> None:
+        self._commit_s = monotonic()
+        ends = {
+            one: 0 if self._made_again else one.safe for one in assignments
+        }  # those of a topic that is gone are void
+        new = {one: end for one, end in ends.items() if end is not None and end != one.committed}
+        places = [TopicPartition(self._topic, one.partition, safe) for one, safe in new.items()]
+        if not places:
+            return
+        try:
+            consumer.commit(offsets=places, asynchronous=not wait)  # type: ignore[call-overload]
+        except KafkaException as error:  # what is not committed comes again, and the ledger knows it
+            self._complain("offsets of %s are not committed: %s", self._topic, error)
+            return
+        for one, safe in new.items():
+            one.committed = safe
+
+    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places:
+            if (error is not None or place.error is not None) and place.partition in self.assignments:
+                self.assignments[place.partition].committed = None  # to be said again
+
+    # ------------------------------------------------------------------ the group's word, in the thread
+
+    def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+        self._counts.rebalances += 1
+        self.assignments = {**self.assignments, **{one.partition: Assignment(one.partition) for one in places}}
+
+    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._counts.rebalances += 1
+        self._note_made_again(wait=True)
+        ours = [self.assignments[one.partition] for one in places if one.partition in self.assignments]
+        self._commit(consumer, ours, wait=True)
+        self._drop([one.partition for one in places])
+
+    def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
+        self._counts.rebalances += 1
+        self._drop([one.partition for one in places])
+
+    def _drop(self, partitions: list[int]) -> None:
+        for number in partitions:
+            if number in self.assignments:
+                self.assignments[number].live = False
+        self.assignments = {n: one for n, one in self.assignments.items() if n not in partitions}
+
+
+class TopicWatch:
+    """Whether a topic is still the one that it was; asks for its id every ten seconds, from one thread.
+
+    The client library follows a topic by its name, and believes no leader whose epoch is lower than one that it has
+    seen. A topic that is deleted and made again has another id and begins with the lowest epoch, so that a client
+    which knew it before may ask the former leader without end and without an error. A new client reads it.
+
+    Args:
+        config: Of a client.
+        topic: Full name. One that is missing is watched from the moment that it is there.
+    """
+
+    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self._admin = AdminClient(dict(config), logger=log)
+        self._topic = topic
+        self._id: str | None = None
+        self._asked: Future[TopicDescription] | None = None
+        self._ask_at_s = 0.0
+        self._gone = False
+
+    def is_another(self, *, wait: bool = False) -> bool:
+        """Whether the topic was made again since the first answer; blocks for two seconds at most, where it may."""
+        if self._gone:
+            return True
+        self._admin.poll(0)  # so that what the library logged comes out
+        if self._asked is None and (wait or monotonic() >= self._ask_at_s):
+            self._ask_at_s = monotonic() + ID_EVERY_S
+            asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_WITHIN_S)
+            self._asked = asked[self._topic]
+        if self._asked is not None and (wait or self._asked.done()):
+            self._hear(self._asked)
+            self._asked = None
+        return self._gone
+
+    def _hear(self, asked: Future[TopicDescription]) -> None:
+        try:
+            found = str(asked.result(ANSWER_WITHIN_S + 1).topic_id)
+        except (KafkaException, TimeoutError):  # no answer, or no such topic at the moment
+            return
+        self._gone = self._id is not None and found != self._id
+        self._id = found

@@ -1,0 +1,233 @@
+"""The log behind the polls' relay: one Kafka transaction per batch, which also writes the batch's number.
+
+::
+
+    open:     topics ▶ init_transactions (fences whoever wrote before) ▶ read the position to its end
+    publish:  begin ▶ records ▶ position record ▶ commit
+              │ an error before the commit ─▶ abort ─▶ Aborted   the same producer goes on
+              │ fenced ──────────────────────────────▶ Fenced    stop, give the lease up
+              └ any other error ─────────────────────▶ Doubt     this producer is never used again
+
+A commit that timed out is neither in nor out; and the library calls some errors abortable although the coordinator may
+have committed before it heard of them. So none is believed once the commit was asked for. Nobody can ask what became
+of it, but whoever runs ``init_transactions`` under the same id waits until Kafka has ended it one way or the other,
+and the position then tells which. So a producer in doubt is thrown away and the log opened again. Every call of the
+library blocks, so each producer lives in a thread of its own, and each call is bounded by ``wait_s``.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tickwright.domain.errors import Rejected
+from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, Place
+from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaTerms, log
+from tickwright.transports.kafka.positions import read_position
+from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
+
+QUEUE_MESSAGES_MAX = 100_000
+REPORTED_PER_PARTITION = 16
+"""So many times the number of partitions are reported of a batch's beginning and of its end: a partition of which none
+is among them has as good as no record in the batch."""
+
+T = TypeVar("T")
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
+
+
+class KafkaLog:
+    """Writes the batches of one shard at a time; a :class:`tickwright.ports.log.PositionedLog`.
+
+    Args:
+        terms: Where Kafka is. Checked by ``open``.
+        topic: Full name of the topic that batches go to; it is made when it is missing.
+
+    Invariants:
+        KFK-1: a batch and its number are committed together, so the position read back says which batches are in.
+        KFK-2: after a doubt the producer is never used again.
+    """
+
+    def __init__(self, terms: KafkaTerms, topic: str) -> None:
+        self._terms, self._topic = terms, topic
+        self._session: _Session | None = None
+        self._doubted: tuple[int, Committed] = (0, NOWHERE)
+
+    async def open(self, shard: int) -> int | None:
+        """Fence whoever wrote before, and return the number of the last batch that is in.
+
+        Raises:
+            Rejected: ``kafka_unsafe_option``, ``kafka_replication_unsafe``, ``kafka_position_topic_unsafe``,
+                ``kafka_position_unreadable``, ``kafka_topic_compressed``, ``kafka_transaction_timeout``,
+                ``kafka_not_allowed``. Permanent until an operator acts.
+            Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
+        """
+        self._discard()
+        self._terms.check()
+        if not 0 <= shard < SHARDS_MAX:
+            raise Rejected("kafka_shards", f"a relay's shard is 0 to {SHARDS_MAX - 1}", shard=shard)
+        session = self._session = _Session(self._terms, shard)
+        return await session.call(lambda: session.begin(self._topic))
+
+    async def position(self, shard: int) -> int | None:
+        """Return what the topic says of ``shard`` now, without fencing anybody.
+
+        Raises:
+            Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
+            Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
+        """
+        self._terms.check_options()
+        return await asyncio.to_thread(read_position, self._terms, shard)
+
+    async def publish(self, batch: Batch) -> Outcome:
+        """Put one batch in, whole, with its number."""
+        session = self._session
+        if session is None:
+            return Doubt("the log is not open")
+        outcome = await session.call(lambda: session.send(batch))
+        self._doubted = (batch.number, outcome.stands if isinstance(outcome, Doubt) else NOWHERE)
+        if isinstance(outcome, Doubt | Fenced):
+            self._discard()
+        return outcome
+
+    def stands(self, number: int) -> Committed:
+        """Return where the batch stands that was in doubt; nobody else can have sent it since, under our lease."""
+        return self._doubted[1] if self._doubted[0] == number else NOWHERE
+
+    async def close(self) -> None:
+        """Throw the producer away; what it was doing ends by itself within its bounds."""
+        self._doubted = (0, NOWHERE)
+        self._discard()
+
+    def _discard(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.discard()
+
+
+class _Session:
+    """One producer from ``init_transactions`` to the first doubt, and its thread."""
+
+    def __init__(self, terms: KafkaTerms, shard: int) -> None:
+        self._terms, self._shard = terms, shard
+        self._producer: Producer | None = None
+        self._topic, self._partitions = "", 0
+        self._positions = terms.topic(POSITIONS)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tickwright-kafka")
+
+    async def call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def discard(self) -> None:
+        self._thread.submit(self._destroy)  # after what runs now: a producer is not freed under somebody's feet
+        self._thread.shutdown(wait=False)
+
+    def _destroy(self) -> None:
+        self._producer = None
+
+    def begin(self, topic: str) -> int | None:
+        self._topic, self._partitions = topic, prepare_topics(self._terms, topic)
+        producer = Producer(
+            self._terms.producer(
+                transactional_id=self._terms.transactional_id(self._shard),
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                queue_buffering_max_messages=QUEUE_MESSAGES_MAX,
+            ),
+            logger=log,
+        )
+        self._producer = producer
+        try:
+            producer.init_transactions(self._terms.wait_s)
+        except KafkaException as error:
+            raise translate(error) from error
+        return read_position(self._terms, self._shard)
+
+    def send(self, batch: Batch) -> Outcome:
+        producer = self._producer
+        if producer is None:
+            return Doubt("the producer is gone")
+        try:
+            producer.begin_transaction()
+            edges = self._produce(producer, batch)
+        except (KafkaException, BufferError) as error:
+            return self._abort(producer, error)
+        return self._commit(producer, edges)
+
+    def _commit(self, producer: Producer, edges: "_Edges") -> Outcome:
+        """Ask for the commit. From here on no error proves that it was not done, whatever the library says of it."""
+        try:
+            producer.commit_transaction(self._terms.wait_s)
+        except KafkaException as error:
+            return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
+        finally:
+            with suppress(KafkaException):  # a fatal error is raised here too; what the commit answered counts
+                producer.poll(0)  # so that what the library logged comes out
+        places = edges.places()
+        if places and places[-1].partition >= self._partitions:
+            self._partitions = self._count(producer) or self._partitions
+        return Committed(places, self._partitions)
+
+    def _count(self, producer: Producer) -> int:
+        """Return how many partitions the topic has now: somebody gave it more; 0 where nobody answers."""
+        try:
+            return len(producer.list_topics(self._topic, timeout=self._terms.wait_s).topics[self._topic].partitions)
+        except KafkaException:
+            return 0
+
+    def _produce(self, producer: Producer, batch: Batch) -> "_Edges":
+        produce, topic, edges = producer.produce, batch.topic, _Edges()
+        of_batch = [("batch_no", b"%d" % batch.number), ("fence", b"%d" % batch.fence)]
+        records = list(batch.records)
+        reported = REPORTED_PER_PARTITION * self._partitions
+        for idx, (key, value, of_record) in enumerate(records):
+            headers = [*of_record, ("idx", b"%d" % idx), *of_batch]
+            report = edges.note if not reported <= idx < len(records) - reported else None
+            produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]  # stub: invariant
+        position = json.dumps({"version": 1, "batch_no": batch.number, "fence": batch.fence})
+        produce(self._positions, position, str(self._shard), self._shard)
+        return edges
+
+    def _abort(self, producer: Producer, cause: KafkaException | BufferError) -> Outcome:
+        """Take back what was begun; the commit was not asked for, so an abort that succeeds is certain."""
+        if isinstance(cause, KafkaException) and _fenced(cause):
+            return Fenced()
+        try:
+            producer.abort_transaction(self._terms.wait_s)
+        except KafkaException as error:
+            return _fenced(error) or Doubt(f"{_reason(cause)}; and the abort: {_reason(error)}")
+        return Aborted(_reason(cause))
+
+
+class _Edges:
+    """Where a batch begins and ends in each partition, from the reports on some of its records.
+
+    A report costs as much as the record itself, so only a batch's beginning and its end are reported.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[int, int]] = {}
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        """Take in one delivery report."""
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            first, last = self._found.get(partition, (offset, offset))
+            self._found[partition] = (min(first, offset), max(last, offset))
+
+    def places(self) -> list[Place]:
+        """Return what is known, by partition."""
+        return [Place(partition, *edges) for partition, edges in sorted(self._found.items())]
+
+
+def _fenced(error: KafkaException) -> Fenced | None:
+    return Fenced() if error.args[0].code() in _FENCED else None
+
+
+def _reason(error: KafkaException | BufferError) -> str:
+    if isinstance(error, BufferError):
+        return repr(error)
+    cause: KafkaError = error.args[0]
+    return f"{cause.name()}: {cause.str()}"

@@ -1,0 +1,161 @@
+"""The transport inside PostgreSQL: a message is a row, durable when the insert has committed.
+
+Trusts the unique (topic, message id) of the table for what a resend means: nothing. The pool
+belongs to the caller; closing this broker closes no connection.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from tickwright.domain.errors import Rejected
+from tickwright.domain.targets import PostgresTarget, parse_target
+from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
+from tickwright.store.pool import AWAY
+from tickwright.store.queries import load
+
+MESSAGES_PER_INSERT = 500
+BODY_BYTES_MAX = 16 * 1024 * 1024
+ID_CHARS_MAX = 255
+
+_QUERIES = load("tickwright.transports.postgres", "queries.sql")
+_SCHEMES = frozenset({"pg"})
+_CLOSED = Refused("broker_closed", "This broker was closed; nothing was stored.")
+_UNAVAILABLE = Refused("database_unavailable", "No connection to the database; nothing was stored.")
+_LOST = Unknown("connection_lost", "The connection broke during the insert; it may have been stored.")
+_LATE = Unknown("timeout", "No answer to the insert within the timeout; it may have been stored.")
+_IN_DOUBT = ("08", "57")  # connection failures and shutdowns: the commit may have happened
+
+Row = tuple[str, str, str | None, str, str, bytes]
+
+
+class PostgresBroker:
+    """Stores messages in ``tickwright.messages``.
+
+    Args:
+        pool: Opened and closed by the caller.
+
+    Invariants:
+        PGB-1: ``Accepted`` means committed.
+        PGB-2: one (topic, message id) is one message, however often it is sent.
+    """
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._closed = False
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """``pg``."""
+        return _SCHEMES
+
+    def check(self, destination: str) -> None:
+        """Raise ``Rejected`` unless ``destination`` is ``pg:TOPIC``."""
+        _topic(destination)
+
+    async def publish(self, message: Message) -> Outcome:
+        """Store one message."""
+        return (await self.publish_many([message]))[0]
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Store several, 500 per statement, each statement whole or not at all; outcomes in order."""
+        outcomes: list[Outcome] = [_CLOSED] * len(messages)
+        if self._closed:
+            return outcomes
+        rows: dict[int, Row] = {}
+        for index, message in enumerate(messages):
+            try:
+                rows[index] = _row(message)
+            except Rejected as error:
+                outcomes[index] = Refused(error.code, error.message, final=True)
+        # in the order of the unique index, so that two senders of the same ids cannot deadlock
+        indexes = sorted(rows, key=lambda index: rows[index][:2])
+        for start in range(0, len(indexes), MESSAGES_PER_INSERT):
+            part = indexes[start : start + MESSAGES_PER_INSERT]
+            timeout_s = min(messages[index].timeout for index in part).total_seconds()
+            outcome = await self._insert([rows[index] for index in part], timeout_s)
+            for index in part:
+                outcomes[index] = outcome
+        return outcomes
+
+    async def ready(self) -> bool:
+        """Whether the database answers within a second."""
+        try:
+            async with asyncio.timeout(1):
+                await self._ask(await self._pool.acquire())
+        except AWAY:
+            return False
+        return not self._closed
+
+    async def aclose(self) -> None:
+        """Store nothing any more; the pool stays open. Twice is harmless."""
+        self._closed = True
+
+    async def _insert(self, rows: Sequence[Row], timeout_s: float) -> Outcome:
+        late: Outcome = _UNAVAILABLE
+        lost: Outcome = _UNAVAILABLE
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._pool.acquire()
+                late, lost = _LATE, _LOST
+                await self._put(connection, rows)
+        except TimeoutError:
+            return late
+        except asyncpg.PostgresError as error:
+            state = str(error.sqlstate or "")
+            if state.startswith(_IN_DOUBT):
+                return lost
+            return Refused(f"pg_{state.lower()}", f"The database refused it: {printable(str(error))}"[:1000])
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            return lost
+        return Accepted()
+
+    async def _ask(self, connection: PoolConnectionProxy) -> None:
+        async with self._returned(connection):
+            await connection.execute("SELECT 1")
+
+    async def _put(self, connection: PoolConnectionProxy, rows: Sequence[Row]) -> None:
+        async with self._returned(connection):
+            await connection.execute(_QUERIES["put_messages"], *map(list, zip(*rows, strict=True)))
+
+    @asynccontextmanager
+    async def _returned(self, connection: PoolConnectionProxy) -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            connection.terminate()  # a polite cancel waits for an answer, without a bound
+            raise
+        finally:
+            await self._pool.release(connection)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a space for every character that could disturb a terminal or a log line."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _topic(destination: str) -> str:
+    target = parse_target(destination)
+    if not isinstance(target, PostgresTarget):
+        raise Rejected("invalid_target", "This broker sends to pg:TOPIC.")
+    return target.topic
+
+
+def _row(message: Message) -> Row:
+    topic = _topic(message.destination)
+    if not 1 <= len(message.id) <= ID_CHARS_MAX or len(message.body) > BODY_BYTES_MAX:
+        text = f"A message has an id of 1 to {ID_CHARS_MAX} characters and at most {BODY_BYTES_MAX} bytes."
+        raise Rejected("invalid_message", text)
+    headers = json.dumps(dict(message.headers), ensure_ascii=False)
+    for text in (message.id, message.key or "", headers, message.content_type):
+        if "\x00" in text or "\\u0000" in text or (not text.isascii() and _has_surrogate(text)):
+            raise Rejected("unsupported_character", "PostgreSQL stores neither NUL nor lone surrogates.")
+    return topic, message.id, message.key, headers, message.content_type, bytes(message.body)
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,225 @@
+"""Tasks of fan-out inside PostgreSQL: the same words as RabbitMQ's, for an installation that has nothing else.
+
+A message in hand has a lease that is renewed; whoever dies gives back by doing nothing. What is done is deleted: the
+ledger of fan-out knows what ran, so nothing has to be remembered here.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import asyncpg
+import structlog
+
+from tickwright.domain.errors import Unavailable
+from tickwright.observe.metrics import Sample
+from tickwright.ports.dead_letters import DeadMessage, Peeked
+from tickwright.ports.fanout import Delivery
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import AWAY, Pool
+from tickwright.store.queries import load
+from tickwright.transports.postgres.consumer import Delivery as Row
+from tickwright.transports.postgres.consumer import PostgresConsumer
+
+LEASE = timedelta(seconds=10)
+IDLE_S = 0.25
+AWAY_S = 1.0
+COUNT_EVERY_S = 15.0
+COUNT_MAX = 10_000
+DELIVERIES_MAX = 11
+DELAYS = "tickwright-delays"
+REASON = "tickwright-reason"
+
+_SQL = load("tickwright.transports.postgres", "tasks.sql")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+class PostgresTasks:
+    """Implements :class:`tickwright.ports.fanout.TaskSource` on a topic; a service itself.
+
+    Args:
+        pool: Opened and closed by the caller.
+        topic: Without the ``pg:``.
+        slots: Messages in hand at a time, 1 to 1,000.
+        lease: How long a message stays away from others after its holder died; renewed at a third.
+
+    Attributes:
+        queued: Messages that nobody holds and dead letters, each counted up to 10,000 within the last 15 seconds.
+    """
+
+    name = "fanout-tasks"
+
+    def __init__(self, pool: Pool, topic: str, *, slots: int, lease: timedelta = LEASE) -> None:
+        self._pool, self._topic, self._slots, self._lease = pool, topic, slots, lease
+        self._messages = PostgresConsumer(pool, topic, lease=lease, deliveries_max=DELIVERIES_MAX)
+        self._held: set[Delivery] = set()
+        self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._free = asyncio.Event()
+        self._quiet = False
+        self._stopping = asyncio.Event()
+        self._ticked_s: float | None = None
+        self._count_again_s = 0.0
+        self.queued: list[int] | None = None
+
+    def samples(self) -> Sequence[Sample]:
+        """Return what there is to see, for the metrics of its process."""
+        if self.queued is None:
+            return []
+        waiting, dead = self.queued
+        return [
+            Sample("tickwright_fanout_queued_tasks", waiting),
+            Sample("tickwright_dead_letters", dead, ("fanout",)),
+        ]
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Take messages until stopped."""
+        renewed_s = monotonic()
+        while not self._stopping.is_set():
+            self._free.clear()
+            rest_s = IDLE_S
+            try:
+                if monotonic() - renewed_s >= self._lease.total_seconds() / 3:
+                    await self._renew()
+                    renewed_s = monotonic()
+                await self._take_some()
+                await self._count()
+            except AWAY as error:
+                _log.warning("fanout.tasks_not_taken", error=repr(error))
+                rest_s = AWAY_S
+            self._ticked_s = monotonic()
+            await self._rest(min(rest_s, self._lease.total_seconds() / 6))
+
+    async def _count(self) -> None:
+        if monotonic() >= self._count_again_s:
+            self._count_again_s = monotonic() + COUNT_EVERY_S
+            self.queued = [*await self._pool.fetchrow(_SQL["count_tasks"], self._topic, COUNT_MAX)]
+
+    async def _take_some(self) -> None:
+        """Take what there is room for."""
+        room = 0 if self._quiet else self._slots - len(self._held)
+        if room <= 0:
+            return
+        rows = await self._messages.take(room)
+        for row in rows:
+            delivery = _delivery(row)
+            self._held.add(delivery)
+            self._ready.put_nowait(delivery)
+        if self._quiet:  # asked to be quiet while the answer was on its way
+            await self._give_back_waiting()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait for some time; a slot that becomes free ends it, since there may be a backlog."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._free.wait()
+
+    async def _renew(self) -> None:
+        held = [*self._held]
+        if held:
+            seqs, fences = [one.handle.seq for one in held], [one.handle.fence for one in held]
+            await self._pool.fetch(_SQL["renew_tasks"], seqs, fences, self._lease)
+
+    async def quiesce(self) -> None:
+        """Take nothing more, and give back what nobody has taken from here."""
+        self._quiet = True
+        await self._give_back_waiting()
+
+    async def _give_back_waiting(self) -> None:
+        for delivery in [self._ready.get_nowait() for _ in range(self._ready.qsize())]:
+            await self.release(delivery)
+
+    async def stop(self) -> None:
+        """End; what is still in hand comes back when its lease ends."""
+        self._quiet = True
+        self._stopping.set()
+        self._free.set()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since the loop came round."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    # ------------------------------------------------------------------ TaskSource
+
+    async def take(self) -> Delivery:
+        """Wait for the next message."""
+        return await self._ready.get()
+
+    async def ack(self, delivery: Delivery) -> bool:
+        """Say that nothing is left to do."""
+        return await self._say(delivery, "drop_task")
+
+    async def delay(self, delivery: Delivery, by: timedelta) -> bool:
+        """Put it back for later."""
+        return await self._say(delivery, "delay_task", by, str(delivery.delays + 1))
+
+    async def bury(self, delivery: Delivery, reason: str, text: str) -> bool:
+        """Move it to the dead letters."""
+        words = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
+        return await self._say(delivery, "bury_task", reason, words)
+
+    async def release(self, delivery: Delivery) -> None:
+        """Give it back at once."""
+        self._let_go(delivery)
+        with suppress(*AWAY):  # else it comes back when its lease ends
+            await self._messages.release(delivery.handle)
+
+    async def _say(self, delivery: Delivery, query: str, *arguments: object) -> bool:
+        """Say one thing; while the database is away nothing can be said, and the message comes again."""
+        row: Row = delivery.handle
+        try:
+            return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
+        except AWAY as error:
+            _log.warning("fanout.task_not_settled", message_id=delivery.message_id, error=repr(error))
+            return False
+        finally:
+            self._let_go(delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        self._held.discard(delivery)
+        self._free.set()
+
+
+def _delivery(row: Row) -> Delivery:
+    delays = str(row.headers.get(DELAYS, "0"))
+    return Delivery(
+        body=row.body,
+        headers=row.headers,
+        message_id=row.id,
+        content_encoding=None,
+        deliveries=row.deliveries,
+        delays=int(delays) if delays.isascii() and delays.isdigit() and len(delays) < 10 else 0,
+        handle=row,
+    )
+
+
+class PostgresDeadTasks:
+    """Implements :class:`tickwright.ports.dead_letters.DeadMessages` on a topic."""
+
+    def __init__(self, pool: Pool, topic: str) -> None:
+        self._pool, self._topic = pool, topic
+
+    async def peek(self, limit: int) -> Peeked:
+        """Return the oldest ones."""
+        [[count]] = await self._ask("count_dead")
+        dead = []
+        for row in await self._ask("peek_dead", limit):
+            headers = json.loads(row["headers"])
+            reason = str(headers.get(REASON, "delivery_limit"))
+            dead.append(DeadMessage(row["message_id"], reason, row["error"], row["died_at_s"], bytes(row["payload"])))
+        return Peeked(dead, max(int(count), len(dead)))  # some may have died since they were counted
+
+    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Put them into the queue again."""
+        wanted = None if message_ids is None else [*message_ids]
+        return [row["message_id"] for row in await self._ask("requeue_dead", wanted, limit)]
+
+    async def _ask(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        try:
+            rows: Sequence[asyncpg.Record] = await self._pool.fetch(_SQL[query], self._topic, *arguments)
+        except AWAY as error:
+            raise Unavailable("database_unavailable", "the database does not answer; try again") from error
+        return rows

@@ -1,0 +1,22 @@
+"""RabbitMQ; README.md has the promise, the outcomes and the limits."""
+
+from tickwright.transports.rabbitmq.broker import RabbitBroker
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.ownership import owner
+from tickwright.transports.rabbitmq.report_topology import ReportExchanges, ReportNames
+from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, declare, examine, prepare
+
+__all__ = [
+    "TASK_KEY",
+    "FanoutNames",
+    "RabbitBroker",
+    "RabbitDeadTasks",
+    "RabbitTasks",
+    "ReportExchanges",
+    "ReportNames",
+    "declare",
+    "examine",
+    "owner",
+    "prepare",
+]

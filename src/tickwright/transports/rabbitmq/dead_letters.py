@@ -1,0 +1,233 @@
+"""The dead letters of a capability: how many, which and why, and back into the queue.
+
+A queue has no index. To look is to take messages one by one without an acknowledgement and to give all of them back, in
+their order, by closing the channel; whoever else looks at that moment does not see them. So all of it has bounds.
+
+RabbitMQ says that a channel is closed before its messages are back: a quorum queue writes that to its disk first. So a
+look ends when they are, or who asks again at once would be told that there are none.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+from pamqp.commands import Basic
+
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.broker import Accepted, Refused, Unknown
+from tickwright.ports.dead_letters import DeadMessage, Peeked
+from tickwright.ports.ids import monotonic
+from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
+from tickwright.transports.rabbitmq.forwarding import (
+    DIED_HEADER,
+    OUR_HEADERS,
+    REASON_HEADER,
+    TEXT_HEADER,
+    UNROUTABLE,
+    Forwarder,
+    copy_of,
+)
+from tickwright.transports.rabbitmq.queue_names import DeadNames
+from tickwright.transports.rabbitmq.raw_connection import away, dial, hang_up, open_channel, properties_bytes
+from tickwright.transports.rabbitmq.topology import declare
+
+PEEK_MAX = 1000
+LOOK_AT_MAX = 10_000
+BODY_SHOWN_BYTES_MAX = 256 * 1024
+PEEK_BYTES_MAX = 64 * 1024 * 1024
+PEEK_S_MAX = 5.0
+"""Whoever else looks waits for it; what costs that long are messages that a stranger made for it."""
+REQUEUE_S_MAX = 20.0
+"""For the same reason; longer, as what stays at the head of the queue is read again by the next call."""
+TEXT_SHOWN_CHARS_MAX = 1000
+GIVEN_BACK_WAIT_S = 2.0
+"""Longer than a slow disk writes, shorter than a reader of the page waits; another process may hold some that long."""
+GIVEN_BACK_STEP_S = 0.01
+
+_BROKERS_WORDS = {
+    "delivery_limit": "Handed out again and again without an acknowledgement: consumers died over it or gave it back.",
+    "rejected": "A consumer buried it while no copy with words could be made; its log has them.",
+    "expired": "Nobody took it within its time to live.",
+    "maxlen": "The queue was full.",
+}
+
+
+class RabbitDeadTasks:
+    """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
+
+    Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one
+    message more; ``Peeked.total`` says that there are others. ``requeue`` looks through the oldest 10,000, for twenty
+    seconds at most, and one message more. A message that is put back is in both queues for a moment; a crash there
+    leaves two under one id: at least once.
+
+    Invariants:
+        RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
+        RMQ-11: what a look has taken and not acknowledged is back when it returns, unless another process holds some.
+    """
+
+    def __init__(self, url: str, names: DeadNames) -> None:
+        self._url, self._names = url, names
+        self._one_at_a_time = asyncio.Lock()
+
+    async def peek(self, limit: int) -> Peeked:
+        """Return the oldest ones, at most 1,000, and leave them where they are.
+
+        Those that another process looks at now are neither shown nor counted.
+        """
+        found: list[DeadMessage] = []
+        room_bytes = PEEK_BYTES_MAX
+        async with self._look() as look:
+            until_s = monotonic() + PEEK_S_MAX
+            async for one in look.oldest(min(limit, PEEK_MAX)):
+                found.append(_shown(self._names, one))
+                room_bytes -= len(one.body) + properties_bytes(one.header.properties)
+                if room_bytes <= 0 or monotonic() >= until_s:
+                    break
+        return Peeked(found, look.count)
+
+    async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
+        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids.
+
+        One whose routing key leads to no queue stays where it is, and so do later ones of that key, which are not
+        published. After twenty seconds it returns what it has moved.
+
+        Raises:
+            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ takes no message now (``unroutable``: none of them).
+                Retry; what was moved before stays moved.
+        """
+        wanted = None if message_ids is None else set(message_ids)
+        moved: list[str] = []
+        unroutable = set[str]()
+        forwarder = Forwarder(self._url, self._names, name="tickwright-requeue")
+        try:
+            async with self._look() as look:
+                until_s = monotonic() + REQUEUE_S_MAX
+                async for one in look.oldest(LOOK_AT_MAX):
+                    key = _key(self._names, one)
+                    if key not in unroutable and (wanted is None or one.header.properties.message_id in wanted):
+                        message_id = await self._move(look, forwarder, one, key)
+                        if message_id is None:
+                            unroutable.add(key)
+                        else:
+                            moved.append(message_id)
+                    if len(moved) >= limit or monotonic() >= until_s:
+                        break
+        finally:
+            await forwarder.aclose()
+        if unroutable and not moved:
+            raise _not_taken(UNROUTABLE)
+        return moved
+
+    async def _move(self, look: "_Look", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
+        """Move one and return its id; none where no queue has its key, and it stays."""
+        copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
+        outcome = await forwarder.forward(copy, self._names.exchange, key)
+        if outcome is UNROUTABLE:
+            return None
+        if not isinstance(outcome, Accepted):
+            raise _not_taken(outcome)
+        await look.drop(one)
+        return copy.message_id
+
+    @asynccontextmanager
+    async def _look(self) -> AsyncIterator["_Look"]:
+        connection: AbstractConnection | None = None
+        async with self._one_at_a_time:
+            try:
+                connection = await dial(self._url, "tickwright-dead-letters")
+                channel = await open_channel(connection)
+                await declare(channel, self._names)
+                look = _Look(channel, self._names.dead, await _waiting(channel, self._names.dead))
+                yield look
+                await look.give_back(connection)
+            except FAILURES:
+                raise away("looking at dead letters") from None
+            finally:
+                if connection is not None:
+                    await hang_up(connection)
+
+
+class _Look:
+    """What is taken by a channel of its own, and given back at the end.
+
+    Attributes:
+        count: How many nobody held when it began.
+    """
+
+    def __init__(self, channel: AbstractChannel, queue: str, count: int) -> None:
+        self.count = count
+        self._channel, self._queue, self._dropped = channel, queue, 0
+
+    async def oldest(self, most: int) -> AsyncIterator[DeliveredMessage]:
+        """Take at most as many as there were at the beginning: a consumer may bury what is put back at once."""
+        for _ in range(min(most, self.count)):
+            one: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
+            if not isinstance(one.delivery, Basic.GetOk):
+                return
+            yield one
+
+    async def drop(self, one: DeliveredMessage) -> None:
+        """Acknowledge it: its copy is elsewhere."""
+        await _within(self._channel.basic_ack(one.delivery_tag or 0))
+        self._dropped += 1
+
+    async def give_back(self, connection: AbstractConnection) -> None:
+        """Return when the others are back, at most two seconds later; what was done is done, so it fails nothing."""
+        await hang_up(self._channel)
+        until = monotonic() + GIVEN_BACK_WAIT_S
+        with suppress(*FAILURES):
+            other = await open_channel(connection)
+            while await _waiting(other, self._queue) < self.count - self._dropped:
+                if monotonic() > until:
+                    return
+                await asyncio.sleep(GIVEN_BACK_STEP_S)
+
+
+async def _waiting(channel: AbstractChannel, queue: str) -> int:
+    answer = await _within(channel.queue_declare(queue, passive=True))
+    return int(answer.message_count or 0)
+
+
+async def _within(asking: Any) -> Any:
+    with lost_is_a_failure():
+        async with asyncio.timeout(CHANNEL_TIMEOUT_S):
+            return await asking
+
+
+def _not_taken(outcome: Refused | Unknown) -> Unavailable:
+    return Unavailable(outcome.code, f"RabbitMQ did not take a message back into the queue: {outcome.reason}")
+
+
+def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
+    properties = one.header.properties
+    headers = properties.headers or {}
+    reason, text, died_at_s = _why(names, headers)
+    body = one.body[:BODY_SHOWN_BYTES_MAX]
+    return DeadMessage(properties.message_id or None, reason, text, died_at_s, body, _key(names, one))
+
+
+def _key(names: DeadNames, one: DeliveredMessage) -> str:
+    return names.key or str(getattr(one.delivery, "routing_key", ""))
+
+
+def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
+    """Return reason, text and instant: the broker's where it moved the message itself, ours otherwise.
+
+    A copy that we bury carries no ``x-death``. So where the broker names a queue of ours there, it has moved the
+    message, and whatever else the headers say was written by its publisher.
+    """
+    deaths = headers.get("x-death")
+    for death in deaths if isinstance(deaths, list) else ():
+        if isinstance(death, dict) and names.reads(str(death.get("queue"))):
+            reason, at = str(death.get("reason")), death.get("time")
+            died_at_s = at.timestamp() if isinstance(at, datetime) else None
+            return reason[:TEXT_SHOWN_CHARS_MAX], _BROKERS_WORDS.get(reason, ""), died_at_s
+    ours, text, since = headers.get(REASON_HEADER), headers.get(TEXT_HEADER), headers.get(DIED_HEADER)
+    return (
+        ours[:TEXT_SHOWN_CHARS_MAX] if isinstance(ours, str) else "unknown",
+        text[:TEXT_SHOWN_CHARS_MAX] if isinstance(text, str) else "",
+        float(since) if isinstance(since, int) and not isinstance(since, bool) else None,
+    )

@@ -1,0 +1,203 @@
+"""The connection to Redis: one client for a process, every await bounded, nothing repeated behind our back.
+
+A client library that repeats a command by itself can take its own success for somebody else's, so it is told not to;
+our scripts bear a repetition anyway, because every claim has a token. Refuses a Redis that may throw keys away.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha1
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.client import NEVER_DECODE
+from redis.exceptions import (
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from tickwright.domain.errors import Rejected, Unavailable
+
+CONNECTIONS_MAX = 8
+CONNECT_TIMEOUT_S = 1.0
+COMMAND_TIMEOUT_S = 1.0
+CALL_TIMEOUT_S = 2.5  # waiting for a connection, making one and the command
+CLOSE_TIMEOUT_S = 2.0
+VERSION_MIN = (6, 2)
+
+_QUERY_PASSWORD = re.compile(r"(?i)((?:^|&)(?:ssl_)?password=)[^&]*")
+_ELSEWHERE = (ReadOnlyError, MasterDownError, MovedError)
+"""Answers of a server that is not, or no longer, the primary: the name may lead to another one by now."""
+_ELSEWHERE_IN_SCRIPT = re.compile(r"-(READONLY|MASTERDOWN|MOVED) ")  # so Redis 6.2 puts it within a script
+_log = structlog.get_logger("tickwright.redis")
+
+
+def shown_redis_url(url: str) -> str:
+    """Return ``url`` with its passwords masked, fit for logs and terminals."""
+    parts = urlsplit(url)
+    who, at, where = parts.netloc.rpartition("@")
+    user, colon, _ = who.partition(":")
+    netloc = f"{user}:***@{where}" if colon else f"{user}{at}{where}"
+    query = _QUERY_PASSWORD.sub(r"\g<1>***", parts.query)
+    return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{query}" if query else "")
+
+
+def key_part(text: str) -> str:
+    """Return ``text`` as one part of a key: no ``:``, no control character, no brace of a hash tag."""
+    return quote(text, safe="*@+")
+
+
+class Script:
+    """A Lua script that ships beside the code, called by its digest."""
+
+    def __init__(self, filename: str) -> None:
+        self.text = resources.files("tickwright.transports.redis").joinpath(filename).read_text(encoding="utf-8")
+        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisLink:
+    """Owns the client. Connections are made when needed and remade after a failure; nothing is sent twice.
+
+    Args:
+        url: ``redis://``, ``rediss://`` (TLS, with verification) or ``unix://``; user and password as usual.
+
+    Raises:
+        Rejected: ``invalid_redis_url``. Permanent.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.shown_url = shown_redis_url(url)
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS_MAX,
+                timeout=CONNECT_TIMEOUT_S,
+                socket_connect_timeout=CONNECT_TIMEOUT_S,
+                socket_timeout=COMMAND_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+                encoding_errors="surrogateescape",  # what is not UTF-8 can be read, and dropped under its own name
+                protocol=2,
+            )
+        except ValueError:  # its words may hold a part of the password
+            raise Rejected("invalid_redis_url", "the URL of Redis is not redis://, rediss:// or unix://") from None
+        self._client: Any = Redis(connection_pool=pool)  # its commands are not typed
+
+    async def call(self, script: Script, keys: Sequence[str], *arguments: str | int) -> Any:
+        """Run ``script`` once; by its text where Redis does not know it yet or any more.
+
+        Raises:
+            Unavailable: ``redis_unavailable``. Nothing is known of what was done. Retry.
+        """
+        return await self._call(script, (len(keys), *keys, *arguments), {})
+
+    async def call_raw(self, script: Script, keys: Sequence[str], *arguments: str | int | bytes) -> Any:
+        """Do the same, with texts of the answer as bytes: what is stored need not be UTF-8."""
+        return await self._call(script, (len(keys), *keys, *arguments), {NEVER_DECODE: True})
+
+    async def call_each(self, script: Script, calls: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Run ``script`` once for each key, first in its tuple, in one round trip; each may be on another node's slot.
+
+        Raises:
+            Unavailable: ``redis_unavailable``. Those that could be run were run all the same. Retry.
+        """
+        async with self._translated(), self._client.pipeline(transaction=False) as pipeline:
+            for number, words in enumerate(calls):
+                which = ("EVALSHA", script.digest) if number else ("EVAL", script.text)  # the first one makes it known
+                pipeline.execute_command(*which, 1, *words)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+        return answers
+
+    async def _call(self, script: Script, words: tuple[str | int | bytes, ...], options: Mapping[str, Any]) -> Any:
+        async with self._translated():
+            try:
+                return await self._client.execute_command("EVALSHA", script.digest, *words, **options)
+            except NoScriptError:  # it ran nothing
+                return await self._client.execute_command("EVAL", script.text, *words, **options)
+
+    async def check(self) -> None:
+        """Look whether Redis may be relied on; once, at the start.
+
+        Raises:
+            Rejected: ``redis_may_evict``, ``redis_too_old``, ``redis_forbidden``. Permanent until an operator acts.
+            Unavailable: It does not answer. Retry.
+        """
+        async with self._translated():
+            try:
+                facts = {**await self._info("server"), **await self._info("memory"), **await self._info("persistence")}
+            except NoPermissionError as error:
+                raise Rejected("redis_forbidden", f"{self.shown_url}: allow the command INFO ({error})") from error
+        self._check_version(str(facts.get("redis_version", "")))
+        policy = facts.get("maxmemory_policy")
+        if policy != "noeviction":
+            raise Rejected(
+                "redis_may_evict",
+                f"{self.shown_url} has maxmemory-policy {policy}: it may throw away who publishes and who runs what. "
+                "Set maxmemory-policy to noeviction, or use a Redis of its own.",
+            )
+        if not facts.get("aof_enabled"):
+            _log.warning(
+                "redis.not_durable", url=self.shown_url, remedy="set appendonly yes: a restart forgets every mark"
+            )
+
+    async def _info(self, section: str) -> Mapping[str, Any]:
+        facts: Mapping[str, Any] = await self._client.execute_command("INFO", section)
+        return facts
+
+    def _check_version(self, version: str) -> None:
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        if numbers < VERSION_MIN:
+            raise Rejected("redis_too_old", f"{self.shown_url} is Redis {version}; 6.2 or newer is needed")
+
+    async def aclose(self) -> None:
+        """Close every connection within two seconds. Twice is harmless."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._client.aclose(close_connection_pool=True)
+        except (RedisError, OSError, TimeoutError):
+            return
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        """Bound what is done inside, and turn what Redis and the network raise into ours.
+
+        The client loses a cancellation that comes while it connects. It is raised here: a loop that ends by it has to
+        end.
+        """
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                yield
+        except (RedisError, OSError, TimeoutError) as error:
+            if isinstance(error, _ELSEWHERE) or _ELSEWHERE_IN_SCRIPT.search(str(error)):
+                await self._reconnect()
+            said = "refuses the command" if isinstance(error, ResponseError) else "does not answer"
+            reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise Unavailable("redis_unavailable", f"Redis {said}: {reason}"[:500]) from error
+        finally:
+            if task is not None and task.cancelling() > cancels:
+                raise asyncio.CancelledError
+
+    async def _reconnect(self) -> None:
+        """Drop every connection, those in use once their calls have ended: the next calls ask the name again."""
+        pool = self._client.connection_pool
+        with suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await pool.update_active_connections_for_reconnect()
+                await pool.disconnect(inuse_connections=False)

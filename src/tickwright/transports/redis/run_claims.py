@@ -1,0 +1,147 @@
+"""Run claims in Redis: one hash per entity, and one script that looks and claims.
+
+Redis knows no sessions, so a claim lives for ten seconds and is renewed. It may forget any of it: then a task runs
+twice at worst. What succeeds while the ledger is away is noted in a hash of its own until the ledger was told.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TypeVar
+from urllib.parse import unquote
+
+import structlog
+
+from tickwright.ports.fanout import Begun, Ended, Run, Start, Success
+from tickwright.transports.redis.connection import RedisLink, Script, key_part
+
+RUN_LEASE = timedelta(seconds=10)
+KEEP_S = 172_800  # two days without a touch: longer than any window
+AHEAD_S = 60  # a window further ahead was written by a clock that had jumped
+RUNS_MAX = 500
+CARRIED_MAX = 1_000
+INSTANT_MAX_S = 7_258_118_400  # the year 2200
+
+_STARTS = (Start.BEGUN, Start.BUSY, Start.DONE)
+_BEGIN, _END, _RENEW = Script("runs_begin.lua"), Script("runs_end.lua"), Script("runs_renew.lua")
+_CARRIED, _FORGET = Script("runs_carried.lua"), Script("runs_forget.lua")
+T = TypeVar("T")
+_log = structlog.get_logger("tickwright.redis")
+
+
+def runs_key(prefix: str, entity_code: str) -> str:
+    """Return the key of an entity's hash."""
+    return f"{prefix}:runs:{key_part(entity_code)}"
+
+
+def instant_s(text: str) -> float | None:
+    """Return the instant in a text of Redis; ``None`` for any text that is not one of the years 1970 to 2200."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < INSTANT_MAX_S else None
+
+
+class RedisRuns:
+    """See :class:`tickwright.ports.fanout.CarryingRunClaims`.
+
+    Args:
+        link: Of the process.
+        prefix: Of every key; on Redis Cluster one with a hash tag, such as ``{gocpi}``.
+        lease: How long a claim lives without a renewal, by the clock of Redis. Renew every third of it.
+    """
+
+    def __init__(self, link: RedisLink, *, prefix: str = "gocpi", lease: timedelta = RUN_LEASE) -> None:
+        self._link, self._prefix = link, prefix
+        self._lease_ms = round(lease / timedelta(milliseconds=1))
+        self._carry = f"{prefix}:carry"
+
+    async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
+        """Claim each run in order, those before it in ``runs`` taken into account."""
+        begun: list[Begun] = []
+        for chunk in _chunks(runs):
+            words = [word for run in chunk for word in (run.task_type, run.window_s, run.at_once)]
+            keys = [runs_key(self._prefix, run.entity_code) for run in chunk]
+            now_s, *found = await self._link.call(_BEGIN, keys, owner, self._lease_ms, KEEP_S, AHEAD_S, *words)
+            begun += [
+                Begun(_STARTS[start], int(fence), float(now_s), instant_s(success))
+                for start, fence, success in zip(found[::3], found[1::3], found[2::3], strict=True)
+            ]
+        return begun
+
+    async def end(self, ended: Sequence[Ended], owner: int, *, carry: bool = False) -> list[bool]:
+        """Free the claims; a success moves the window and the last success, forward only."""
+        ours: list[bool] = []
+        for chunk in _chunks(ended):
+            keys = [self._carry, *(runs_key(self._prefix, one.run.entity_code) for one in chunk)]
+            words = [word for one in chunk for word in _words_of(one)]
+            found = await self._link.call(_END, keys, owner, KEEP_S, int(carry), *words)
+            ours += [bool(one) for one in found]
+        return ours
+
+    async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
+        """Give the claims their full life again."""
+        ours: list[bool] = []
+        for chunk in _chunks(held):
+            keys = [runs_key(self._prefix, one.run.entity_code) for one in chunk]
+            words = [word for one in chunk for word in (one.run.task_type, one.begun.fence)]
+            found = await self._link.call(_RENEW, keys, owner, self._lease_ms, KEEP_S, *words)
+            ours += [bool(one) for one in found]
+        return ours
+
+    async def carried(self, limit: int) -> list[Success]:
+        """Return successes that the ledger has to be told, at most ``limit`` and 1,000, in no order.
+
+        What nobody of us can have written is dropped: the ledger would refuse all of them for it, again and again.
+        """
+        found = await self._link.call(_CARRIED, [self._carry], min(limit, CARRIED_MAX))
+        told, garbage = [], []
+        for field, value in zip(found[::2], found[1::2], strict=True):
+            success = _success(field, value)
+            if success is None:
+                garbage += [field, value]
+            else:
+                told.append(success)
+        if garbage:
+            _log.warning("redis.garbage_dropped", key=self._carry, fields=[ascii(field) for field in garbage[:6:2]])
+            await self._link.call(_FORGET, [self._carry], *garbage)
+        return told
+
+    async def forget(self, told: Sequence[Success]) -> None:
+        """Drop what the ledger was told, unless a newer success is there by now."""
+        for chunk in _chunks(told):
+            words = [word for one in chunk for word in (_field(one.entity_code, one.task_type), _value(one))]
+            await self._link.call(_FORGET, [self._carry], *words)
+
+
+def _words_of(one: Ended) -> tuple[str | int, ...]:
+    run = one.run
+    succeeded = int(one.error is None and not one.released)
+    began = repr(one.begun.begun_s)
+    return run.task_type, one.begun.fence, succeeded, run.window_s, began, _field(run.entity_code, run.task_type)
+
+
+def _field(entity_code: str, task_type: str) -> str:
+    return f"{key_part(entity_code)}|{key_part(task_type)}"
+
+
+def _value(success: Success) -> str:
+    return f"{success.window_s}|{success.success_s!r}"
+
+
+def _success(field: str, value: str) -> Success | None:
+    """Return what a field says; ``None`` where it is not exactly what we write: ``forget`` could not drop that."""
+    entity_code, _, task_type = (unquote(part) for part in field.partition("|"))
+    window_s, _, success_s = value.partition("|")
+    try:
+        success = Success(entity_code, task_type, int(window_s), float(success_s))
+    except ValueError:
+        return None
+    sound = entity_code.isprintable() and task_type.isprintable() and 0 <= success.window_s < INSTANT_MAX_S
+    sound = sound and 0 <= success.success_s < INSTANT_MAX_S
+    ours = sound and _field(entity_code, task_type) == field and _value(success) == value
+    return success if ours else None
+
+
+def _chunks(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (things[first : first + RUNS_MAX] for first in range(0, len(things), RUNS_MAX))
