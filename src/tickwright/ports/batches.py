@@ -1,7 +1,7 @@
 """What executions of batches need from whoever knows their work, as values: a plan in chunks, and what a chunk gave.
 
-The pattern (claims, fences, checkpoints, release) is in ``capabilities.batches`` and knows no expression and no action; a
-kind of batch is an implementation of :class:`BatchWork`.
+The pattern (claims, fences, checkpoints, release) is in ``capabilities.batches`` and knows no expression and no
+action; a kind of batch is an implementation of :class:`BatchWork`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

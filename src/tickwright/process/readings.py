@@ -1,6 +1,6 @@
 """Where the metrics of a process are read: sources for ``observe.metrics``, and the questions to the database.
 
-The questions are the overview's (:mod:`capabilities.operations.overview.reads`), each count bounded. The database is asked
+The questions are the overview's (:mod:`operations.overview.reads`), each count bounded. The database is asked
 only when somebody scrapes, at most once every two seconds. When it does not answer within a second the
 page shows what it has and says ``tickwright_readings_ok 0``.
 """
