@@ -20,7 +20,7 @@ SQL = re.compile(r"\b(SELECT|INSERT\s+INTO|UPDATE\s+\w|DELETE\s+FROM)\b")
 SQL_ALLOWED = {
     ("transports/postgres/broker.py", "SELECT 1"),
     ("capabilities/jobs/worker/claims.py", "SELECT tickwright.ensure_history(clock_timestamp())"),
-    ("cli/doctor/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
+    ("cli/doctor.py", "end it: SELECT * FROM pg_stat_activity ORDER BY xact_start"),  # advice, never run
     ("store/migrate.py", "SELECT pg_advisory_lock("),
     ("process/database.py", "SELECT pg_backend_pid()"),
 }

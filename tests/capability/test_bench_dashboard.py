@@ -20,7 +20,7 @@ from tickwright.bench.dashboard_reads import NOT_READS, READS, read_times
 from tickwright.bench.dashboard_streams import watching
 from tickwright.bench.dashboard_world import Site, build_site
 from tickwright.bench.ground import Ground
-from tickwright.dashboard.files import STATIC, read_files
+from tickwright.dashboard.page import STATIC, read_files
 
 JOBS, TRACKERS = 2_000, 3_000
 WEB = STATIC.parent / "web/src"

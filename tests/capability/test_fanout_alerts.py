@@ -17,7 +17,7 @@ from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.operations.alerts.alerting import Alerting, Patience
 from tickwright.capabilities.operations.overview.reads import read_fanout
-from tickwright.cli.live.fanout_view import fanout_line
+from tickwright.cli.live.view import fanout_line
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.session import WorkerSession

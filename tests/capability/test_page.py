@@ -13,7 +13,7 @@ import pytest
 from kit.api import Client, RunningApi, running_api
 from kit.web_proxy import web_proxy
 from tickwright.dashboard import Page
-from tickwright.dashboard.files import STATIC
+from tickwright.dashboard.page import STATIC
 from tickwright.process.front import Front, is_api
 from tickwright.rest.admission import ListenerLimits
 

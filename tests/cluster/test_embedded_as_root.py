@@ -16,7 +16,7 @@ from kit.embedded import Client, kill_clients, kill_server, postmaster_pid, serv
 from kit.processes import is_running, make_folder
 from kit.waiting import eventually
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.embedded import EmbeddedServer, account, programs
+from tickwright.embedded import EmbeddedServer, account, binaries
 from tickwright.embedded.binaries import ENVIRONMENT_VARIABLE, find_binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become another user")
@@ -117,7 +117,7 @@ def test_the_wheels_programs_are_copied_out_of_a_closed_folder(home: Path, monke
     """An installation below ``/root`` works: the copy is root's, made once, and readable by everybody."""
     home.parent.chmod(0o755)
     copies = home.parent / "copies"
-    monkeypatch.setattr(programs, "COPIES", copies)
+    monkeypatch.setattr(binaries, "COPIES", copies)
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(_closed_wheel(home.parent / "venv")))
     for _ in range(2):
         with EmbeddedServer(home, SMALL):
@@ -135,7 +135,7 @@ def test_a_copy_where_others_may_write_is_refused(home: Path, monkeypatch: pytes
     copies = home.parent / "copies"
     copies.mkdir()
     copies.chmod(0o777)
-    monkeypatch.setattr(programs, "COPIES", copies)
+    monkeypatch.setattr(binaries, "COPIES", copies)
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(_closed_wheel(home.parent / "venv")))
     with pytest.raises(Unavailable, match="only root may write") as refusal:
         EmbeddedServer(home, SMALL).start()

@@ -23,7 +23,7 @@ from tickwright.outbound import Pause
 from tickwright.transports.rabbitmq import dead_letters, tasks
 from tickwright.transports.rabbitmq import raw_connection as wire
 from tickwright.transports.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
-from tickwright.transports.rabbitmq.delivery import Life, deliveries_of
+from tickwright.transports.rabbitmq.raw_connection import Life, deliveries_of
 from tickwright.transports.rabbitmq.tasks import RabbitTasks
 from tickwright.transports.rabbitmq.topology import TASK_KEY
 

@@ -22,11 +22,11 @@ from tickwright.capabilities.polling.consumer.courier import Answer, Poll
 from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
 from tickwright.capabilities.polling.consumer.courier_schema import HttpTerms
 from tickwright.outbound import BoundedHead, GuardedSessions
-from tickwright.outbound.tls import BoundedTls, bounded, system_trust
+from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
 from tickwright.transports.http import HttpBroker
 from tickwright.transports.websocket import WebSocketBroker
-from tickwright.transports.websocket.link import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
+from tickwright.transports.websocket.connection import FRAMES_PER_TURN, FRAMES_SPARE_MAX, Link
 
 CHUNK = 64 * 1024
 OFFERED = 6 * 1024 * 1024

@@ -16,7 +16,7 @@ from kit.rabbit_checks import (
 )
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
-from tickwright.transports.rabbitmq.delivery import Held
+from tickwright.transports.rabbitmq.raw_connection import Held
 from tickwright.transports.rabbitmq.tasks import RabbitTasks
 
 CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew

@@ -39,7 +39,7 @@ from tickwright.process.registry import Brought
 from tickwright.process.settings import Bind, Settings
 from tickwright.store.pool import Pool
 from tickwright.transports.kafka import KafkaPollSource, poll_source
-from tickwright.transports.kafka.poll_buffer import Progress
+from tickwright.transports.kafka.poll_partition import Progress
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tickwright.engine.session import WorkerSession
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
-from tickwright.transports.kafka import positions, topics
+from tickwright.transports.kafka import topics, transactions
 from tickwright.transports.kafka.poll_source import KafkaPollSource
 
 PARTITIONS = 3
@@ -296,7 +296,7 @@ async def test_the_mutant_that_takes_brackets_for_a_position_is_caught(
     """Without the guard the relay would end with an error that is nobody's."""
     await world.log().open(0)
     await asyncio.to_thread(put, world.bootstrap, world.positions, b'{"more":' + b"[" * 3000, 1)
-    mutate(monkeypatch, positions._read, ", ValueError, RecursionError)", ", ValueError)")
+    mutate(monkeypatch, transactions._read, ", ValueError, RecursionError)", ", ValueError)")
     with pytest.raises(RecursionError):
         await world.log().open(0)
 
@@ -345,6 +345,6 @@ async def test_the_mutant_that_takes_what_is_readable_for_all_is_caught(
     world: PollWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the last readable record for the last one, a batch is sent twice."""
-    mutate(monkeypatch, positions._last_from, "(message.offset() or 0) < end", "False")
+    mutate(monkeypatch, transactions._last_from, "(message.offset() or 0) < end", "False")
     with pytest.raises(AssertionError, match="K2 broken"):
         await _is_held_by_another_transaction(world)

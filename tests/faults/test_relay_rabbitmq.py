@@ -16,8 +16,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Refused
 from tickwright.transports.rabbitmq import RabbitBroker
-from tickwright.transports.rabbitmq.channel import Route
-from tickwright.transports.rabbitmq.frames import content_header
+from tickwright.transports.rabbitmq.channel import Route, content_header
 
 KEYS = 7
 ROWS = 3000

@@ -12,8 +12,9 @@ import pytest
 from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.outbound import SystemResolver, lookups
-from tickwright.outbound.lookups import Lookups
+from tickwright.outbound import SystemResolver
+from tickwright.outbound import resolver as dns
+from tickwright.outbound.resolver import Lookups
 from tickwright.ports.broker import Accepted, Message
 from tickwright.transports.http import HttpBroker
 
@@ -24,7 +25,7 @@ MUTANTS = {
         Lookups._run,
         "if not ended and",
         "if False and",
-        3 * lookups.CLASS_SLOTS,
+        3 * dns.CLASS_SLOTS,
     ),
 }
 """With how many slow names each is noticed: to names that are new, more of them leave no slot in any case."""
@@ -70,7 +71,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentServer]:
     """A DNS server that is silent for one domain."""
     server = SilentServer(socket.getaddrinfo)
     monkeypatch.setattr(socket, "getaddrinfo", server.look_up)
-    monkeypatch.setattr(lookups, "SLOW_AFTER_S", 0.05)
+    monkeypatch.setattr(dns, "SLOW_AFTER_S", 0.05)
     yield server
     server.let_go()
 
@@ -92,7 +93,7 @@ async def test_a_healthy_name_is_found_while_a_hundred_slow_ones_are_not(silent:
     resolver = SystemResolver()
     await resolver.resolve("healthy.example")
     asked = ask_slow_names(resolver)
-    await eventually_async(lambda: silent.held >= lookups.OVERDUE_MAX, 30)
+    await eventually_async(lambda: silent.held >= dns.OVERDUE_MAX, 30)
     [found] = {one["host"] for one in await resolver.resolve("healthy.example", 443)}
     assert found == "127.0.0.1"
     assert not any(task.done() for task in asked)
@@ -103,7 +104,7 @@ async def test_a_healthy_name_is_found_while_a_hundred_slow_ones_are_not(silent:
 async def test_a_new_name_waits_for_its_turn_not_for_the_answers(silent: SilentServer) -> None:
     """A look-up that takes long gives its slot to the next one, so new names are found behind slow ones."""
     resolver = SystemResolver()
-    asked = ask_slow_names(resolver, 3 * lookups.CLASS_SLOTS)
+    asked = ask_slow_names(resolver, 3 * dns.CLASS_SLOTS)
     await resolver.resolve("new.example")
     assert not any(task.done() for task in asked)
     silent.let_go()
@@ -120,10 +121,10 @@ async def test_a_missing_guard_holds_up_a_healthy_name(
     resolver = SystemResolver()
     await resolver.resolve("healthy.example")
     asked = ask_slow_names(resolver, slow)
-    held = lookups.CLASS_SLOTS + (lookups.OVERDUE_MAX if slow == SLOW else 0)
+    held = dns.CLASS_SLOTS + (dns.OVERDUE_MAX if slow == SLOW else 0)
     await eventually_async(lambda: silent.held >= held, 30)
     found = asyncio.create_task(resolver.resolve("healthy.example" if slow == SLOW else "new.example"))
-    await asyncio.wait([found], timeout=10 * lookups.SLOW_AFTER_S)
+    await asyncio.wait([found], timeout=10 * dns.SLOW_AFTER_S)
     assert not found.done(), "the mutant was not noticed"
     silent.let_go()
     await asyncio.gather(found, *asked)
@@ -132,7 +133,7 @@ async def test_a_missing_guard_holds_up_a_healthy_name(
 async def test_names_that_were_slow_share_a_few_threads(silent: SilentServer) -> None:
     """Asked again, names that did not answer in time have eight slots of their own, and new names theirs."""
     resolver = SystemResolver()
-    names = lookups.OVERDUE_MAX + lookups.CLASS_SLOTS
+    names = dns.OVERDUE_MAX + dns.CLASS_SLOTS
     asked = ask_slow_names(resolver, names)
     seen = resolver._lookups._seen
     await eventually_async(lambda: len(seen) == names, 30)
@@ -140,9 +141,9 @@ async def test_names_that_were_slow_share_a_few_threads(silent: SilentServer) ->
     await asyncio.gather(*asked)
     silent.hold()
     again = ask_slow_names(resolver, names)
-    for number in range(2 * lookups.CLASS_SLOTS):
+    for number in range(2 * dns.CLASS_SLOTS):
         await resolver.resolve(f"new{number}.example")
-    assert silent.held_max <= lookups.CLASS_SLOTS
+    assert silent.held_max <= dns.CLASS_SLOTS
     assert not any(task.done() for task in again)
     silent.let_go()
     await asyncio.gather(*again)
@@ -163,7 +164,7 @@ async def test_a_look_up_that_no_caller_waits_for_never_begins(silent: SilentSer
     """Callers that gave up leave no queue behind that names which come later would wait for."""
     resolver = SystemResolver()
     asked = ask_slow_names(resolver, 4 * SLOW)
-    most = lookups.OVERDUE_MAX + lookups.CLASS_SLOTS
+    most = dns.OVERDUE_MAX + dns.CLASS_SLOTS
     await eventually_async(lambda: silent.held == most, 30)
     for task in asked:
         task.cancel()

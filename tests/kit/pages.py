@@ -19,7 +19,7 @@ from kit.cli import environment, tickwright
 from kit.processes import missing, spawn
 from kit.server_process import ServerProcess
 from kit.waiting import PATIENCE, eventually
-from tickwright.dashboard.files import STATIC
+from tickwright.dashboard.page import STATIC
 
 AXE = STATIC.parent / "web/node_modules/axe-core/axe.min.js"
 COOKIE = "tickwright_session"

@@ -8,7 +8,7 @@ from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
 from tickwright.transports.rabbitmq import RabbitDeadTasks, RabbitTasks, ReportExchanges, ReportNames, prepare
-from tickwright.transports.rabbitmq.queue_names import Topology
+from tickwright.transports.rabbitmq.topology import Topology
 
 
 class Reports(Queues):

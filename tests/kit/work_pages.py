@@ -10,7 +10,7 @@ from typing import Any
 
 from kit.pages import ROLES, Site
 from kit.servers import PostgresServer
-from tickwright.dashboard.files import STATIC
+from tickwright.dashboard.page import STATIC
 
 _numbers = count(1)
 VIEWS = STATIC.parent / "web/src/views"

@@ -11,7 +11,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
 from tickwright.ports.broker import Message
-from tickwright.transports.rabbitmq.frames import content_frames, content_header, publish_frame
+from tickwright.transports.rabbitmq.channel import content_frames, content_header, publish_frame
 
 CHARACTERS = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])
 SHORT = st.text(CHARACTERS, min_size=1, max_size=60)

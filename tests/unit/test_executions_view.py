@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tickwright.capabilities.operations.overview.views import ExecutionNow
-from tickwright.cli.live.executions_view import execution_lines
+from tickwright.cli.live.view import execution_lines
 
 ONE = ExecutionNow(7, "loans", "IN_PROGRESS", False, 20, 8, 50_000, 20_000, 1500, 1500, 0, 4.04, None)
 

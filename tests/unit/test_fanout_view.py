@@ -5,7 +5,7 @@ from typing import Any
 
 from tickwright.capabilities.fanout.consumer.reporter import LastMinute, Telling
 from tickwright.capabilities.operations.overview.views import FanoutNow
-from tickwright.cli.live.fanout_view import fanout_line
+from tickwright.cli.live.view import fanout_line
 
 
 def test_the_line_names_what_is_known_and_leaves_out_what_is_not() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tickwright.transports.kafka.queue_shares import Shares
+from tickwright.transports.kafka.producer import Shares
 
 
 async def fill(shares: Shares, topic: str, size_bytes: int, most: int = 10_000) -> int:

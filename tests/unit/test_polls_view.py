@@ -6,8 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from tickwright.capabilities.operations.overview.views import PartnerNow, PollsNow
-from tickwright.cli.live.polls_view import draw_polls, polls_line
-from tickwright.cli.live.spark import spark
+from tickwright.cli.live.view import draw_polls, polls_line, spark
 
 PICTURE = PollsNow(
     trackers=20_000,

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tickwright.capabilities.operations.overview.views import LastFile, ReportsNow
-from tickwright.cli.live.reports_view import reports_line
+from tickwright.cli.live.view import reports_line
 
 FILE = LastFile(7, "withdrawals", 5000, 250_880, "s3://bucket/reports/7/1-1/withdrawals-7.csv", 0.44)
 

@@ -14,7 +14,7 @@ from typing import Any
 from tickwright.bench.dashboard_world import Site
 from tickwright.bench.ground import wait_until
 from tickwright.bench.report import Figures
-from tickwright.dashboard.files import INDEX, STATIC, StaticFile, read_files
+from tickwright.dashboard.page import INDEX, STATIC, StaticFile, read_files
 
 FIRST_VIEW = re.compile(r"assets/OverviewView-[^/]+\.js")
 _ASSETS = PurePosixPath("assets")

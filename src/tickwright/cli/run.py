@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.kit.options import Json
+from tickwright.cli.kit.output import Json
 from tickwright.domain.errors import Rejected
 from tickwright.process.roles import ROLES, check_roles
 
@@ -150,7 +150,7 @@ def top(
 
 def doctor(as_json: Json = False) -> None:
     """Check the database, its settings and everything around it; each finding comes with a remedy."""
-    from tickwright.cli.doctor.doctor import run_doctor
+    from tickwright.cli.doctor import run_doctor
 
     if not run_doctor(as_json=as_json):
         raise typer.Exit(1)

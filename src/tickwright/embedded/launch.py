@@ -22,7 +22,7 @@ from pathlib import Path
 from tickwright.domain.errors import Unavailable
 from tickwright.embedded.account import Account
 from tickwright.embedded.binaries import Binaries
-from tickwright.embedded.cluster import server_environment
+from tickwright.embedded.cluster import STATISTICS_LIBRARY, command_line, server_environment
 from tickwright.embedded.home import Home, View
 from tickwright.embedded.processes import (
     Postmaster,
@@ -30,9 +30,8 @@ from tickwright.embedded.processes import (
     find_postmaster,
     is_running,
     stop_postmaster,
+    wait_until,
 )
-from tickwright.embedded.settings import STATISTICS_LIBRARY, command_line
-from tickwright.embedded.waiting import wait_until
 
 _LAUNCHES_MAX = 3
 _PROBE_TIMEOUT_S = 3

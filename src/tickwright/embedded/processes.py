@@ -6,18 +6,97 @@ named ``postgres`` whose working directory is our data directory, and nothing el
 """
 
 import contextlib
+import fcntl
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from tickwright.domain.errors import Unavailable
-from tickwright.embedded import locks
+from tickwright.embedded.cluster import DEFAULT_PORT
 from tickwright.embedded.home import Home
-from tickwright.embedded.settings import DEFAULT_PORT
-from tickwright.embedded.waiting import wait_until
+from tickwright.ports.ids import monotonic
+
+# Bounded waiting for things that do not call back: locks, sockets and processes of others.
+
+_PAUSE_S = 0.02
+
+
+def wait_until(condition: Callable[[], bool], within: timedelta) -> bool:
+    """Ask ``condition`` every 20 ms until it holds; return whether it did within the time.
+
+    It is asked at least once, and once more after the time is over.
+    """
+    deadline = monotonic() + within.total_seconds()
+    while not condition():
+        if monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+# Two lock files say who may start or stop the server, and whether anybody uses it.
+#
+# The kernel drops a lock when its holder dies, however it dies. That is the whole reason for
+# locks instead of a list of process ids: a list outlives those it names.
+#
+# The home must be on a local file system: network file systems keep ``flock`` per host or not at all.
+
+
+@contextmanager
+def start_lock(home: Home, within: timedelta) -> Iterator[None]:
+    """Be the only one who starts or stops the server of ``home``.
+
+    Raises:
+        Unavailable: ``embedded_busy``, another process held the lock all the time. Retry.
+    """
+    descriptor = home.open_private(home.start_lock)
+    try:
+        if not wait_until(lambda: _try(descriptor, fcntl.LOCK_EX), within):
+            raise Unavailable(
+                "embedded_busy",
+                f"Another process has been starting or stopping the server in {home.path} for {within}.",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def join_users(home: Home) -> int:
+    """Count as a user of the server; the caller holds the start lock. Close the descriptor to leave."""
+    descriptor = home.open_private(home.users_lock)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # cannot block: the exclusive lock is only held under the start lock
+    return descriptor
+
+
+def is_only_user(descriptor: int) -> bool:
+    """Return whether nobody but the holder of ``descriptor`` uses the server.
+
+    The caller holds the start lock and is about to leave: its own lock may be lost by asking.
+    """
+    return _try(descriptor, fcntl.LOCK_EX)
+
+
+def has_users(home: Home) -> bool:
+    """Return whether any client is alive; the caller holds the start lock and is not one itself."""
+    descriptor = home.open_private(home.users_lock)
+    try:
+        return not _try(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 _PROC = Path("/proc")
 _GONE = (None, "Z", "X")
@@ -85,7 +164,7 @@ def stop_roots_server(home: Home) -> None:
     postmaster = find_postmaster(home) if home.account.drops else None
     if postmaster is None or _user(postmaster.pid) != 0:
         return
-    if locks.has_users(home):
+    if has_users(home):
         raise Unavailable(
             "embedded_home_in_use",
             f"An earlier release runs PostgreSQL in {home.path} as root; end its processes, then start this one.",
@@ -127,7 +206,7 @@ def _remove_stale_pid_file(home: Home) -> None:
     """Remove a pid file that PostgreSQL would believe: its number is a zombie's or another process'."""
     if _holder_state(home) is None:
         return  # no such process: PostgreSQL sees that itself
-    if locks.has_users(home) and not wait_until(lambda: _holder_state(home) in _GONE, _ORPHANS_LEAVE_WITHIN):
+    if has_users(home) and not wait_until(lambda: _holder_state(home) in _GONE, _ORPHANS_LEAVE_WITHIN):
         raise Unavailable(
             "embedded_home_in_use",
             f"Clients use {home.path}, but their server is not among our processes: another container's?",

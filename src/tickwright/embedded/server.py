@@ -24,14 +24,19 @@ from typing import Self
 from urllib.parse import quote
 
 from tickwright.domain.errors import Unavailable
-from tickwright.embedded.binaries import find_binaries
-from tickwright.embedded.cluster import make_cluster
+from tickwright.embedded.binaries import find_binaries, programs_for
+from tickwright.embedded.cluster import check_settings, make_cluster
 from tickwright.embedded.home import Home, open_home
 from tickwright.embedded.launch import Launch
-from tickwright.embedded.locks import is_only_user, join_users, start_lock
-from tickwright.embedded.processes import Postmaster, find_postmaster, stop_postmaster, stop_roots_server
-from tickwright.embedded.programs import programs_for
-from tickwright.embedded.settings import check_settings
+from tickwright.embedded.processes import (
+    Postmaster,
+    find_postmaster,
+    is_only_user,
+    join_users,
+    start_lock,
+    stop_postmaster,
+    stop_roots_server,
+)
 
 _LEAVE_WITHIN = timedelta(seconds=10)
 _START_WITHIN = timedelta(minutes=10)

@@ -6,8 +6,7 @@ other; it knows ``ports`` and ``domain`` only.
 """
 
 from tickwright.outbound.connector import BoundedHead, GuardedSessions
-from tickwright.outbound.excerpts import EXCERPT_CHARS_MAX, excerpt
-from tickwright.outbound.failures import BLOCKED_CODE, blocked, outcome_of
+from tickwright.outbound.failures import BLOCKED_CODE, EXCERPT_CHARS_MAX, blocked, excerpt, outcome_of
 from tickwright.outbound.headers import check_headers, check_message
 from tickwright.outbound.pause import Pause
 from tickwright.outbound.resolver import BlockedError, SystemResolver

@@ -7,12 +7,150 @@ that flips between look and leap (rebinding) has nothing to flip.
 
 import asyncio
 import socket
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
+from typing import NamedTuple, TypeAlias
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tickwright.domain.addresses import AllowList, refusal_of_all
-from tickwright.outbound.lookups import Found, Lookups
+from tickwright.ports.ids import monotonic
+
+# Look-ups of names in threads, so that slow names hold up no healthy one.
+#
+# ``getaddrinfo`` cannot be cancelled: where a DNS server is silent, a thread is taken for 5 to 40 seconds. A pool that
+# all names share is full after a few of them. So each name belongs to a class by what its last look-up was like,
+# and each class has slots of its own:
+#
+# ========  ===================================================  =====
+# class     names                                                slots
+# ========  ===================================================  =====
+# known     the last look-up ended in time                           8
+# new       never looked up, or forgotten                            8
+# slow      the last look-up took a second or has not ended          8
+# ========  ===================================================  =====
+#
+# A look-up that takes longer than a second gives its slot to the next one of its class and goes on as *overdue*;
+# there are at most 40 of those. One of a slow name keeps its slot. A name is slow for 15 seconds, and twice as long
+# each time that it is slow again, up to 16 minutes; then it counts as new, so that a short outage of the DNS does
+# not leave healthy names behind dead ones.
+#
+# Look-ups of one name at the same time are one look-up, and one that waits for a slot is dropped when no caller
+# waits for it any more.
+
+SLOW_AFTER_S = 1.0
+CLASS_SLOTS = 8
+OVERDUE_MAX = 40
+NAMES_KEPT_MAX = 10_000
+_SLOW_FOR_S = 15.0
+_DOUBLINGS_MAX = 6
+
+Found: TypeAlias = list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[object, ...]]]
+Key: TypeAlias = tuple[str, socket.AddressFamily]
+
+
+class _Seen(NamedTuple):
+    """What the last look-up of a name was like: slow how often in a row, and until when that counts."""
+
+    slow: int = 0
+    until_s: float = 0.0
+
+
+class _Lookup:
+    """One look-up and the callers that wait for it."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.has_slot = False
+        self.task: asyncio.Task[Found]
+
+
+class Lookups:
+    """Shares threads among names; for one event loop.
+
+    Args:
+        look_up: Blocks until it returns the addresses, or raises ``OSError``.
+
+    Invariants:
+        DNS-1: names that have not answered take no slot of names that answer in time for more than a second each.
+        DNS-2: at most one look-up of a name and family runs at a time.
+    """
+
+    def __init__(self, look_up: Callable[[str, socket.AddressFamily], Found]) -> None:
+        self._look_up = look_up
+        self._classes = {name: asyncio.Semaphore(CLASS_SLOTS) for name in ("known", "new", "slow")}
+        self._overdue = asyncio.Semaphore(OVERDUE_MAX)
+        self._threads = ThreadPoolExecutor(
+            len(self._classes) * CLASS_SLOTS + OVERDUE_MAX, thread_name_prefix="tickwright-dns"
+        )
+        self._seen: OrderedDict[Key, _Seen] = OrderedDict()
+        self._running: dict[Key, _Lookup] = {}
+
+    async def find(self, host: str, family: socket.AddressFamily) -> Found:
+        """Return what ``look_up`` says of ``host``; raises as it does."""
+        key = (host, family)
+        lookup = self._running.get(key)
+        if lookup is None:
+            lookup = self._running[key] = _Lookup()
+            lookup.task = asyncio.create_task(self._run(key, lookup))
+            lookup.task.add_done_callback(lambda task: self._ended(key, task))
+        lookup.waiting += 1
+        try:
+            return await asyncio.shield(lookup.task)
+        finally:
+            lookup.waiting -= 1
+            if not lookup.waiting and not lookup.has_slot:
+                lookup.task.cancel()
+                self._forget(key, lookup)
+
+    def close(self) -> None:
+        """Let running look-ups end by themselves; nothing waits for them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, key: Key, lookup: _Lookup) -> Found:
+        kind = self._class_of(key)
+        slots = self._classes[kind]
+        await slots.acquire()
+        lookup.has_slot = True
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, *key)
+            ended, _ = await asyncio.wait([running], timeout=SLOW_AFTER_S)
+            self._remember(key, in_time=bool(ended))
+            if not ended and kind != "slow" and not self._overdue.locked():
+                await self._overdue.acquire()  # does not wait
+                slots.release()
+                slots = self._overdue
+            return await running
+        finally:
+            slots.release()
+
+    def _class_of(self, key: Key) -> str:
+        seen = self._seen.get(key)
+        if seen is None or (seen.slow and seen.until_s < monotonic()):
+            return "new"
+        return "slow" if seen.slow else "known"
+
+    def _remember(self, key: Key, *, in_time: bool) -> None:
+        slow = 0 if in_time else self._seen.get(key, _Seen()).slow + 1
+        until_s = monotonic() + _SLOW_FOR_S * 2 ** min(slow - 1, _DOUBLINGS_MAX) if slow else 0.0
+        self._seen[key] = _Seen(slow, until_s)
+        self._seen.move_to_end(key)
+        if len(self._seen) > NAMES_KEPT_MAX:
+            self._seen.popitem(last=False)
+
+    def _ended(self, key: Key, task: "asyncio.Task[Found]") -> None:
+        lookup = self._running.get(key)
+        if lookup is not None and lookup.task is task:
+            self._forget(key, lookup)
+        if not task.cancelled():
+            task.exception()  # retrieved, also where no caller waits any more
+
+    def _forget(self, key: Key, lookup: _Lookup) -> None:
+        if self._running.get(key) is lookup:
+            del self._running[key]
+
 
 RESOLVE_TIMEOUT_S = 10.0
 ADDRESSES_MAX = 64

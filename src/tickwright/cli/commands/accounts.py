@@ -6,8 +6,7 @@ from urllib.parse import quote
 import typer
 
 from tickwright.cli.kit.gateway import ask, put_changes, through
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Accounts: how often they are polled.", no_args_is_help=True, rich_markup_mode=None)

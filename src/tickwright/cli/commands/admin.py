@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import say, show_answer, show_json, show_page, show_rows, write
+from tickwright.cli.kit.output import Cursor, Json, Limit, say, show_answer, show_json, show_page, show_rows, write
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import SCOPES
 

@@ -6,8 +6,7 @@ from urllib.parse import quote
 import typer
 
 from tickwright.cli.kit.gateway import ask, put_changes, through
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_json, show_page
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_json, show_page
 
 app = typer.Typer(help="Alerts, and who hears of them.", rich_markup_mode=None)
 receivers = typer.Typer(help="Who is told of alerts, by signed webhook.", no_args_is_help=True, rich_markup_mode=None)

@@ -6,8 +6,7 @@ from urllib.parse import quote
 import typer
 
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
 
 COLUMNS = ("name", "type", "status", "version", "next_slot_at", "open_executions", "last_execution_id", "last_status")

@@ -8,8 +8,7 @@ import typer
 from tickwright.cli.commands.batches import Name, add_commands, path
 from tickwright.cli.commands.report_types import read_words
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Json
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_rows, write
+from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(

@@ -7,10 +7,9 @@ from urllib.parse import quote
 
 import typer
 
+from tickwright.cli.kit.files import Upload, import_file
 from tickwright.cli.kit.gateway import ask, put_changes, through
-from tickwright.cli.kit.imports import Upload, import_file
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Entities: whom fan-out polls, for what.", no_args_is_help=True, rich_markup_mode=None)

@@ -6,8 +6,7 @@ import typer
 
 from tickwright.cli.commands.batches import explained
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 
 app = typer.Typer(help="Executions of campaigns and batches.", no_args_is_help=True, rich_markup_mode=None)
 COLUMNS = ("id", "name", "slot_at", "status", "chunks_done", "chunks", "seen", "members", "actions", "released",

@@ -8,8 +8,7 @@ import typer
 from tickwright.cli.commands.admin import outbox, workers
 from tickwright.cli.commands.alerts import app as alerts
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Json
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 leases = typer.Typer(help="Leases of the control loops.", rich_markup_mode=None)

@@ -7,8 +7,7 @@ from urllib.parse import quote
 import typer
 
 from tickwright.cli.kit.gateway import Gateway, ask, through
-from tickwright.cli.kit.options import Json
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page
+from tickwright.cli.kit.output import Json, show_answer, show_fields, show_json, show_page
 from tickwright.domain.errors import Rejected
 from tickwright.partners.settings import read_kept
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tickwright.cli.kit.downloads import download as download_file
+from tickwright.cli.kit.files import download as download_file
 from tickwright.cli.kit.gateway import Gateway, ask, through
-from tickwright.cli.kit.options import Cursor, Json, Limit
-from tickwright.cli.kit.output import show_answer, show_fields, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Cursor, Json, Limit, show_answer, show_fields, show_json, show_page, show_rows
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Reports: asked for, looked at, fetched.", no_args_is_help=True, rich_markup_mode=None)

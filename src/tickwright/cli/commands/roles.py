@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tickwright.cli.kit.options import Json
-from tickwright.cli.kit.output import say, show_answer, show_json, show_rows, write
+from tickwright.cli.kit.output import Json, say, show_answer, show_json, show_rows, write
 from tickwright.domain.errors import Rejected
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tickwright.cli.kit.gateway import ask
-from tickwright.cli.kit.options import Cursor, Json, Limit, Since, Until
-from tickwright.cli.kit.output import show_answer, show_json, show_page, show_rows
+from tickwright.cli.kit.output import Cursor, Json, Limit, Since, Until, show_answer, show_json, show_page, show_rows
 
 app = typer.Typer(help="The slice ledger: what became of each minute.", no_args_is_help=True, rich_markup_mode=None)
 COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")

@@ -7,8 +7,7 @@ import msgspec
 import typer
 
 from tickwright.cli.kit.gateway import ask, put_changes, through
-from tickwright.cli.kit.options import Json
-from tickwright.cli.kit.output import show_answer, show_json, show_page
+from tickwright.cli.kit.output import Json, show_answer, show_json, show_page
 from tickwright.domain.errors import Rejected
 
 app = typer.Typer(help="Task types: targets, limits, retry policy.", no_args_is_help=True, rich_markup_mode=None)

@@ -7,9 +7,181 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tickwright.capabilities.operations.overview.views import JobsNow, LatenessNow, LatestJob, OverviewView
-from tickwright.cli.live.other_views import other_lines, other_pictures
-from tickwright.cli.live.spark import spark
+from tickwright.capabilities.operations.overview.reads import COUNT_MAX
+from tickwright.capabilities.operations.overview.views import (
+    ExecutionNow,
+    FanoutNow,
+    JobsNow,
+    LatenessNow,
+    LatestJob,
+    OverviewView,
+    PollsNow,
+    ReportsNow,
+)
+
+# Figures over time as a line of bars.
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def spark(values: Sequence[float | None]) -> str:
+    """Return a bar per value, scaled to the largest; nothing is a blank, and so is what is not known."""
+    top = max((value or 0 for value in values), default=0)
+    return "".join(_bar(value or 0, top) for value in values)
+
+
+def _bar(value: float, top: float) -> str:
+    if value <= 0:
+        return " "
+    return _BARS[min(len(_BARS) - 1, max(0, -int(-value * len(_BARS) // top) - 1))]
+
+
+# What is polled now, as a picture: how level the next minute is, and what became of the last turns.
+
+_STATES = {"called": "green", "breaker open": "red", "paused": "yellow"}
+
+
+def polls_line(picture: PollsNow) -> str:
+    """Return a picture in one line."""
+    polled, late = (sum(getattr(one, name) for one in picture.partners) for name in ("polled", "late"))
+    return (
+        f"trackers ≈{picture.trackers} · next minute {sum(picture.ahead)} polls, at most {max(picture.ahead)}/s · "
+        f"last ten minutes: polled {polled}, late {late} · {_fresh(picture)}"
+    )
+
+
+def _fresh(picture: PollsNow) -> str:
+    if picture.fresh_ratio is None:
+        return "fresh: no poll is judged yet"
+    return f"fresh {picture.fresh_ratio:.2%}, {picture.lagging_accounts} of {picture.judged_accounts} accounts lag"
+
+
+def draw_polls(picture: PollsNow) -> RenderableType:
+    """Return a picture for a terminal: sixty seconds ahead as bars, one cron beside it, a line per partner."""
+    load_ = Text.assemble(
+        ("next minute  ", "dim"),
+        (spark(picture.ahead), "cyan"),
+        f"  {sum(picture.ahead)} polls, at most {max(picture.ahead)}/s",
+        ("   (one cron: all ", "dim"),
+        (str(picture.trackers), "red"),
+        (" in its first second)", "dim"),
+    )
+    fresh = Text.assemble(
+        ("accounts     ", "dim"), _fresh(picture), ("   highest lag ", "dim"), ", ".join(picture.worst_accounts)
+    )
+    partners = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("partner", "now", "polls/s", "allowed", "selected/10 min", "polled", "late", "superseded"):
+        partners.add_column(column, no_wrap=True, justify="left" if column in {"partner", "now"} else "right")
+    for one in picture.partners:
+        shown = ("polls_per_s", "allowed", "selected", "polled", "late", "superseded")
+        numbers = (escape(str(getattr(one, name))) for name in shown)
+        partners.add_row(escape(one.name), Text(one.state, style=_STATES.get(one.state, "magenta")), *numbers)
+    return Group(load_, fresh, Text(), partners)
+
+
+# What fan-out does now, in one line: whom it polls, what waits, and what became of the last minute.
+
+
+def fanout_line(picture: FanoutNow) -> str:
+    """Return a picture in one line."""
+    at_least = "≥" if picture.entities >= COUNT_MAX else ""
+    parts = [f"entities {at_least}{picture.entities} in {picture.modules} modules", f"consumers {picture.consumers}"]
+    if picture.queued is not None:
+        parts.append(f"queued {picture.queued}")
+    if picture.dead_letters:
+        parts.append(f"dead letters {picture.dead_letters}")
+    if picture.called_per_s is not None:
+        parts.append(f"{picture.called_per_s:.1f} calls/s")
+    parts.append(
+        f"last minute: succeeded {picture.succeeded}, failed {picture.failed}, "
+        f"superseded {picture.superseded}, expired {picture.expired}"
+    )
+    return " · ".join(parts)
+
+
+# What reports do now, in one line: how many are where, what became of the last hour's, and the last file.
+
+
+def reports_line(picture: ReportsNow) -> str:
+    """Return a picture in one line."""
+    open_now = picture.waiting + picture.running
+    still = "≥" if open_now >= COUNT_MAX else ""  # counted together, as those of the last hour are
+    over = "≥" if picture.finished + picture.failed >= COUNT_MAX else ""
+    where = f"pending {still}{picture.pending}, querying {still}{picture.querying}, merging {still}{picture.merging}"
+    parts = [
+        f"reports {still}{open_now}: {where}",
+        f"last hour: finished {over}{picture.finished}, failed {over}{picture.failed}",
+    ]
+    if picture.last is not None:
+        last = picture.last
+        parts.append(f"last file: {last.type} {last.id}, {last.rows} rows, {_size(last.bytes)} in {_took(last.took_s)}")
+        parts.append(last.address)
+    return " · ".join(parts)
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} GiB"
+
+
+# What campaigns and batches do now: a line for each execution that is at work, and for the last one.
+
+ERROR_CHARS = 120
+
+
+def execution_lines(pictures: Sequence[ExecutionNow]) -> list[str]:
+    """Return a line for each."""
+    return [_line(one) for one in pictures]
+
+
+def _line(one: ExecutionNow) -> str:
+    parts = [f"batch {one.name} {one.id}: {one.status}{', paused' if one.paused else ''}"]
+    if one.took_s is not None:
+        parts[0] += f" in {one.took_s:.1f} s" if one.status != "IN_PROGRESS" else f" for {one.took_s:.1f} s"
+    if one.chunks:
+        parts.append(f"chunks {one.chunks_done}/{one.chunks}, seen {one.seen}/{one.members}, selected {one.selected}")
+    if one.actions:
+        parts.append(f"released {one.released}/{one.actions}")
+    if one.error_message:
+        parts.append(" ".join(one.error_message.split())[:ERROR_CHARS])
+    return " · ".join(parts)
+
+
+# What stands below the jobs in ``up`` and ``top``: polls, fan-out, reports, executions, where there is any of it.
+
+
+def other_lines(view: OverviewView) -> list[str]:
+    """Return a line for each, for a log or a pipe."""
+    lines = [polls_line(view.polls)] if _polls(view) else []
+    return lines + _plain_lines(view)
+
+
+def other_pictures(view: OverviewView) -> list[RenderableType]:
+    """Return the same for a terminal, an empty line before each kind."""
+    parts: list[RenderableType] = [Text(), draw_polls(view.polls)] if _polls(view) else []
+    if lines := _plain_lines(view):
+        parts += [Text(), *(Text(line) for line in lines)]
+    return parts
+
+
+def _polls(view: OverviewView) -> bool:
+    return bool(view.polls.trackers or view.polls.unplaced)
+
+
+def _plain_lines(view: OverviewView) -> list[str]:
+    fanout, reports = view.fanout, view.reports
+    lines = [fanout_line(fanout)] if fanout.entities or fanout.consumers else []
+    if reports.waiting or reports.running or reports.finished or reports.failed or reports.last is not None:
+        lines.append(reports_line(reports))
+    return lines + execution_lines(view.executions.latest)
+
 
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "processing": "cyan"}
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}

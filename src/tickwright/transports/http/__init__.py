@@ -1,6 +1,5 @@
 """Callbacks by HTTP, to addresses and to receivers of alerts; README.md has promise, outcomes and limits."""
 
-from tickwright.transports.http.alert_receivers import ReceiverBroker
-from tickwright.transports.http.broker import HttpBroker
+from tickwright.transports.http.broker import HttpBroker, ReceiverBroker
 
 __all__ = ["HttpBroker", "ReceiverBroker"]

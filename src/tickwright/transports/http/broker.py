@@ -10,6 +10,8 @@ import asyncio
 import math
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -18,14 +20,51 @@ from yarl import URL
 
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
-from tickwright.domain.retry_after import answered_at
+from tickwright.domain.retry_after import answered_at, parse_retry_after
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget, parse_target
-from tickwright.outbound import GuardedSessions, blocked, check_message, outcome_of
-from tickwright.ports.broker import Accepted, Message, Outcome, Refused
+from tickwright.engine.outbox.alert_endpoints import SCHEME, read_endpoints
+from tickwright.outbound import GuardedSessions, blocked, check_message, excerpt, outcome_of
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
 from tickwright.ports.service import TaskGroup
-from tickwright.transports.http.answers import refusal_of
+from tickwright.store.pool import AWAY, Pool
+
+# What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body.
+
+RETRY_AFTER_MAX = timedelta(hours=1)
+
+
+def refusal_of(
+    status: int, retry_after: str | None, body: bytes, *, path: str = "", now_unix_s: int
+) -> Refused | Unknown:
+    """Return the outcome of a status that is not 2xx.
+
+    Args:
+        status: 100..999 as it was read.
+        retry_after: The header as it came, trusted in nothing.
+        body: The first bytes of the answer, for a person.
+        path: What the URL that was asked has behind its host, which may hold a credential; not repeated.
+        now_unix_s: What ``Retry-After`` dates are compared with.
+    """
+    if status < 200:
+        return Unknown("bad_response", f"The answer switched protocols (HTTP {status}).")
+    if 300 <= status < 400:
+        return Refused("http_redirect", f"HTTP {status}: redirects are never followed.", status=status)
+    text = excerpt(body, path)
+    return Refused(
+        f"http_{status}",
+        f"HTTP {status}: {text}" if text else f"HTTP {status}",
+        gone=status == 410,
+        status=status,
+        retry_after=retry_after_of(retry_after, now_unix_s=now_unix_s),
+    )
+
+
+def retry_after_of(value: str | None, *, now_unix_s: int) -> timedelta | None:
+    """Return how long the other side asks us to wait, 0 to 1 hour; ``None`` for nothing or garbage."""
+    return parse_retry_after(value, now_unix_s=now_unix_s, most=RETRY_AFTER_MAX)
+
 
 BODY_READ_BYTES_MAX = 16 * 1024
 BODY_READ_S_MAX = 1.0
@@ -176,3 +215,78 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
     except (aiohttp.ClientError, HttpProcessingError, OSError):
         pass
     return body
+
+
+# Destination ``alert:NAME``: a signed callback to a receiver of alerts.
+#
+# The outbox row names the receiver; url and secrets are looked up when the message leaves. So no secret and no
+# url is in a row, a rotated secret signs what already waits, and what waits follows a receiver that moved. Rows
+# to ``https://…`` stay unsigned: nobody gets a receiver's signature for an address of his own choice.
+
+_ALERT_SCHEMES = frozenset({SCHEME})
+
+
+class ReceiverBroker:
+    """Sends to receivers by name, through the broker of their urls.
+
+    Args:
+        callbacks: Carries ``http`` and ``https``, and keeps its promises; whoever made it closes it.
+        pool: Where the receivers are.
+
+    Invariants:
+        RCV-1: a message leaves signed, or not at all.
+        RCV-2: an address that is not allowed is never connected to (HTTP-1 of ``callbacks``).
+    """
+
+    def __init__(self, callbacks: Broker, pool: Pool) -> None:
+        self._callbacks, self._pool = callbacks, pool
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """``alert``."""
+        return _ALERT_SCHEMES
+
+    def check(self, destination: str) -> None:
+        """Raise ``Rejected`` for what names no receiver, now or later."""
+        scheme, _, name = destination.partition(":")
+        if scheme != SCHEME or not name:
+            raise Rejected("invalid_target", "An alert goes to alert:NAME, a receiver's name.")
+
+    async def publish(self, message: Message) -> Outcome:
+        """Send one message and return what became of it."""
+        return (await self.publish_many([message]))[0]
+
+    async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
+        """Send several; outcomes in order. Who is no receiver (any more) is refused finally."""
+        names = {_name(message) for message in messages}
+        try:
+            found = await read_endpoints(self._pool, names)
+        except AWAY as error:
+            return [Refused("receivers_unreadable", repr(error)[:200])] * len(messages)
+        outcomes: list[Outcome] = [
+            Refused("receiver_not_found", "There is no such receiver of alerts.", final=True) for _ in messages
+        ]
+        known: list[tuple[int, Message]] = []
+        for index, message in enumerate(messages):
+            if (endpoint := found.get(_name(message))) is None:
+                continue
+            if endpoint.secrets:
+                addressed = replace(message, destination=endpoint.url, signing_secrets=endpoint.secrets)
+                known.append((index, addressed))
+            else:
+                outcomes[index] = Refused("receiver_without_secret", "Nothing signs for it; rotate its secret.")
+        sent = await self._callbacks.publish_many([message for _, message in known])
+        for (index, _), outcome in zip(known, sent, strict=True):
+            outcomes[index] = outcome
+        return outcomes
+
+    async def ready(self) -> bool:
+        """As the broker that it sends through."""
+        return await self._callbacks.ready()
+
+    async def aclose(self) -> None:
+        """Nothing is its own."""
+
+
+def _name(message: Message) -> str:
+    return message.destination.partition(":")[2]

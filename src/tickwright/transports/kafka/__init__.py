@@ -2,8 +2,8 @@
 
 from tickwright.transports.kafka.broker import KafkaBroker
 from tickwright.transports.kafka.config import KafkaTerms
-from tickwright.transports.kafka.ownership import owner
 from tickwright.transports.kafka.poll_source import KafkaPollSource
+from tickwright.transports.kafka.topics import owner
 from tickwright.transports.kafka.transactions import KafkaLog
 
 __all__ = ["KafkaBroker", "KafkaLog", "KafkaPollSource", "KafkaTerms", "owner"]

@@ -27,9 +27,17 @@ from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 from tickwright.transports.kafka.config import KafkaTerms
-from tickwright.transports.kafka.poll_buffer import Pile, Piles, Waiting
-from tickwright.transports.kafka.poll_parking import park, piles_to_park
-from tickwright.transports.kafka.poll_partition import Holding, SourceCounts, samples_of, write_reads
+from tickwright.transports.kafka.poll_partition import (
+    Holding,
+    Pile,
+    Piles,
+    SourceCounts,
+    Waiting,
+    park,
+    piles_to_park,
+    samples_of,
+    write_reads,
+)
 from tickwright.transports.kafka.poll_reader import SESSION_MS, Assignment, Feed, ReadPoll
 
 LOOK_S = 0.5

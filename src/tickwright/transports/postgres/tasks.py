@@ -20,8 +20,8 @@ from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import AWAY, Pool
 from tickwright.store.queries import load
-from tickwright.transports.postgres.consumer import Delivery as Row
-from tickwright.transports.postgres.consumer import PostgresConsumer
+from tickwright.transports.postgres.broker import Delivery as Row
+from tickwright.transports.postgres.broker import PostgresConsumer
 
 LEASE = timedelta(seconds=10)
 IDLE_S = 0.25

@@ -3,9 +3,16 @@
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
 from tickwright.transports.rabbitmq.ownership import owner
-from tickwright.transports.rabbitmq.report_topology import ReportExchanges, ReportNames
 from tickwright.transports.rabbitmq.tasks import RabbitTasks
-from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, declare, examine, prepare
+from tickwright.transports.rabbitmq.topology import (
+    TASK_KEY,
+    FanoutNames,
+    ReportExchanges,
+    ReportNames,
+    declare,
+    examine,
+    prepare,
+)
 
 __all__ = [
     "TASK_KEY",

@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused
-from tickwright.transports.rabbitmq.channel import Letter, Route
+from tickwright.transports.rabbitmq.channel import Letter, Lot, Route, content_header
 from tickwright.transports.rabbitmq.connection import RabbitLink
-from tickwright.transports.rabbitmq.frames import content_header
 from tickwright.transports.rabbitmq.late_confirms import SilentDestinations
-from tickwright.transports.rabbitmq.publish_batch import Lot
 
 WINDOW = 500
 LATE_MAX = 16

@@ -14,11 +14,12 @@ connection, while one queue owes that channel 32 confirms.
 
 import asyncio
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice, takewhile
+from struct import Struct
 from typing import Any, Protocol
 
 from aio_pika.abc import AbstractConnection
@@ -28,7 +29,70 @@ from aiormq.channel import Channel
 from aiormq.exceptions import ChannelAccessRefused
 
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq.frames import content_frames, publish_frame
+from tickwright.transports.rabbitmq.connection import RabbitLink
+from tickwright.transports.rabbitmq.late_confirms import BLOCKED, SilentDestinations
+
+# A persistent, mandatory message as bytes of AMQP 0-9-1, many of which are joined into one write.
+#
+# The client library builds an object for every frame, field by field, which costs twenty times as much as the bytes do.
+# A test lets the library read what is written here.
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_END = b"\xce"
+_FRAME = Struct(">BHI")  # kind, channel, bytes of payload
+_BASIC_PUBLISH = Struct(">HHH").pack(60, 40, 0)
+_MANDATORY = b"\x01"
+_CONTENT = Struct(">HHQH")  # class, weight, bytes of body, which properties follow
+_BASIC = 60
+_PROPERTIES = 0x8000 | 0x2000 | 0x1000 | 0x0080  # content type, headers, delivery mode, message id
+_PERSISTENT = b"\x02"
+_LENGTH = Struct(">I")
+
+
+@lru_cache(maxsize=1024)
+def publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
+    """Return ``basic.publish``, mandatory; names of at most 255 bytes."""
+    return _frame(_METHOD, channel, _BASIC_PUBLISH + _short(exchange) + _short(routing_key) + _MANDATORY)
+
+
+def content_header(message: Message) -> bytes:
+    """Return the content of the header frame. It cannot be cut, and RabbitMQ closes the connection if it is too large.
+
+    Args:
+        message: Id, content type and names of headers have at most 255 bytes, and everything can be encoded.
+    """
+    table = b"".join([_short(name) + b"S" + _long(value) for name, value in message.headers.items()])
+    properties = _short(message.content_type) + _LENGTH.pack(len(table)) + table + _PERSISTENT + _short(message.id)
+    return _CONTENT.pack(_BASIC, 0, len(message.body), _PROPERTIES) + properties
+
+
+def content_frames(channel: int, header: bytes, body: bytes, frame_bytes_max: int) -> list[bytes]:
+    """Return the header and the body, which is cut where the connection asks for it.
+
+    Args:
+        channel: Number of the channel.
+        header: Of ``content_header``, at most ``frame_bytes_max``.
+        body: Of the same message.
+        frame_bytes_max: Of one frame, without its own eight bytes.
+    """
+    starts = range(0, len(body), frame_bytes_max)
+    pieces = [_frame(_BODY, channel, body[start : start + frame_bytes_max]) for start in starts]
+    return [_frame(_HEADER, channel, header), *pieces]
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return _FRAME.pack(kind, channel, len(payload)) + payload + _END
+
+
+def _short(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(1, "big") + encoded
+
+
+def _long(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded
+
 
 LATE_S = 5.0
 """A confirm that takes longer is late."""
@@ -319,3 +383,117 @@ class Route:
         for answer in self._flying.values():
             if not answer.done():
                 answer.set_result(outcome)
+
+
+# Messages of one call for one exchange with one deadline: sent as fast as confirms make room.
+#
+# Many leave in one write, as many as there is room for when room is made; so the broker confirms many at once, and
+# neither side does for each message what it can do for hundreds.
+
+_NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
+_LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
+
+
+class Lot:
+    """Sends letters once.
+
+    Args:
+        link: The connection.
+        silent: Destinations whose messages do not go over it.
+        window: One place for each message that waits for a confirm and is not late, of every sender.
+        exchange: Of all letters.
+        letters: At least one.
+    """
+
+    def __init__(
+        self,
+        link: RabbitLink,
+        silent: SilentDestinations,
+        window: asyncio.Semaphore,
+        exchange: str,
+        letters: Sequence[Letter],
+    ) -> None:
+        self._link, self._silent = link, silent
+        self._aside: defaultdict[str, deque[Letter]] = defaultdict(deque)
+        self._window = window
+        self._exchange = exchange
+        self._letters = letters
+        self._left = deque(letters)
+
+    async def send(self, deadline: float) -> list[Outcome]:
+        """Return one outcome per letter, in order, at ``deadline`` of the loop's clock at the latest."""
+        unsent, unconfirmed = _NOT_SENT, _LATE
+        try:
+            async with asyncio.timeout_at(deadline):
+                unsent = await self._send_all() or _NOT_SENT
+                await self._answers()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            unconfirmed = NO_CONFIRM  # the library's own cancellation, not ours
+        finally:
+            for letter in self._letters:
+                letter.give_up()
+        return [
+            letter.refused or unsent if letter.answer is None else letter.outcome() or unconfirmed
+            for letter in self._letters
+        ]
+
+    async def _send_all(self) -> Refused | None:
+        """Send until nothing is left, or return why the rest cannot be sent. Silent destinations are the last."""
+        while self._left:
+            self._set_aside()
+            while self._left:
+                refused = await self._send_some()
+                if refused is not None:
+                    return refused
+            aside, self._aside = self._aside, defaultdict(deque)
+            await asyncio.gather(*(self._silent.send(self._exchange, *one) for one in aside.items()))
+            self._left.extend(letter for letters in aside.values() for letter in letters)
+        return None
+
+    def _set_aside(self) -> None:
+        if not self._silent:
+            return
+        left, self._left = self._left, deque()
+        for letter in left:
+            silent = self._silent.has(self._exchange, letter.routing_key)
+            (self._aside[letter.routing_key] if silent else self._left).append(letter)
+
+    async def _send_some(self) -> Refused | None:
+        places, some = await self._places(), list[Letter]()
+        try:
+            route = await self._link.route(self._exchange)
+            if isinstance(route, Refused):
+                return route
+            if await self._link.blocked():
+                return BLOCKED
+            self._set_aside()  # some fell silent meanwhile
+            some = route.next_of(self._left, places)
+            await route.send(some, self._window.release)
+        finally:
+            sent = sum(letter.answer is not None for letter in some)
+            for _ in range(sent):
+                self._left.popleft()
+            for _ in range(places - sent):  # the others are given back when the answer is there
+                self._window.release()
+        if self._left and not some:
+            await route.alone(self._left[0].message.id)
+        return None
+
+    async def _places(self) -> int:
+        """Wait for a place in the window, and take as many as are free and wanted."""
+        await self._window.acquire()
+        places = 1
+        while places < len(self._left) and not self._window.locked():
+            await self._window.acquire()
+            places += 1
+        return places
+
+    async def _answers(self) -> None:
+        waiting = {letter.answer for letter in self._letters if letter.answer is not None and not letter.answer.done()}
+        if waiting:
+            await asyncio.wait(waiting)

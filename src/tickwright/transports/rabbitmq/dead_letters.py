@@ -30,9 +30,8 @@ from tickwright.transports.rabbitmq.forwarding import (
     Forwarder,
     copy_of,
 )
-from tickwright.transports.rabbitmq.queue_names import DeadNames
 from tickwright.transports.rabbitmq.raw_connection import away, dial, hang_up, open_channel, properties_bytes
-from tickwright.transports.rabbitmq.topology import declare
+from tickwright.transports.rabbitmq.topology import DeadNames, declare
 
 PEEK_MAX = 1000
 LOOK_AT_MAX = 10_000

@@ -21,9 +21,8 @@ from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
 from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, lost_is_a_failure
-from tickwright.transports.rabbitmq.queue_names import Topology
 from tickwright.transports.rabbitmq.raw_connection import as_count, dial, hang_up, open_channel
-from tickwright.transports.rabbitmq.topology import declare
+from tickwright.transports.rabbitmq.topology import Topology, declare
 
 FORWARD_TIMEOUT_S = 5.0
 REASON_CHARS_MAX = 100

@@ -30,7 +30,6 @@ from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
-from tickwright.transports.rabbitmq.delivery import Held, Life, delivery_of
 from tickwright.transports.rabbitmq.forwarding import (
     OUR_HEADERS,
     Copy,
@@ -39,9 +38,8 @@ from tickwright.transports.rabbitmq.forwarding import (
     counts_for_a_delay,
     words_for_the_dead,
 )
-from tickwright.transports.rabbitmq.queue_names import QueueNames
-from tickwright.transports.rabbitmq.raw_connection import hang_up
-from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, declare
+from tickwright.transports.rabbitmq.raw_connection import Held, Life, delivery_of, hang_up
+from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, QueueNames, declare
 
 SLOTS_MAX = 10_000
 LOOK_S = 0.5

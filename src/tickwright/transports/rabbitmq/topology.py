@@ -12,10 +12,10 @@ has confirmed it. That needs ``x-overflow=reject-publish``, and a RabbitMQ of 3.
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from aiormq.abc import AbstractChannel
 from aiormq.exceptions import (
@@ -27,8 +27,103 @@ from aiormq.exceptions import (
 
 from tickwright.domain.errors import Rejected
 from tickwright.transports.rabbitmq.connection import FAILURES, lost_is_a_failure
-from tickwright.transports.rabbitmq.queue_names import Binding, Gauges, Topology
 from tickwright.transports.rabbitmq.raw_connection import away, dial, hang_up, open_channel
+
+# What the parts of this broker have to know of a capability's queues: their names, and what has to be there.
+
+
+class Binding(NamedTuple):
+    """What comes to an exchange under a key goes to a queue."""
+
+    queue: str
+    exchange: str
+    key: str
+
+
+class Gauges(NamedTuple):
+    """What a consumer's gauges are called: messages parked in it, messages waiting, and the kind of dead letters."""
+
+    parked: str
+    waiting: str
+    dead_kind: str
+
+
+class Topology(Protocol):
+    """What has to be there."""
+
+    def exchanges(self) -> Mapping[str, str]:
+        """Return every exchange with its type."""
+        ...
+
+    def queues(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return every queue with its arguments."""
+        ...
+
+    def bindings(self) -> Sequence[Binding]:
+        """Return what binds them."""
+        ...
+
+
+class QueueNames(Topology, Protocol):
+    """A queue that consumers read, its delays and its dead letters."""
+
+    @property
+    def capability(self) -> str:
+        """Whose messages these are: the first word of log lines and probes."""
+        ...
+
+    @property
+    def service(self) -> str:
+        """What the service is called that reads it."""
+        ...
+
+    @property
+    def gauges(self) -> Gauges | None:
+        """What is shown of it; ``None`` for nothing."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """What consumers read."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The routing key of its messages, also of its dead letters."""
+        ...
+
+    @property
+    def dead(self) -> str:
+        """The exchange and the queue of dead letters."""
+        ...
+
+    def delay(self, by: timedelta) -> str:
+        """Return the queue that a message waits in."""
+        ...
+
+
+class DeadNames(Topology, Protocol):
+    """A queue of dead letters, and the way back."""
+
+    @property
+    def dead(self) -> str:
+        """The exchange and the queue of dead letters."""
+        ...
+
+    @property
+    def exchange(self) -> str:
+        """Where messages are published to be read."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The routing key of all of them; empty: each has the one that it died under."""
+        ...
+
+    def reads(self, queue: str) -> bool:
+        """Whether consumers read this queue, so that what died there is a dead letter."""
+        ...
+
 
 TASK_KEY = "task"
 REDELIVERIES_MAX = 10
@@ -212,3 +307,152 @@ def _differs(kind: str, name: str, error: Exception) -> Rejected:
 def _forbidden(doing: str, name: str) -> Rejected:
     text = f"This user of RabbitMQ may not {doing} {name!r}; give it the rights to configure, write and read."
     return Rejected("queue_forbidden", text, name=name)
+
+
+# The exchanges and queues of reports: everybody hears of a report, or one listener alone.
+#
+# ::
+#
+#     tickwright.reports ──everybody─────┐
+#                                        ▼
+#     tickwright.reports.listeners ──▶ tickwright.reports.<listener> ──limit, rejected, old──▶ tickwright.reports.dead
+#         ▲                     its name    │ delay(): a copy, confirmed
+#         │                                 ▼
+#         └──after 10 s── tickwright.reports.<listener>.delay.10s
+#
+# The record in PostgreSQL decides; a message only speeds things up. So a queue without a consumer may forget: a message
+# lives for a day, and what is missing is announced again at least once in an hour. Dead letters live for a week, and
+# above ten thousand the oldest are dropped. All are quorum queues, and moves are at least once.
+
+DELAY_S = 10
+MESSAGE_LIFE = timedelta(days=1)
+DEAD_LIFE = timedelta(days=7)
+DEAD_MAX = 10_000
+
+_LISTENER = re.compile(r"[A-Za-z0-9_]{1,50}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportExchanges:
+    """What all listeners share.
+
+    Attributes:
+        prefix: 1 to 100 characters; two installations on one RabbitMQ need two.
+    """
+
+    prefix: str = "tickwright"
+    key: ClassVar[str] = ""
+
+    @property
+    def everybody(self) -> str:
+        """Where the beginning of a stage is published, under an empty key."""
+        return f"{self.prefix}.reports"
+
+    @property
+    def exchange(self) -> str:
+        """Where one listener is told again, under its name."""
+        return f"{self.prefix}.reports.listeners"
+
+    @property
+    def dead(self) -> str:
+        """The exchange and the queue of dead letters."""
+        return f"{self.prefix}.reports.dead"
+
+    def exchanges(self) -> dict[str, str]:
+        """Return the three exchanges."""
+        return {self.dead: "fanout", self.everybody: "fanout", self.exchange: "direct"}
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """Return the queue of dead letters."""
+        bounds = {"x-message-ttl": _ms(DEAD_LIFE), "x-max-length": DEAD_MAX}
+        return {self.dead: {"x-queue-type": "quorum", "x-delivery-limit": NEVER, **bounds}}
+
+    def bindings(self) -> list[Binding]:
+        """Return its binding, which takes letters under every key."""
+        return [Binding(self.dead, self.dead, "")]
+
+    def reads(self, queue: str) -> bool:
+        """Whether it is a listener's queue."""
+        name = queue.removeprefix(f"{self.everybody}.")
+        return queue not in {name, self.dead} and _LISTENER.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportNames:
+    """One listener's queue, in the words of :class:`~tickwright.transports.rabbitmq.topology.QueueNames`.
+
+    Attributes:
+        prefix: See :class:`ReportExchanges`.
+        listener: 1 to 50 letters, digits or ``_``, and not ``dead``.
+
+    Raises:
+        Rejected: ``invalid_listener``. Permanent.
+    """
+
+    prefix: str
+    listener: str
+    capability: ClassVar[str] = "reports"
+    gauges: ClassVar[None] = None  # dead letters are of all listeners, and the ledger says what is expected of each
+
+    def __post_init__(self) -> None:
+        if not _LISTENER.fullmatch(self.listener) or self.listener == "dead":
+            text = f"A listener's name has 1 to 50 letters, digits or '_', and is not 'dead': {self.listener!r:.80}"
+            raise Rejected("invalid_listener", text)
+
+    @property
+    def shared(self) -> ReportExchanges:
+        """What all listeners share."""
+        return ReportExchanges(self.prefix)
+
+    @property
+    def service(self) -> str:
+        """One for each listener of a process."""
+        return f"reports-messages-{self.listener}"
+
+    @property
+    def key(self) -> str:
+        """The listener's name."""
+        return self.listener
+
+    @property
+    def queue(self) -> str:
+        """What the listener's processes read."""
+        return f"{self.prefix}.reports.{self.listener}"
+
+    @property
+    def dead(self) -> str:
+        """As of all listeners."""
+        return self.shared.dead
+
+    @property
+    def delay_queue(self) -> str:
+        """The one queue that delays, by ten seconds."""
+        return f"{self.queue}.delay.{DELAY_S}s"
+
+    def delay(self, by: timedelta) -> str:  # noqa: ARG002  there is one
+        """Return the delay queue, however long: messages of one queue with one life leave it in their order."""
+        return self.delay_queue
+
+    def exchanges(self) -> dict[str, str]:
+        """Return the three exchanges."""
+        return self.shared.exchanges()
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """Return the listener's queue, its delay, and where both kinds of letters end."""
+        dead_letters = {"x-dead-letter-exchange": self.dead, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
+        back = {"x-dead-letter-exchange": self.shared.exchange, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
+        limits = {"x-delivery-limit": REDELIVERIES_MAX, "x-message-ttl": _ms(MESSAGE_LIFE)}
+        return {
+            **self.shared.queues(),
+            self.queue: {"x-queue-type": "quorum", **limits, **dead_letters},
+            self.delay_queue: {"x-queue-type": "quorum", "x-message-ttl": DELAY_S * 1000, **back},
+        }
+
+    def bindings(self) -> list[Binding]:
+        """Return what lets the listener hear what is said to everybody, and what is said to it."""
+        own = [Binding(self.queue, self.shared.everybody, ""), Binding(self.queue, self.shared.exchange, self.key)]
+        return [*self.shared.bindings(), *own]
+
+
+def _ms(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)

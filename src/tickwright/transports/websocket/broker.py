@@ -20,9 +20,7 @@ from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.outbound import BoundedHead, GuardedSessions, blocked, outcome_of
 from tickwright.ports.broker import Message, Outcome, Refused
 from tickwright.ports.ids import unix_seconds
-from tickwright.transports.websocket.channel import Channel
-from tickwright.transports.websocket.frames import ACK_BYTES_MAX, encode_push
-from tickwright.transports.websocket.link import Link
+from tickwright.transports.websocket.connection import ACK_BYTES_MAX, Channel, Link, encode_push
 
 GATEWAYS_MAX = 256
 CONNECT_TIMEOUT_S = 10.0

@@ -1,1 +1,0 @@
-"""``tickwright doctor``: checks of an installation."""
