@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.jobs import jobs_store
+from tickwright.capabilities.jobs.admin import jobs_store
 from tickwright.capabilities.jobs.admin.filters import JobFilter
 from tickwright.capabilities.jobs.admin.search import LOOKS, Wanted
 from tickwright.store.queries import load
