@@ -22,9 +22,9 @@ from kit.servers import PgBouncer, PostgresServer
 from tickwright import cli
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import Job
-from tickwright.capabilities.polling.consumer.store import Effects, Written, write_effects
-from tickwright.capabilities.polling.partners import admin as partner_rows
-from tickwright.capabilities.polling.partners.admin import Partners
+from tickwright.capabilities.polling import partners as partner_rows
+from tickwright.capabilities.polling.consumer.result_writer import Effects, Written, write_effects
+from tickwright.capabilities.polling.partners import Partners
 from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.domain.errors import Rejected
 from tickwright.engine.outbox.table import reserve_prefixes

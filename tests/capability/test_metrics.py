@@ -19,13 +19,13 @@ from kit.reports import ReportWorld, plan_of, report_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ReportRequest
 from tickwright.capabilities.batches.metrics import consumer_source as batch_source
-from tickwright.capabilities.polling.consumer.metrics import consumer_source
+from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.capabilities.reports.metrics import source_of as report_source
 from tickwright.engine.leases import Leases
 from tickwright.observe.alerts import RULES
 from tickwright.observe.metrics import METRICS, MetricsPage, Sample, Source, TickwrightCollector
-from tickwright.partners.metrics import contract_source
+from tickwright.partners.contract import contract_source
 from tickwright.process.node import open_node
 from tickwright.process.readings import (
     DatabaseReadings,

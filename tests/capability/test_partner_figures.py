@@ -9,7 +9,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling.partners.status import CallHistory, Calls
+from tickwright.capabilities.polling.partners import CallHistory, Calls
 from tickwright.partners.quiet import parse_quiet, quiet_next
 
 NOW = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)

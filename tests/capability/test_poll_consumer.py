@@ -23,10 +23,10 @@ from kit.mutants import mutate
 from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
+from tickwright.capabilities.polling.consumer.consumer import consumer_source
 from tickwright.capabilities.polling.consumer.dispatcher import Desk
-from tickwright.capabilities.polling.consumer.metrics import consumer_source
-from tickwright.capabilities.polling.trackers.service import PollingService
-from tickwright.partners.metrics import contract_source
+from tickwright.capabilities.polling.service import PollingService
+from tickwright.partners.contract import contract_source
 from tickwright.partners.store import put_partner
 
 NOW = datetime.now(UTC).replace(microsecond=0)

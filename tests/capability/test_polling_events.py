@@ -12,9 +12,9 @@ from kit.api import ADMIN, RunningApi, running_api
 from kit.polling import Ground
 from kit.waiting import eventually_async
 from kit.wheels import open_wheels
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.events import News
 from tickwright.capabilities.polling.trackers.requests import NewTracker
-from tickwright.capabilities.polling.trackers.service import PollingService
 
 AT = "2026-01-01T10:00:00Z"
 LATER = "2026-01-01T11:00:00Z"

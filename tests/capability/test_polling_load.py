@@ -9,7 +9,7 @@ import pytest
 
 from kit.api import RunningApi, running_api
 from kit.polling import Ground
-from tickwright.capabilities.polling.trackers import accounts, preview
+from tickwright.capabilities.polling.trackers import accounts
 
 MINUTE = timedelta(minutes=1)
 JUDGED = """
@@ -220,7 +220,7 @@ async def test_an_account_with_many_trackers_is_sampled(
     """Above the bound a sample says about how many; it reads so many pages, whatever the table has."""
     await filled(ground)
     await api.pool.execute("ANALYZE tickwright.trackers")
-    monkeypatch.setattr(preview, "COUNTED_MAX", 100)
+    monkeypatch.setattr(accounts, "COUNTED_MAX", 100)
     said = (await api.operator.post("/v1/accounts/acme/preview", {})).json
     assert (said["trackers"], said["trackers_estimated"]) == (1200, True), "all pages are in the sample"
 

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from kit.polling import Ground
 from kit.waiting import eventually_async
+from tickwright.capabilities.polling.service import POLL_EVENTS
 from tickwright.capabilities.polling.trackers.events import is_terminal
-from tickwright.capabilities.polling.trackers.service import POLL_EVENTS
 from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.process.node import open_node
 from tickwright.process.settings import Bind, Settings

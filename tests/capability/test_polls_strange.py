@@ -18,7 +18,7 @@ from tickwright.app.declarations import Declarations
 from tickwright.capabilities.polling.consumer.dispatcher import Desk
 from tickwright.capabilities.polling.consumer.result_writer import Answers, Effector, Work
 from tickwright.partners import Failed, Throttled
-from tickwright.partners.metrics import contract_source
+from tickwright.partners.contract import contract_source
 from tickwright.ports import service
 
 

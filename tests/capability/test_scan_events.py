@@ -14,10 +14,10 @@ from kit.api import ADMIN
 from kit.consumers import EVENTS_TO, Trackers, events, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, ScanEvent
-from tickwright.capabilities.polling.consumer import store as consumer_store
-from tickwright.capabilities.polling.consumer.store import EVENTS_KEPT, Effects, Written, write_effects
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.capabilities.polling.consumer.result_writer import EVENTS_KEPT, Effects, Written, write_effects
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.events import News
-from tickwright.capabilities.polling.trackers.service import PollingService
 from tickwright.store.pool import Connection, Pool, open_pool
 
 NOW = datetime.now(UTC).replace(microsecond=0)

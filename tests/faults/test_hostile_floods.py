@@ -19,8 +19,7 @@ from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver, RawServer, read_request
 from kit.tls_records import HANDSHAKE, KEY_UPDATE, RECORD_BYTES_MAX, TICKET, RawTls, hello_requests, server_only
 from tickwright.capabilities.polling.consumer.courier import Answer, Poll
-from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
-from tickwright.capabilities.polling.consumer.courier_schema import HttpTerms
+from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpTerms
 from tickwright.outbound import BoundedHead, GuardedSessions
 from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown

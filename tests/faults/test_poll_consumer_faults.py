@@ -33,7 +33,7 @@ from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import store as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.store.pool import Pool, open_pool
 
 

@@ -21,8 +21,8 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.operations.alerts.alerting import Alerting
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry, DeclaredPartner
-from tickwright.capabilities.polling.relay.partitions import PollPartitionView, poll_partitions
-from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.relay.admin import PollPartitionView, poll_partitions
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
 from tickwright.observe.alerts import RULES

@@ -25,7 +25,7 @@ from kit.fix_app_roles import AppRole
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import result_writer as consumer_effects
-from tickwright.capabilities.polling.consumer import store as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.store.pool import Pool
 
 CHANGE = "UPDATE tickwright.shipment_polling_tracker SET tracking_until = tracking_until - interval '1 s' WHERE id = $1"

@@ -13,9 +13,9 @@ from kit.consumers import LONG, done_times, queue_empty, running_consumer, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import store as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.capabilities.polling.consumer.queue import QueueSource
-from tickwright.capabilities.polling.consumer.store import Prepared
+from tickwright.capabilities.polling.consumer.result_writer import Prepared
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.ports.polls import Turn
 from tickwright.ports.session import Session

@@ -23,7 +23,7 @@ from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.relay.admin import PollDesk
-from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.announcements import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
 from tickwright.engine.leases import Leases

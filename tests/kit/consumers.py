@@ -17,10 +17,8 @@ from kit.processes import spawn
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling.consumer.consumer import PollConsumer
 from tickwright.capabilities.polling.consumer.courier import Courier as Function
-from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
-from tickwright.capabilities.polling.consumer.courier_schema import read_http
-from tickwright.capabilities.polling.consumer.queue import QueueSource, reclaim
-from tickwright.capabilities.polling.consumer.sources import QueueBesideLog
+from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, read_http
+from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource, reclaim
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from kit.api import ADMIN
 from kit.wheels import Wheels, select_turn
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.events import News
-from tickwright.capabilities.polling.trackers.service import PollingService
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.ports.ids import monotonic
 

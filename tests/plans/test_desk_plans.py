@@ -10,10 +10,10 @@ import pytest
 from kit.polling import Ground
 from tickwright.capabilities.fanout.entities import matrix
 from tickwright.capabilities.operations.machinery import _SQL as DESK
-from tickwright.capabilities.polling.partners import status as partner_figures
-from tickwright.capabilities.polling.trackers import accounts, freshness, preview
+from tickwright.capabilities.polling import partners
+from tickwright.capabilities.polling.trackers import accounts, freshness
 from tickwright.capabilities.polling.trackers.store import _SQL as TRACKERS
-from tickwright.capabilities.polling.wheels import heat
+from tickwright.capabilities.polling.wheels import slices
 from tickwright.engine.outbox.table import SQL as OUTBOX
 from tickwright.store.pool import SETTINGS
 
@@ -95,23 +95,23 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
     one = {
         "burn": await ask(freshness._SQL["burn"], 7, [day] * 6),
         "series": await ask(freshness._SQL["series"], 7, day, 3000),
-        "standing": await ask(partner_figures._SQL["standing"], "dhl"),
-        "shares": await ask(partner_figures._SQL["shares"], 1),
-        "counted": await ask(partner_figures._SQL["counted"], "dhl"),
+        "standing": await ask(partners._SQL["contract_state"], "dhl"),
+        "shares": await ask(partners._SQL["shares"], 1),
+        "counted": await ask(partners._SQL["counted_calls"], "dhl"),
         "worker": await ask(DESK["worker"], 7),
         "acknowledge": await ask(DESK["acknowledge"], 7, "me", None),
         "alert_state": await ask(DESK["alert_state"], 7),
         "leases": await ask(DESK["leases"]),
         "discard": await ask(OUTBOX["discard"], message, "x"),
         "published": await ask(matrix._SQL["published"], ["LOCATIONS"], [now], 10_000),
-        "last_turns": await ask(heat._SQL["last_turns"], day, now, 5),
+        "last_turns": await ask(slices._SQL["last_turns"], day, now, 5),
     }
     assert max(one.values()) < 100, one
     pages = {
         "accounts": await ask(accounts._SQL["list_accounts"], "", 51, None, 10_000),
         "accounts with a text": await ask(accounts._SQL["list_accounts"], "", 51, "zzz", 1_000),
         "lagging": await ask(accounts._SQL["list_lagging"], float("inf"), "", 51, None, 1_000),
-        "waiting": await ask(partner_figures._SQL["waiting"], 1, 500),
+        "waiting": await ask(partners._SQL["waiting_polls"], 1, 500),
         "states": await ask(matrix._SQL["states"], ["E1", "E2"], ["LOCATIONS", "CDRS,LOCATIONS"]),
         "windows": await ask(matrix._SQL["windows"], day, ["LOCATIONS"], 1_000),
         "lanes": await ask(OUTBOX["lanes"], 1_000, "relay:outbox"),
@@ -123,9 +123,9 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
     }
     assert max(pages.values()) < 1_500, pages
     heavy = {
-        "heat": await ask(heat._SQL["heat"], day, now, None, 5),
-        "coming": await ask(preview._SQL["coming"]),
-        "counted": await ask(preview._SQL["counted"], 1, 1_000),
+        "heat": await ask(slices._SQL["heat"], day, now, None, 5),
+        "coming": await ask(accounts._SQL["coming_polls"]),
+        "counted": await ask(accounts._SQL["placed_trackers"], 1, 1_000),
         "retry_now": await ask(OUTBOX["retry_now"], "pg:dead", 200),
         "modules": await ask(matrix._SQL["modules"], None),
     }
@@ -137,15 +137,15 @@ async def test_what_the_screen_asks_reads_a_few_pages(connection: asyncpg.Connec
 async def test_a_sample_reads_so_many_pages_and_a_heat_map_its_range(connection: asyncpg.Connection) -> None:
     """However many trackers and turns there are."""
     whole = await connection.fetchval("SELECT relpages FROM pg_class WHERE oid = 'tickwright.trackers'::regclass")
-    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {preview._SQL['sampled']}"
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {accounts._SQL['sampled_trackers']}"
     plan = json.loads(await connection.fetchval(sql, 1, whole // 10))[0]["Plan"]
     [sample] = [node for node in walk(plan) if node["Node Type"] == "Sample Scan"]
     assert sample["Shared Hit Blocks"] + sample["Shared Read Blocks"] < whole / 5
-    rows = await connection.fetch(preview._SQL["sampled"], 1, whole)
+    rows = await connection.fetch(accounts._SQL["sampled_trackers"], 1, whole)
     assert [row["trackers"] for row in rows] == [30_000.0]
     now = await connection.fetchval("SELECT now()")
     hour = await connection.fetchval("SELECT now() - interval '1 hour'")
-    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {heat._SQL['heat']}"
+    sql = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {slices._SQL['heat']}"
     plan = json.loads(await connection.fetchval(sql, hour, now, None, 5))[0]["Plan"]
     read = sum(n["Actual Rows"] * n["Actual Loops"] for n in walk(plan) if n.get("Relation Name") == "poll_slices")
     assert read < 200, "an hour has sixty turns"

@@ -6,7 +6,7 @@ import pytest
 
 from plans.conftest import Planner
 from tickwright.capabilities.polling.consumer import queue as poll_queue
-from tickwright.capabilities.polling.consumer import store as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.partners import store
 
 FILL = """

@@ -10,8 +10,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.partners import most_in_window
-from tickwright.partners.breaker import BREAKER, Event, Report, Shared, advance
-from tickwright.partners.model import EXCHANGE_MAX_S, LATE_S, Standing, ahead_s, decide, share_of, step_of, valid_s
+from tickwright.partners.model import (
+    BREAKER,
+    EXCHANGE_MAX_S,
+    LATE_S,
+    Event,
+    Report,
+    Shared,
+    Standing,
+    advance,
+    ahead_s,
+    decide,
+    share_of,
+    step_of,
+    valid_s,
+)
 from tickwright.partners.quiet import parse_quiet, quiet_until
 from tickwright.partners.settings import BreakerTerms, PartnerSettings
 from tickwright.store.pool import Exchanges

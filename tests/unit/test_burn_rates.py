@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tickwright.capabilities.polling.trackers.burn import SLICE, WINDOWS, Counted, begins, burn_rates
+from tickwright.capabilities.polling.trackers.freshness import SLICE, WINDOWS, Counted, begins, burn_rates
 
 UNTIL = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
 

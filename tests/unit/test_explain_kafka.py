@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.polling.relay.explain import Stands, in_kafka, place
 from tickwright.capabilities.polling.relay.messages import poll_key
+from tickwright.capabilities.polling.trackers.explain import Stands, in_kafka, place
 from tickwright.domain.partitions import partition_of
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,9 +1,9 @@
 """What a lane tells of its share, so that the shared row shrinks after it."""
 
 from tickwright.domain.dbclock import DbClock
-from tickwright.partners.lane import Lane
 from tickwright.partners.model import Grant
 from tickwright.partners.outcomes import ANSWERED, outcome_of
+from tickwright.partners.permits import Lane
 
 
 class _Held:

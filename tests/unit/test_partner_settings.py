@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.polling.consumer.courier import EVENTS_MAX, Answer, ScanEvent
-from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
-from tickwright.capabilities.polling.consumer.courier_schema import HttpTerms, answer_of, read_http
+from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpTerms, answer_of, read_http
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, check_settings, outcome_of

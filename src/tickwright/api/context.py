@@ -12,7 +12,7 @@ from tickwright.capabilities.jobs.enqueue.requests import ScheduleBounds
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.relay.admin import PollDesk
-from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool

@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 
 from tickwright.app.borrowed import Fetching, borrow
+from tickwright.capabilities.polling.service import PollingService, unknown_partner
 from tickwright.capabilities.polling.trackers import store
 from tickwright.capabilities.polling.trackers.events import News
-from tickwright.capabilities.polling.trackers.imports import unknown_partner
 from tickwright.capabilities.polling.trackers.requests import (
     EVENT_ID_CHARS_MAX,
     NewTracker,
     check_status,
     check_tracker,
 )
-from tickwright.capabilities.polling.trackers.service import PollingService
 from tickwright.capabilities.polling.trackers.views import EndedTracker, EventOutcome, TrackerDetail
 from tickwright.domain.errors import Rejected
 from tickwright.domain.instants import parse_instant

@@ -6,7 +6,7 @@
         permit.report(Answered())
 
 Between the processes the shared rows decide (``model.decide``), a few times a second and for all partners at once;
-inside the process a :class:`~tickwright.partners.lane.Lane` gives permits at once. Without the database grants run
+inside the process a :class:`~tickwright.partners.permits.Lane` gives permits at once. Without the database grants run
 out within ``valid_s`` and nobody calls.
 """
 
@@ -22,10 +22,11 @@ import structlog
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
 from tickwright.observe.logs import without_secrets
+from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import model, store
-from tickwright.partners.breaker import Report
-from tickwright.partners.lane import Lane, Permit
+from tickwright.partners.model import Report
 from tickwright.partners.outcomes import Failed, Outcome
+from tickwright.partners.permits import Lane, Permit
 from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -263,3 +264,25 @@ def settings_of(text: str) -> PartnerSettings | None:
     except Rejected as error:
         _log.error("partners.settings_invalid", error=error.message)
         return None
+
+
+# What a process knows of its calls to partners, whoever makes them: polls of trackers and runs of entities alike.
+
+
+def contract_source(contract: PartnerContract) -> Source:
+    """Return what reads the partners that this process has called, once for all of its capabilities."""
+
+    def read() -> Sequence[Sample]:
+        samples: list[Sample] = []
+        for lane in [one for one in contract.lanes.values() if one.name]:
+            samples += [
+                Sample("tickwright_partner_running_calls", lane.held, (lane.name,)),
+                Sample("tickwright_partner_closed", float(lane.closed), (lane.name,)),
+            ]
+            samples += [
+                Sample("tickwright_partner_calls_total", count, (lane.name, outcome))
+                for outcome, count in list(lane.outcomes.items())
+            ]
+        return samples
+
+    return read

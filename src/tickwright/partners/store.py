@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tickwright.partners.breaker import Shared
+from tickwright.partners.model import Shared
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

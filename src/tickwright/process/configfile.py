@@ -41,7 +41,7 @@ from typing import Any
 
 from tickwright.capabilities.fanout.entities.module_schema import read_module
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.polling.consumer.courier_schema import read_http
+from tickwright.capabilities.polling.consumer.http_courier import read_http
 from tickwright.capabilities.reports.types.schema import read_definition
 from tickwright.capabilities.reports.types.sql_checks import sql_checks
 from tickwright.domain.durations import format_duration, parse_duration

@@ -39,7 +39,7 @@ from tickwright.engine.session import WorkerSession
 from tickwright.observe.logs import know_secret
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract
-from tickwright.partners.metrics import contract_source
+from tickwright.partners.contract import contract_source
 from tickwright.ports.broker import Broker
 from tickwright.ports.service import Service
 from tickwright.process.api import api_context

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from tickwright.capabilities.polling.consumer.consumer import PollConsumer
+from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry
-from tickwright.capabilities.polling.consumer.courier_schema import PLACE, HttpTerms, read_http
-from tickwright.capabilities.polling.consumer.metrics import consumer_source
-from tickwright.capabilities.polling.consumer.queue import QueueSource
-from tickwright.capabilities.polling.consumer.sources import QueueBesideLog
+from tickwright.capabilities.polling.consumer.http_courier import PLACE, HttpTerms, read_http
+from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import destination_of
 from tickwright.engine.session import WorkerSession
@@ -27,7 +25,7 @@ from tickwright.process.settings import Settings
 from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
-    from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+    from tickwright.capabilities.polling.consumer.http_courier import HttpCourier
 
 CONNECTIONS_MAX = 256
 READ_AGAIN_S = 10.0
@@ -102,7 +100,7 @@ class Couriers:
         return _Made(table, read, problems if read is None else [], courier, monotonic())
 
     def _open(self, terms: HttpTerms) -> "HttpCourier":
-        from tickwright.capabilities.polling.consumer.courier_http import HttpCourier
+        from tickwright.capabilities.polling.consumer.http_courier import HttpCourier
 
         most = max(CONNECTIONS_MAX, self._settings.concurrency)
         return HttpCourier(terms, allow=self._settings.targets, connections_max=most)

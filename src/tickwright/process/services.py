@@ -20,7 +20,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.polling.relay.admin import PollDesk
-from tickwright.capabilities.polling.trackers.service import PollingService
+from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Unavailable

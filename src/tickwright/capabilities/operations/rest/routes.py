@@ -18,8 +18,13 @@ from tickwright.capabilities.jobs.admin.views import (
 )
 from tickwright.capabilities.jobs.enqueue.requests import KeyRequest, RotateKeyRequest
 from tickwright.capabilities.operations.listings import AuditQuery
-from tickwright.capabilities.polling.relay.admin import PollRelayView, ReconcileRequest, ReconcileView
-from tickwright.capabilities.polling.relay.partitions import PollPartitionView, poll_partitions
+from tickwright.capabilities.polling.relay.admin import (
+    PollPartitionView,
+    PollRelayView,
+    ReconcileRequest,
+    ReconcileView,
+    poll_partitions,
+)
 from tickwright.domain.durations import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page

@@ -17,12 +17,12 @@ from datetime import timedelta
 
 import structlog
 
-from tickwright.capabilities.polling.consumer import store as consumer_store
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.polling.consumer.dispatcher import Desk, Item
-from tickwright.capabilities.polling.consumer.result_writer import Effector, Work
-from tickwright.capabilities.polling.consumer.store import Prepared
+from tickwright.capabilities.polling.consumer.result_writer import Effector, Prepared, Work
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
+from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.contract import settings_of
 from tickwright.partners.store import PartnerRow, list_partners
@@ -325,3 +325,24 @@ class PollConsumer:
             desk.put(todo)
         else:
             self.effector.look_at(work)
+
+
+# What a consumer of polls counts, for the metrics of its process.
+
+
+def consumer_source(consumer: PollConsumer) -> Source:
+    """Return what reads a consumer."""
+
+    def read() -> Sequence[Sample]:
+        effector = consumer.effector
+        samples = [
+            Sample("tickwright_polls_done_total", effector.polled),
+            Sample("tickwright_poll_news_total", effector.news),
+            Sample("tickwright_polls_late_total", effector.late),
+            Sample("tickwright_polls_superseded_total", effector.superseded),
+            Sample("tickwright_poll_lost_answers_total", effector.lost),
+            Sample("tickwright_poll_answer_backlog", effector.unwritten),
+        ]
+        return [*samples, *(Sample("tickwright_polls_held", desk.held, (desk.name,)) for desk in consumer.desks)]
+
+    return read

@@ -21,17 +21,16 @@ Without Kafka the same loop moves released rows into the queue inside PostgreSQL
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
 from tickwright.capabilities.polling.relay import store
-from tickwright.capabilities.polling.relay.decisions import check_position
 from tickwright.capabilities.polling.relay.messages import poll_records
-from tickwright.capabilities.polling.relay.status import PollRelayCounters, Standing
-from tickwright.domain.errors import TickwrightError, Unavailable
+from tickwright.capabilities.polling.relay.store import Numbers
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.leases import Lease, LeasedService, Leases
@@ -39,6 +38,144 @@ from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import AWAY
+
+# What the topic's position and the database's numbers say together, and what an operator may decide. Pure.
+
+ADVICE = "tickwright outbox reconcile says what can be done; nothing is sent until then"
+POSITION_MAX = 2**52
+"""The largest number that is adopted from the topic."""
+
+
+def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
+    """Refuse to go on where the two sides cannot both be right: whichever we believed, polls could be lost or doubled.
+
+    Args:
+        shard: Of the relay, for the message.
+        numbers: What the database says.
+        position: The last batch that is on the topic, as the topic says; ``None`` where it says nothing.
+
+    Raises:
+        Rejected: ``relay_position_missing`` (batches were sent, and the topic knows of none: it was made anew),
+            ``relay_position_behind`` (the topic has lost batches), ``relay_position_ahead`` (the database has lost
+            them, or is another one's). Permanent until an operator decides.
+    """
+    sent, given = numbers.published_no, numbers.batch_no
+    if position is None and sent > 0:
+        text = f"{sent} batches of shard {shard} were sent, and the position topic knows of none; {ADVICE}"
+        raise Rejected("relay_position_missing", text, shard=shard, published_no=sent)
+    if position is not None and position < sent:
+        text = f"shard {shard} has sent batch {sent}, and the topic ends with {position}; {ADVICE}"
+        raise Rejected("relay_position_behind", text, shard=shard, published_no=sent, position=position)
+    if position is not None and position > given:
+        text = (
+            f"the topic has batch {position} of shard {shard}, and the database gave no number above {given}; {ADVICE}"
+        )
+        raise Rejected("relay_position_ahead", text, shard=shard, batch_no=given, position=position)
+
+
+def choose_position(numbers: Numbers, position: int | None, wanted: int | None) -> int:
+    """Return the batch number that both sides shall agree on: up to it all is published, above it nothing is.
+
+    Args:
+        numbers: What the database says.
+        position: What the topic says. A number that no relay reaches says nothing: counting on from there would end
+            where positions cannot be read any more.
+        wanted: What the operator says; without it the last number that one of the two sides is sure of, so that a
+            batch that may or may not be on the topic is sent again, under the ids that it had.
+
+    Raises:
+        Rejected: ``position_out_of_range``. Permanent.
+    """
+    said = position if position is not None and position <= POSITION_MAX else 0
+    low = max(numbers.published_no, said)
+    high = max(numbers.batch_no, said)
+    chosen = low if wanted is None else wanted
+    if not low <= chosen <= high:
+        only = f"{low}" if low == high else f"{low} to {high}"
+        raise Rejected("position_out_of_range", f"the position can be {only}", lowest=low, highest=high)
+    return chosen
+
+
+# What a relay of polls says of itself: what it has done, and why it stands, for metrics and, in its row, for others.
+#
+# The row decides nothing. It is opened when a relay takes over, so that one which has not published anything
+# yet is seen,
+# and it is written under the lease, so that whoever was overtaken does not speak for his heir.
+
+_log = structlog.get_logger("tickwright.poll_relay")
+
+
+@dataclass(slots=True)
+class PollRelayCounters:
+    """What this process's relay has done.
+
+    Attributes:
+        published: Polls that are on the topic and marked.
+        batches: Of them.
+        doubts: Batches of which nobody could tell whether they were in; the position told.
+        aborted: Batches that were certainly not in, and were sent again.
+        superseded: Polls dropped, because their trackers' next turn was due before they could be published or taken.
+        fenced: How often another relay took over while this one believed to be the one.
+        opened: How often a log was opened, with a new producer: once, and again after each doubt or refusal.
+    """
+
+    published: int = 0
+    batches: int = 0
+    doubts: int = 0
+    aborted: int = 0
+    superseded: int = 0
+    fenced: int = 0
+    opened: int = 0
+
+
+class Standing:
+    """What keeps one shard's relay from going on.
+
+    Attributes:
+        refusal: Why it stands; ``None`` while it goes on.
+    """
+
+    def __init__(self, shard: int) -> None:
+        self._shard = shard
+        self.refusal: TickwrightError | None = None
+        self._told: tuple[str, str] | None = None
+
+    async def open(self, lease: Lease) -> None:
+        """Open the shard's row. Why a predecessor stood stays there until this one goes on, or stands itself."""
+        self.refusal, self._told = None, ("", "")
+        try:
+            async with lease.transaction() as connection:
+                if connection is not None:
+                    await store.open_shard(connection, self._shard)
+        except AWAY as error:  # whoever reads the numbers opens it, too
+            _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
+
+    async def stand(self, lease: Lease, error: TickwrightError) -> None:
+        """Keep why it stands; where the row cannot be written it still is in the log and in the metrics."""
+        self.refusal = error
+        if self._told != (error.code, error.message):
+            await self._tell(lease, (error.code, error.message))
+
+    async def go_on(self, lease: Lease) -> None:
+        """Take it away."""
+        self.refusal = None
+        if self._told is not None:
+            await self._tell(lease, None)
+
+    async def _tell(self, lease: Lease, reason: tuple[str, str] | None) -> None:
+        try:
+            async with lease.transaction() as connection:
+                if connection is None:
+                    return
+                if reason is None:
+                    await store.go_on(connection, self._shard)
+                else:
+                    await store.stand(connection, self._shard, *reason)
+        except AWAY as error:
+            _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
+            return
+        self._told = reason
+
 
 LEASE = "poll-relay"
 LOOK_S = 0.2
@@ -54,8 +191,6 @@ RETRY = RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
 REFUSED_S = 5.0
 RELEASE_MARGIN_S = 0.002
 ACCOUNTS_MAX = 100_000
-
-_log = structlog.get_logger("tickwright.poll_relay")
 
 
 def lease_name(shard: int) -> str:

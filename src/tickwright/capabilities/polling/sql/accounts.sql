@@ -68,38 +68,39 @@ UPDATE tickwright.polling_schedule_config
 -- Its trackers are selected again, each at its own next turn. Index: polling_schedule_config_pkey.
 UPDATE tickwright.polling_schedule_config SET paused_at = NULL, updated_at = clock_timestamp() WHERE account_id = $1;
 
--- name: list_partners
--- All partners, or one, and what all processes know together of each. Small: a row per partner.
-SELECT p.name, p.settings::text AS settings, p.paused_at, p.created_at, p.updated_at, coalesce(s.breaker, 'closed') AS breaker,
-       s.open_until, s.blocked_until, s.failing_since, s.last_error, s.last_error_at,
-       CASE WHEN EXISTS (SELECT FROM tickwright.workers w
-                          WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND w.facts -> 'partners' ? p.name) THEN 'function'
-            WHEN jsonb_typeof(p.settings -> 'http') = 'object' THEN 'http' END AS called_by
-  FROM tickwright.partners p LEFT JOIN tickwright.partner_states s ON s.partner_no = p.partner_no
- WHERE $1::text IS NULL OR p.name = $1 ORDER BY p.name LIMIT 10000;
+-- name: placed_trackers
+-- The placed trackers of the account $1 by partner, of its first $2. Index: trackers_account, partners_partner_no_key.
+SELECT p.name AS partner, count(*)::float8 AS trackers
+  FROM (SELECT t.partner_no FROM tickwright.trackers t WHERE t.account_no = $1 AND t.place IS NOT NULL LIMIT $2) AS t
+  JOIN tickwright.partners p ON p.partner_no = t.partner_no GROUP BY p.name ORDER BY p.name;
 
--- name: lock_partner
--- Serialize changes of one partner. Its name never changes, so an entity that is being added, whose foreign key locks this row, is not
--- waited for. Index: partners_pkey.
-SELECT name FROM tickwright.partners WHERE name = $1 FOR NO KEY UPDATE;
+-- name: sampled_trackers
+-- The same for an account with many, from $2 pages of the table at random. No index: so many pages are read.
+SELECT p.name AS partner, t.trackers * (SELECT greatest(1, c.relpages / $2::float8) FROM pg_class c WHERE c.oid = 'tickwright.trackers'::regclass) AS trackers
+  FROM (SELECT s.partner_no, count(*) AS trackers
+          FROM tickwright.trackers s TABLESAMPLE SYSTEM (
+                 (SELECT least(100, 100 * $2::float8 / greatest(1, c.relpages)) FROM pg_class c WHERE c.oid = 'tickwright.trackers'::regclass))
+         WHERE s.account_no = $1 AND s.place IS NOT NULL GROUP BY s.partner_no) AS t
+  JOIN tickwright.partners p ON p.partner_no = t.partner_no ORDER BY p.name;
 
--- name: put_partner
--- Create a partner or replace its settings. Index: partners_pkey.
-INSERT INTO tickwright.partners (name, settings) VALUES ($1, $2::jsonb)
-ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, updated_at = clock_timestamp();
+-- name: coming_polls
+-- What the wheels bring in the twelve whole slices of five minutes that come next, per partner, as each slot's last turn counted it.
+-- Small: a row per slot that comes round; index: poll_slices_pkey.
+WITH span AS MATERIALIZED (
+  SELECT date_bin('5 minutes', clock_timestamp(), 'epoch') + interval '5 minutes' AS from_at
+), turn AS (
+  SELECT s.slot_id, s.prev_due_at, due.at
+    FROM span CROSS JOIN tickwright.poll_slots s
+   CROSS JOIN LATERAL generate_series(s.next_due_at, span.from_at + interval '59 minutes', make_interval(mins => s.interval_minutes)) AS due (at)
+   WHERE s.next_due_at < span.from_at + interval '1 hour' AND due.at >= span.from_at
+)
+SELECT p.name AS partner, date_bin('5 minutes', turn.at, 'epoch') AS slice_at,
+       sum(greatest(0, (SELECT coalesce(sum(load), 0) FROM unnest(l.loads) AS load) - l.skipped))::bigint AS polls
+  FROM turn
+  JOIN tickwright.poll_slices l ON l.due_at = turn.prev_due_at AND l.slot_id = turn.slot_id AND NOT l.coalesced
+  JOIN tickwright.partners p ON p.partner_no = l.partner_no
+ GROUP BY 1, 2;
 
--- name: pause_partner
--- Nobody calls it, and its trackers are not selected, until it is enabled. Index: partners_pkey.
-UPDATE tickwright.partners
-   SET paused_at = coalesce(paused_at, clock_timestamp()), updated_at = clock_timestamp() WHERE name = $1;
-
--- name: enable_partner
--- It is called again. Index: partners_pkey.
-UPDATE tickwright.partners SET paused_at = NULL, updated_at = clock_timestamp() WHERE name = $1;
-
--- name: reset_partner
--- Forget what calls to it ended as: the breaker is closed, and a wish for silence is over. Index: partner_states_pkey.
-UPDATE tickwright.partner_states s
-   SET breaker = 'closed', open_until = NULL, opened_times = 0, trial_owner = NULL, trial_until = NULL, blocked_until = NULL,
-       window_at = clock_timestamp(), window_ok = 0, window_failed = 0, failing_since = NULL, changed_at = clock_timestamp()
-  FROM tickwright.partners p WHERE p.name = $1 AND s.partner_no = p.partner_no;
+-- name: partner_limits
+-- The settings of every partner. Small: a row per partner.
+SELECT name, settings::text AS settings FROM tickwright.partners ORDER BY name LIMIT 10000;

@@ -4,12 +4,20 @@ Nothing here moves a tracker: an interval that differs from the placed one is wh
 paused is read with every selection. So a change counts from the next turn on, in every process, without a restart.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tickwright.capabilities.polling.trackers.freshness import BudgetLine, read_budgets, read_freshness, read_series
-from tickwright.capabilities.polling.trackers.requests import AccountChange, AccountRequest, check_account
+from tickwright.capabilities.polling.trackers.requests import (
+    AccountChange,
+    AccountRequest,
+    PreviewRequest,
+    check_account,
+)
 from tickwright.capabilities.polling.trackers.views import (
     AccountDetail,
     AccountLine,
@@ -18,12 +26,86 @@ from tickwright.capabilities.polling.trackers.views import (
     StoredAccount,
 )
 from tickwright.domain.errors import Rejected
+from tickwright.partners.contract import settings_of
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+
+# What callers get to see of load: how many polls an account, a partner and everything make, and when.
+
+
+class AccountLoad(msgspec.Struct, kw_only=True):
+    """What an account's trackers make under one setting.
+
+    Attributes:
+        polls_per_s: On the average; the cap is taken off.
+        deferred_share: The part of its polls that the cap leaves to a later turn.
+    """
+
+    polling_interval_minutes: int
+    polls_per_slice_max: int | None
+    polls_per_s: float
+    deferred_share: float
+
+
+class PartnerLoad(msgspec.Struct, kw_only=True):
+    """What one partner gets of it, now and then.
+
+    Attributes:
+        trackers: Of this account.
+        account_now: Polls a second of this account.
+        all_now: Of all accounts, as the next hour's turns counted them last.
+        rate_per_s: What the tightest budget of the partner allows; none without one.
+        used_now: ``all_now`` against that.
+        over: Then more is asked than the partner allows: polls come later and later.
+    """
+
+    partner: str
+    trackers: int
+    account_now: float
+    account_then: float
+    all_now: float
+    all_then: float
+    rate_per_s: float | None
+    used_now: float | None
+    used_then: float | None
+    over: bool
+
+
+class WholeLoad(msgspec.Struct, kw_only=True):
+    """What all accounts make together.
+
+    Attributes:
+        polls_per_s: On the average of the next hour.
+        slice_peak: Polls in the fullest slice of five minutes of the next hour.
+        slice_mean: On the average of its slices.
+    """
+
+    polls_per_s: float
+    slice_peak: int
+    slice_mean: int
+
+
+class LoadPreview(msgspec.Struct, kw_only=True):
+    """What a change of an account would do to the load; nothing is changed.
+
+    Attributes:
+        trackers: Placed ones of the account.
+        trackers_estimated: From a sample: it has more than 10,000.
+    """
+
+    account_id: str
+    trackers: int
+    trackers_estimated: bool
+    now: AccountLoad
+    then: AccountLoad
+    all_now: WholeLoad
+    all_then: WholeLoad
+    partners: list[PartnerLoad]
+
 
 _RAW = load("tickwright.capabilities.polling.sql", "accounts.sql")
 _SHOWN = "\n".join(_RAW["shown"].splitlines()[1:])
@@ -186,3 +268,132 @@ def _position(rows: Sequence[Any], items: Sequence[AccountView], limit: int, sor
 
 def _no_account(account_id: str) -> Rejected:
     return Rejected("account_not_found", f"there is no account {account_id[:50]!r}", status=404)
+
+
+# What a change of an account's interval or cap would do to the load, before anybody makes it.
+#
+# Trackers stand evenly on their wheel by construction, so an account of N trackers makes N polls an interval,
+# each second
+# as many. What all accounts make is what the next hour's slots counted in their last turns. Only reads.
+
+PAGES_SAMPLED = 1_000
+SLICE_S = 300
+SLICES = 12
+
+
+class _Pace(NamedTuple):
+    """How often, and how many at most in a slice."""
+
+    minutes: int
+    cap: int | None
+
+    def per_s(self, trackers: float) -> float:
+        """Return the polls a second that so many trackers make."""
+        wanted = trackers / (self.minutes * 60)
+        return wanted if self.cap is None else min(wanted, self.cap / SLICE_S)
+
+    def load(self, trackers: float) -> AccountLoad:
+        """Return the same for callers."""
+        made, wanted = self.per_s(trackers), trackers / (self.minutes * 60)
+        return AccountLoad(
+            polling_interval_minutes=self.minutes,
+            polls_per_slice_max=self.cap,
+            polls_per_s=made,
+            deferred_share=1 - made / wanted if wanted else 0.0,
+        )
+
+
+async def preview_load(pool: Pool, account_id: str, change: PreviewRequest) -> LoadPreview:
+    """Return what the load is, and what it would be.
+
+    Raises:
+        Rejected: ``account_not_found`` (404). Permanent.
+    """
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        account = await account_row(connection, account_id)
+        trackers, estimated = await _trackers(connection, account["account_no"])
+        coming = await connection.fetch(_SQL["coming_polls"])
+        rates = {row["name"]: _rate(row["settings"]) for row in await connection.fetch(_SQL["partner_limits"])}
+    now = _Pace(account["placed_interval_minutes"], account["polls_per_slice_max"])
+    then = _then(account, change)
+    total = sum(trackers.values())
+    change_per_s = then.per_s(total) - now.per_s(total)
+    whole = _whole(coming, now.per_s(total))
+    return LoadPreview(
+        account_id=account_id,
+        trackers=round(total),
+        trackers_estimated=estimated,
+        now=now.load(total),
+        then=then.load(total),
+        all_now=whole,
+        all_then=_changed(whole, change_per_s),
+        partners=_partners(trackers, coming, rates, (now, then)),
+    )
+
+
+async def _trackers(connection: Connection, account_no: int) -> tuple[dict[str, float], bool]:
+    rows = await connection.fetch(_SQL["placed_trackers"], account_no, COUNTED_MAX + 1)
+    estimated = sum(row["trackers"] for row in rows) > COUNTED_MAX
+    if estimated:
+        rows = await connection.fetch(_SQL["sampled_trackers"], account_no, PAGES_SAMPLED) or rows
+    return {row["partner"]: row["trackers"] for row in rows}, estimated
+
+
+def _then(account: Mapping[str, Any], change: PreviewRequest) -> _Pace:
+    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
+    return _Pace(
+        given.get("polling_interval_minutes", account["polling_interval_minutes"]),
+        given.get("polls_per_slice_max", account["polls_per_slice_max"]),
+    )
+
+
+def _rate(settings: str) -> float | None:
+    """Return how many calls a second a partner's tightest budget allows."""
+    read = settings_of(settings)
+    return min((calls / window_s for calls, window_s in read.budgets), default=None) if read is not None else None
+
+
+def _whole(coming: Sequence[Any], least_per_s: float) -> WholeLoad:
+    """Return what comes; no less than the account itself makes, whose first turns may not have come yet."""
+    slices: dict[Any, int] = defaultdict(int)
+    for row in coming:
+        slices[row["slice_at"]] += row["polls"]
+    mean = max(sum(slices.values()) / SLICES, least_per_s * SLICE_S)
+    peak = max(max(slices.values(), default=0), mean)
+    return WholeLoad(polls_per_s=mean / SLICE_S, slice_peak=round(peak), slice_mean=round(mean))
+
+
+def _changed(whole: WholeLoad, change_per_s: float) -> WholeLoad:
+    more = change_per_s * SLICE_S
+    return WholeLoad(
+        polls_per_s=max(0.0, whole.polls_per_s + change_per_s),
+        slice_peak=max(0, round(whole.slice_peak + more)),
+        slice_mean=max(0, round(whole.slice_mean + more)),
+    )
+
+
+def _partners(
+    trackers: Mapping[str, float], coming: Sequence[Any], rates: Mapping[str, float | None], paces: tuple[_Pace, _Pace]
+) -> list[PartnerLoad]:
+    """Return the load of each partner that this account has trackers at; a cap is shared out as they are."""
+    total = sum(trackers.values())
+    found = []
+    for name, count in trackers.items():
+        mine_now, mine_then = (pace.per_s(total) * count / total for pace in paces)
+        all_now = max(mine_now, sum(row["polls"] for row in coming if row["partner"] == name) / (SLICES * SLICE_S))
+        all_then, rate = all_now - mine_now + mine_then, rates.get(name)
+        found.append(
+            PartnerLoad(
+                partner=name,
+                trackers=round(count),
+                account_now=mine_now,
+                account_then=mine_then,
+                all_now=all_now,
+                all_then=all_then,
+                rate_per_s=rate,
+                used_now=all_now / rate if rate else None,
+                used_then=all_then / rate if rate else None,
+                over=rate is not None and all_then > rate,
+            )
+        )
+    return found

@@ -8,8 +8,11 @@ knows where such a batch stands. Whoever knows that the topic has lost them says
 be replayed; an older one was followed by another poll of the same trackers.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from tickwright.capabilities.polling.trackers.views import Replay, SliceCounts, SliceView
 from tickwright.domain.errors import Rejected
@@ -177,3 +180,102 @@ def _slices(rows: Any) -> list[SliceView]:
         if row["partner"] is not None:
             one.partners[row["partner"]] = SliceCounts(**{name: row[name] for name in _COUNTS})
     return list(slices.values())
+
+
+# The slice ledger as a heat map: a day in one answer, cell by cell, with how level each of them was.
+#
+# *Flatness* is the fullest ten seconds of a cell against its average ten seconds: 1 is level. A cell counts the minutes
+# in which there was a turn.
+
+DAY = timedelta(days=1)
+CELLS_MAX = 2_000
+HEAT_RANGE_MAX = timedelta(days=11)
+"""As far as the ledger goes: three days and an interval of a week, and what is to come of one day."""
+TENS_A_MINUTE = 6
+_HEAT_COUNTS = ("expected", "selected", "skipped", "deferred", "published", "polled", "late", "superseded", "coalesced")
+
+
+class HeatCell(SliceCounts, kw_only=True):
+    """One cell of a heat map.
+
+    Attributes:
+        unanswered: Selected, and neither answered nor given up; on their way still, where the cell is young.
+        flatness: Its fullest ten seconds against its average ones, 1 when level; none where nothing stood.
+        last_turns: Slots whose last turn lies here: those are what a replay can look at.
+    """
+
+    from_at: datetime
+    unanswered: int
+    flatness: float | None
+    last_turns: int
+
+
+class SliceHeat(msgspec.Struct, kw_only=True):
+    """A range of the slice ledger in cells of equal length, the oldest first; those without a turn are left out."""
+
+    from_at: datetime
+    to_at: datetime
+    now: datetime
+    step_minutes: int
+    flatness: float | None
+    cells: list[HeatCell]
+
+
+async def slice_heat(
+    pool: Pool,
+    *,
+    from_at: datetime | None = None,
+    to_at: datetime | None = None,
+    step_minutes: int = 5,
+    partner: str | None = None,
+) -> SliceHeat:
+    """Return what became of a range, in cells of equal length.
+
+    Args:
+        pool: Of this process.
+        from_at: Inclusive; nothing is a day before ``to_at``.
+        to_at: Exclusive; nothing is now. Beyond now it shows what is to come.
+        step_minutes: Length of a cell.
+        partner: One only.
+
+    Raises:
+        Rejected: ``invalid_range``: empty, above 11 days, or of more than 2,000 cells; ``partner_not_found`` (404).
+            Permanent.
+    """
+    now, partner_no = await clock_and_partner(pool, partner)
+    width = timedelta(minutes=step_minutes)
+    end = _ceil(to_at or now, width)
+    begin = from_at - (from_at - _EPOCH) % width if from_at is not None else end - DAY
+    if not timedelta() < end - begin <= min(HEAT_RANGE_MAX, CELLS_MAX * width):
+        raise Rejected(
+            "invalid_range",
+            f"to: after from, at most {HEAT_RANGE_MAX.days} days and {CELLS_MAX} steps after it",
+            field="to",
+        )
+    async with pool.acquire() as connection:
+        rows = await connection.fetch(_SQL["heat"], begin, end, partner_no, step_minutes)
+        turns = await connection.fetch(_SQL["last_turns"], begin, end, step_minutes)
+    last = {row["from_at"]: row["turns"] for row in turns}
+    return SliceHeat(
+        from_at=begin,
+        to_at=end,
+        now=now,
+        step_minutes=step_minutes,
+        flatness=_flatness(rows),
+        cells=[_cell(row, last.get(row["from_at"], 0)) for row in rows],
+    )
+
+
+def _cell(row: Any, last_turns: int) -> HeatCell:
+    counts = {name: row[name] for name in _HEAT_COUNTS}
+    unanswered = max(0, row["selected"] - row["polled"] - row["superseded"])
+    return HeatCell(
+        **counts, from_at=row["from_at"], unanswered=unanswered, flatness=_flatness([row]), last_turns=last_turns
+    )
+
+
+def _flatness(rows: Sequence[Any]) -> float | None:
+    """Return the fullest ten seconds of some cells against their average; ``None`` where nothing stood."""
+    whole = sum(row["load"] for row in rows)
+    tens = sum(row["minutes"] for row in rows) * TENS_A_MINUTE
+    return None if not whole else max(row["peak"] for row in rows) * tens / whole

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tickwright.domain.dbclock import DbClock
-from tickwright.partners.breaker import Report
-from tickwright.partners.model import LATE_S, Grant, Why
+from tickwright.partners.model import LATE_S, Grant, Report, Why
 from tickwright.partners.outcomes import Answered, Failed, Outcome, Throttled
 from tickwright.partners.settings import PartnerSettings
 from tickwright.ports.ids import monotonic

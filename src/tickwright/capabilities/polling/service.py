@@ -1,21 +1,18 @@
-"""What operators, users and couriers do with trackers; accounts, partners and slices have modules of their own.
+"""Trackers by the million: NDJSON or CSV, one tracker per line, in constant memory.
 
-Decides nothing about time: every instant is the database's. Each action locks its tracker first and leaves one line in
-the audit trail, in its own transaction; news come by the thousand and leave a message each, and a line where they end
-their tracker.
+A tracker that is registered already is counted and left as it is: after a cut the same file is sent again, and nobody
+is registered twice. How lines are read and committed is :mod:`tickwright.engine.bulk_import`.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from tickwright.capabilities.polling.partners.admin import Partners
-from tickwright.capabilities.polling.partners.status import CallHistory, partner_figures
-from tickwright.capabilities.polling.partners.views import PartnerFigures
-from tickwright.capabilities.polling.relay.explain import look_up
+from tickwright.capabilities.polling.partners import CallHistory, PartnerFigures, Partners, partner_figures
 from tickwright.capabilities.polling.trackers import store
-from tickwright.capabilities.polling.trackers.accounts import Accounts
+from tickwright.capabilities.polling.trackers.accounts import Accounts, LoadPreview, preview_load
 from tickwright.capabilities.polling.trackers.events import (
     REMEMBERED,
     News,
@@ -26,11 +23,15 @@ from tickwright.capabilities.polling.trackers.events import (
     judge,
     message_of,
 )
-from tickwright.capabilities.polling.trackers.explain import explain
-from tickwright.capabilities.polling.trackers.imports import Imports, unknown_partner
-from tickwright.capabilities.polling.trackers.listing import TrackerQuery, list_trackers
-from tickwright.capabilities.polling.trackers.preview import preview_load
-from tickwright.capabilities.polling.trackers.requests import NewTracker, PreviewRequest
+from tickwright.capabilities.polling.trackers.explain import explain, look_up
+from tickwright.capabilities.polling.trackers.requests import (
+    NewTracker,
+    PreviewRequest,
+    read_columns,
+    read_tracker,
+    tracker_of_row,
+)
+from tickwright.capabilities.polling.trackers.store import TrackerQuery, list_trackers
 from tickwright.capabilities.polling.trackers.views import (
     EndedTracker,
     EventOutcome,
@@ -39,17 +40,86 @@ from tickwright.capabilities.polling.trackers.views import (
     TrackerEvent,
     TrackerView,
 )
-from tickwright.capabilities.polling.wheels.heat import slice_heat
-from tickwright.capabilities.polling.wheels.load_views import LoadPreview, SliceHeat
-from tickwright.capabilities.polling.wheels.slices import Slices
+from tickwright.capabilities.polling.wheels.slices import SliceHeat, Slices, slice_heat
 from tickwright.domain.errors import Rejected
-from tickwright.domain.lines import ImportResult
+from tickwright.domain.lines import ImportResult, csv_reader
+from tickwright.engine.bulk_import import BatchedImport
 from tickwright.engine.outbox.table import put_message
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.paging import Cursors
 from tickwright.store.pool import Connection, Pool
+
+BATCH_ROWS_MAX = 5_000
+
+
+class Imports:
+    """Streams of trackers into the intake."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def run(
+        self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False, now: datetime | None = None
+    ) -> ImportResult:
+        """Import a stream.
+
+        Args:
+            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            caller: For the audit trail.
+            as_csv: CSV with a line of columns instead of NDJSON.
+            now: The database's clock as far as known; ``None`` lets ``tracking_until`` lie anywhere.
+
+        Raises:
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again; nothing is registered twice.
+        """
+        read = csv_reader(read_columns, partial(tracker_of_row, now=now)) if as_csv else partial(read_tracker, now=now)
+        return await _TrackerImport(self._pool, caller, read).run(chunks)
+
+
+class _TrackerImport(BatchedImport[NewTracker]):
+    """One import under way."""
+
+    def __init__(self, pool: Pool, caller: Caller, read: Callable[[bytes], NewTracker | None]) -> None:
+        super().__init__(pool, caller, action="trackers.import", subject="trackers", rows_max=BATCH_ROWS_MAX)
+        self._read_line = read
+        self._accounts: set[str] = set()
+        self._partners: frozenset[str] = frozenset()
+
+    async def _learn(self, connection: Connection) -> None:
+        self._partners = await store.partner_names(connection)
+
+    async def _thing(self, line: bytes, _number: int) -> NewTracker | None:
+        tracker = self._read_line(line)
+        if tracker is not None and tracker.partner not in self._partners:
+            raise unknown_partner(tracker.partner)
+        return tracker
+
+    async def _write(self, connection: Connection, batch: Sequence[NewTracker]) -> None:
+        if not batch:
+            return
+        strange = {tracker.account_id for tracker in batch} - self._accounts
+        if strange:
+            await store.make_accounts(connection, list(strange))
+        created = await store.register_many(connection, batch)
+        self._accounts = strange if len(self._accounts) > BATCH_ROWS_MAX else self._accounts | strange
+        self.result.created += created
+        self.result.existing += len(batch) - created
+
+
+def unknown_partner(name: str) -> Rejected:
+    """Return the refusal of a partner that nobody has set up: most often its name is misspelled."""
+    return Rejected("unknown_partner", f"there is no partner {name[:50]!r}; tickwright partners put", field="partner")
+
+
+# What operators, users and couriers do with trackers; accounts, partners and slices have modules of their own.
+#
+# Decides nothing about time: every instant is the database's. Each action locks its tracker first and leaves
+# one line in
+# the audit trail, in its own transaction; news come by the thousand and leave a message each, and a line where they end
+# their tracker.
 
 POLL_EVENTS = "pg:tickwright.poll-events"
 

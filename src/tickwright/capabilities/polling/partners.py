@@ -1,0 +1,415 @@
+"""What callers get to see of how a partner is called now."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tickwright.capabilities.polling.consumer.http_courier import read_http
+from tickwright.capabilities.polling.trackers.requests import check_partner
+from tickwright.capabilities.polling.trackers.views import PartnerView, StoredPartner
+from tickwright.domain.errors import Rejected
+from tickwright.domain.merge_patch import merged
+from tickwright.partners.quiet import quiet_next, quiet_until
+from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
+from tickwright.ports.caller import Caller
+from tickwright.ports.views import view
+from tickwright.store.audit import write_audit
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+
+class Budget(msgspec.Struct):
+    """So many calls in any window of so many seconds."""
+
+    calls: float
+    window_s: int
+
+
+class Quota(msgspec.Struct, kw_only=True):
+    """How much of what a partner allows is used.
+
+    Attributes:
+        rate_per_s: What the tightest budget allows; none without one.
+        calls_per_s: That are made: as processes counted them, or in the breaker's window where they were looked at
+            once only. None while nobody calls.
+        used: The one against the other.
+        concurrency: Calls at once that are allowed; none for no limit.
+        granted: That living sessions may use, together.
+    """
+
+    budgets: list[Budget]
+    rate_per_s: float | None
+    calls_per_s: float | None
+    used: float | None
+    concurrency: int | None
+    granted: int
+
+
+class Share(msgspec.Struct):
+    """How much of the concurrency one session may use."""
+
+    worker: int
+    name: str
+    granted: int
+
+
+class CallCounts(msgspec.Struct, kw_only=True):
+    """Calls by outcome since an instant of the last five minutes.
+
+    ``throttled``: it asked for silence (``Retry-After``), or said 429 alone.
+    """
+
+    since_at: datetime
+    answered: int
+    throttled: int
+    failed: int
+    throttled_share: float | None
+    failed_share: float | None
+
+
+class BreakerNow(msgspec.Struct, kw_only=True):
+    """The breaker, which all processes share.
+
+    Attributes:
+        since: Of this state.
+        until: While ``open``: nobody calls before.
+        opened_times: Pauses in a row; each is twice as long as the one before.
+        window_answered: Calls of the window that decides whether it opens.
+    """
+
+    state: str
+    since: datetime | None
+    until: datetime | None
+    opened_times: int
+    failing_since: datetime | None
+    window_since: datetime | None
+    window_answered: int
+    window_failed: int
+
+
+class QuietNow(msgspec.Struct, kw_only=True):
+    """Quiet hours: when the present ones end, and the next ones."""
+
+    until: datetime | None
+    next_from: datetime | None
+    next_until: datetime | None
+
+
+class WaitingPolls(msgspec.Struct, kw_only=True):
+    """Polls inside PostgreSQL; with Kafka most of them wait there. ``capped``: that many or more wait."""
+
+    polls: int
+    capped: bool
+    oldest_at: datetime | None
+    in_hand: int
+
+
+class PartnerFigures(msgspec.Struct, kw_only=True):
+    """How a partner is called now.
+
+    Attributes:
+        state: ``called``, or why not: ``paused``, ``quiet``, ``retry_after``, ``breaker_open``, ``on_trial``,
+            ``settings_invalid``.
+        state_until: When that ends, where it is known.
+        calls: None until this process has been asked twice within five minutes.
+    """
+
+    name: str
+    at: datetime
+    state: str
+    state_until: datetime | None
+    quota: Quota
+    shares: list[Share]
+    calls: CallCounts | None
+    breaker: BreakerNow
+    quiet: QuietNow
+    blocked_until: datetime | None
+    waiting: WaitingPolls
+    last_error: str | None
+    last_error_at: datetime | None
+
+
+# Partners as operators see them: within which limits they are called, and whether at all.
+#
+# Who is paused is read with every selection, settings with every exchange of the contract: a change counts within
+# seconds, in every process, without a restart.
+
+_SQL = load("tickwright.capabilities.polling.sql", "partners.sql")
+
+
+class Partners:
+    """The rows of ``tickwright.partners``."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def list(self) -> list[PartnerView]:
+        """Return every partner by name."""
+        return [view(PartnerView, row) for row in await self._pool.fetch(_SQL["list_partners"], None)]
+
+    async def get(self, name: str) -> PartnerView:
+        """Return one partner.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        row = await self._pool.fetchrow(_SQL["list_partners"], name)
+        if row is None:
+            raise _no_partner(name)
+        return view(PartnerView, row)
+
+    async def put(self, name: str, settings: Mapping[str, Any], *, caller: Caller) -> StoredPartner:
+        """Create a partner or replace its settings; every consumer reads them within seconds.
+
+        Raises:
+            Rejected: ``invalid_partner``: the name, or with every mistake in the settings. Permanent.
+        """
+        check_partner(name)
+        check_settings_of_partner(settings)
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
+            after = await self._written(connection, caller, "put", name, before)
+        return StoredPartner(after, before is None)
+
+    async def change(self, name: str, changes: Mapping[str, Any], *, caller: Caller) -> PartnerView:
+        """Set what is given of a partner's settings, and nothing else; ``None`` takes a setting out.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404), ``invalid_partner`` with every mistake. Permanent.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            if before is None:
+                raise _no_partner(name)
+            settings = merged(msgspec.json.decode(before.settings), changes)
+            check_settings_of_partner(settings)
+            await connection.execute(_SQL["put_partner"], name, msgspec.json.encode(settings).decode())
+            return await self._written(connection, caller, "change", name, before)
+
+    async def pause(self, name: str, *, caller: Caller) -> PartnerView:
+        """Call it no more, and select none of its trackers. Twice is harmless.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("pause", name, caller)
+
+    async def enable(self, name: str, *, caller: Caller) -> PartnerView:
+        """Call it again.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("enable", name, caller)
+
+    async def reset(self, name: str, *, caller: Caller) -> PartnerView:
+        """Close its breaker, and end the silence that it asked for: whoever does it knows that it works again.
+
+        Raises:
+            Rejected: ``partner_not_found`` (404). Permanent.
+        """
+        return await self._change("reset", name, caller)
+
+    async def _change(self, action: str, name: str, caller: Caller) -> PartnerView:
+        async with self._pool.acquire() as connection, connection.transaction():
+            before = await self._locked(connection, name)
+            if before is None:
+                raise _no_partner(name)
+            await connection.execute(_SQL[f"{action}_partner"], name)
+            return await self._written(connection, caller, action, name, before)
+
+    async def _locked(self, connection: Connection, name: str) -> PartnerView | None:
+        await connection.execute(_SQL["lock_partner"], name)
+        row = await connection.fetchrow(_SQL["list_partners"], name)
+        return None if row is None else view(PartnerView, row)
+
+    async def _written(
+        self, connection: Connection, caller: Caller, action: str, name: str, before: PartnerView | None
+    ) -> PartnerView:
+        after = view(PartnerView, await connection.fetchrow(_SQL["list_partners"], name))
+        await write_audit(connection, caller, f"partners.{action}", f"partner:{name}", before=before, after=after)
+        return after
+
+
+def check_settings_of_partner(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that whoever calls the partner would not understand.
+
+    Raises:
+        Rejected: ``invalid_partner`` with every mistake and its remedy. Permanent.
+    """
+    problems: list[str] = []
+    read = read_settings(settings, problems, where="settings")
+    if read.http is not None:
+        read_http(read.http, problems, where="settings.http", secrets=lambda _: "")
+    if problems:
+        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
+
+
+def _no_partner(name: str) -> Rejected:
+    return Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)
+
+
+# How a partner is called now: its quota, its outcomes, its breaker, its quiet hours, and what waits for it.
+#
+# The database knows what all processes share; what each has called is in its heartbeat, as numbers that only rise. Two
+# looks make a rate, so this process remembers what it saw within the last five minutes. Nothing is counted by a query.
+
+ROWS_LOOKED_MAX = 1_000
+REMEMBERED = timedelta(minutes=5)
+APART = timedelta(seconds=5)
+PARTNERS_MAX = 1_000
+Row = Mapping[str, Any]
+
+
+class Calls(NamedTuple):
+    """Calls by their outcome."""
+
+    answered: int = 0
+    throttled: int = 0
+    failed: int = 0
+
+
+class _Look(NamedTuple):
+    """What processes had counted at an instant."""
+
+    at: datetime
+    by_process: Mapping[str, Calls]
+
+
+class CallHistory:
+    """What was seen of the processes' counters, per partner; at most a look every five seconds, for five minutes."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, deque[_Look]] = {}
+
+    def look(self, partner: str, at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
+        """Return what was called since the oldest look that is remembered; ``None`` at the first one.
+
+        A process that counts less than before began anew: what it counts now is all new. So is one that was not there.
+        """
+        looks = self._looks.setdefault(partner, deque())
+        while looks and at - looks[0].at > REMEMBERED:
+            looks.popleft()
+        counted = _since(looks, at, by_process)
+        if not looks or at - looks[-1].at >= APART:
+            looks.append(_Look(at, dict(by_process)))
+        while len(self._looks) > PARTNERS_MAX:
+            del self._looks[next(iter(self._looks))]
+        return counted
+
+
+def _since(looks: Sequence[_Look], at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
+    if not looks or at <= looks[0].at:
+        return None
+    total = Calls()
+    for before, after in zip(looks, [*list(looks)[1:], _Look(at, by_process)], strict=True):
+        for name, now in after.by_process.items():
+            then = before.by_process.get(name, Calls())
+            new = Calls(*(n - t for n, t in zip(now, then, strict=True))) if sum(now) >= sum(then) else now
+            total = Calls(*(t + n for t, n in zip(total, new, strict=True)))
+    whole = sum(total)
+    return CallCounts(
+        **total._asdict(),
+        since_at=looks[0].at,
+        throttled_share=total.throttled / whole if whole else None,
+        failed_share=total.failed / whole if whole else None,
+    )
+
+
+async def partner_figures(pool: Pool, history: CallHistory, name: str) -> PartnerFigures:
+    """Return how a partner is called now.
+
+    Raises:
+        Rejected: ``partner_not_found`` (404). Permanent.
+    """
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        row = await connection.fetchrow(_SQL["contract_state"], name)
+        if row is None:
+            raise Rejected("partner_not_found", f"there is no partner {name[:50]!r}", status=404)
+        shares = [view(Share, one) for one in await connection.fetch(_SQL["shares"], row["partner_no"])]
+        waiting = view(
+            WaitingPolls, await connection.fetchrow(_SQL["waiting_polls"], row["partner_no"], ROWS_LOOKED_MAX)
+        )
+        counted = await connection.fetch(_SQL["counted_calls"], name)
+    calls = history.look(name, row["now"], {one["name"]: Calls(*tuple(one)[1:]) for one in counted})
+    settings, problem = read_kept(row["settings"])
+    quiet = _quiet(settings, row["now"])
+    state, until = ("settings_invalid", None) if problem and row["paused_at"] is None else _state(row, quiet)
+    return PartnerFigures(
+        name=name,
+        at=row["now"],
+        state=state,
+        state_until=until,
+        quota=_quota(settings, row, calls, sum(one.granted for one in shares)),
+        shares=shares,
+        calls=calls,
+        breaker=_breaker(row),
+        quiet=quiet,
+        blocked_until=row["blocked_until"],
+        waiting=waiting,
+        last_error=row["last_error"],
+        last_error_at=row["last_error_at"],
+    )
+
+
+def _state(row: Row, quiet: QuietNow) -> tuple[str, datetime | None]:
+    """Return what stands in the way of a call, in the order of the contract's own decision."""
+    if row["paused_at"] is not None:
+        return "paused", None
+    if quiet.until is not None:
+        return "quiet", quiet.until
+    if row["blocked_until"] is not None and row["blocked_until"] > row["now"]:
+        return "retry_after", row["blocked_until"]
+    if row["breaker"] == "open":
+        return "breaker_open", row["open_until"]
+    return ("on_trial", None) if row["breaker"] == "half_open" else ("called", None)
+
+
+def _quiet(settings: PartnerSettings, now: datetime) -> QuietNow:
+    until = quiet_until(now.timestamp(), settings.quiet)
+    following = quiet_next(now.timestamp() if until is None else until, settings.quiet)
+    begins, ends = (None, None) if following is None else (_at(following[0]), _at(following[1]))
+    return QuietNow(until=None if until is None else _at(until), next_from=begins, next_until=ends)
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _breaker(row: Row) -> BreakerNow:
+    return BreakerNow(
+        state=row["breaker"],
+        since=row["changed_at"],
+        until=row["open_until"] if row["breaker"] == "open" else None,
+        opened_times=row["opened_times"],
+        failing_since=row["failing_since"],
+        window_since=row["window_at"],
+        window_answered=row["window_ok"],
+        window_failed=row["window_failed"],
+    )
+
+
+def _quota(settings: PartnerSettings, row: Row, calls: CallCounts | None, granted: int) -> Quota:
+    rate = min((calls / window_s for calls, window_s in settings.budgets), default=None)
+    made = _calls_per_s(settings, row, calls)
+    return Quota(
+        budgets=[Budget(*budget) for budget in settings.budgets],
+        rate_per_s=rate,
+        calls_per_s=made,
+        used=None if rate is None or made is None else made / rate,
+        concurrency=settings.concurrency,
+        granted=granted,
+    )
+
+
+def _calls_per_s(settings: PartnerSettings, row: Row, calls: CallCounts | None) -> float | None:
+    now: datetime = row["now"]
+    if calls is not None:
+        return (calls.answered + calls.throttled + calls.failed) / (now - calls.since_at).total_seconds()
+    if row["window_at"] is None or now - row["window_at"] > 2 * settings.breaker.window:
+        return None
+    return float((row["window_ok"] + row["window_failed"]) / max(1.0, (now - row["window_at"]).total_seconds()))

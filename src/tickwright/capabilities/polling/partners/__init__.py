@@ -1,1 +1,0 @@
-"""Partners as operators see them: settings, status and quiet hours."""
