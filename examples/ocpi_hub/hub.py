@@ -69,7 +69,7 @@ async def consumers(lines: "asyncio.Queue[str]") -> AsyncIterator[None]:
 
 async def ready(pids: set[int]) -> int:
     """Return how many of these processes work."""
-    found = await app.service.operations.workers()
+    found = await app.operations.workers()
     return sum(one.alive and int(one.name.rpartition(":")[2]) in pids for one in found)
 
 

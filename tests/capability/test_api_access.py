@@ -379,7 +379,7 @@ async def test_every_operator_action_leaves_one_line_of_audit(api: RunningApi) -
         "VALUES (77, 'w', '{worker}', '0', now() + interval '1 hour') RETURNING id"
     )
     await service.types.put("hook", TaskTypeRequest(target="https://example.org/"), caller=caller)
-    key = (await service.keys.create("k", Role.VIEWER, caller=caller)).details.id
+    key = (await api.operations.keys.create("k", Role.VIEWER, caller=caller)).details.id
     dead = await dead_job(api)
     message = await api.pool.fetchval(
         "INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts) "

@@ -136,7 +136,7 @@ async def test_a_narrow_key_signs_no_browser_in(api: RunningApi) -> None:
 
 async def test_plain_sql_makes_no_narrow_key_that_is_mighty(api: RunningApi) -> None:
     """A key with scopes has the lowest role in the table, so that a process of an older release grants no more."""
-    narrow = await api.service.keys.create("n", None, caller=ADMIN, scopes=["jobs:schedule"])
+    narrow = await api.operations.keys.create("n", None, caller=ADMIN, scopes=["jobs:schedule"])
     role = await api.pool.fetchval("SELECT role FROM tickwright.api_keys WHERE id = $1", narrow.details.id)
     assert role == Role.VIEWER.name.lower()
     with pytest.raises(Exception, match="api_keys_check"):

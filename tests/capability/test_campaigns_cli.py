@@ -109,7 +109,7 @@ def test_a_wrong_expression_is_shown_with_its_place(env: dict[str, str]) -> None
 @pytest.fixture
 async def remote(campaigns: CampaignApi) -> dict[str, str]:
     """An environment that goes through a running API with an operator's key."""
-    made = await campaigns.api.service.keys.create("shell", Role.OPERATOR, caller=ADMIN)
+    made = await campaigns.api.operations.keys.create("shell", Role.OPERATOR, caller=ADMIN)
     return environment(API_URL=f"http://127.0.0.1:{campaigns.api.port}", API_KEY=made.key)
 
 

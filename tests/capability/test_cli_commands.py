@@ -404,7 +404,7 @@ async def api(database_url: str) -> AsyncIterator[dict[str, str]]:
     settings = Settings(database_url=SecretStr(database_url), api_bind=free, metrics_bind=free)
     async with open_node(settings, ["api"]) as node:
         running = asyncio.create_task(node.run(signals=False))
-        made = await node.link.service.keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))
+        made = await node.link.operations.keys.create("cli", Role.ADMIN, caller=Caller("test", Role.ADMIN))
         await node.supervisor.started()
         assert node.api is not None
         yield environment(API_URL=node.api.url, API_KEY=made.key)

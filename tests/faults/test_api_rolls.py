@@ -19,6 +19,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
 from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool
 
@@ -32,7 +33,7 @@ async def key(pool: Pool) -> str:
     """Of an operator; the type of the jobs is there."""
     service = JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
     await service.types.put("later", TaskTypeRequest(target="python:later"), caller=ADMIN)
-    return (await service.keys.create("test", Role.OPERATOR, caller=ADMIN)).key
+    return (await ApiKeys(pool).create("test", Role.OPERATOR, caller=ADMIN)).key
 
 
 class Load:

@@ -20,6 +20,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
 from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool, connect
@@ -145,7 +146,7 @@ async def _check_acknowledged(pool: Pool, acknowledged: dict[str, int], asked: s
 async def _prepare(pool: Pool) -> str:
     service = JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
     await service.types.put("later", TaskTypeRequest(target="python:later"), caller=ADMIN)
-    return (await service.keys.create("test", Role.OPERATOR, caller=ADMIN)).key
+    return (await ApiKeys(pool).create("test", Role.OPERATOR, caller=ADMIN)).key
 
 
 async def test_an_api_killed_under_load_has_every_job_that_it_acknowledged(

@@ -123,7 +123,7 @@ async def test_one_trace_goes_from_the_caller_to_whoever_receives(database_url: 
                 async with Tickwright(database_url, allow_targets="127.0.0.1") as app:
                     target = TaskTypeRequest(target=f"{at}/callback")
                     await app.service.types.put("order.callback", target, caller=ADMIN)
-                    key = (await app.service.keys.create("shop", Role.OPERATOR, caller=ADMIN)).key
+                    key = (await app.operations.keys.create("shop", Role.OPERATOR, caller=ADMIN)).key
                 env = {
                     **environment(DATABASE_URL=database_url, TRACES="true", API_BIND=api, ALLOW_TARGETS="127.0.0.1"),
                     "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,

@@ -21,6 +21,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
 from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.relay.admin import PollDesk
 from tickwright.capabilities.polling.service import PollingService
@@ -114,6 +115,7 @@ class RunningApi:
     port: int
     pool: Pool
     service: JobService
+    operations: Operations
     polling: PollingService
     overview: Snapshots
     admin: Client
@@ -187,6 +189,7 @@ async def running_api(
     pool = await open_pool(url, max_size=6)
     enqueuer = Enqueuer(pool)
     service = JobService(pool, enqueuer=enqueuer, allow_target=allow_target)
+    operations = Operations(pool)
     polling = PollingService(pool)
 
     async def readiness() -> Readiness:
@@ -196,6 +199,7 @@ async def running_api(
     context = ApiContext(
         pool=pool,
         jobs=service,
+        operations=operations,
         polling=polling,
         fanout=FanoutService(pool, dead_tasks or PostgresDeadTasks(pool, "tickwright.fanout")),
         reports=ReportsService(pool, keeping),
@@ -219,7 +223,7 @@ async def running_api(
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
-        keys = {role: (await service.keys.create(role.name.lower(), role, caller=ADMIN)).key for role in Role}
+        keys = {role: (await operations.keys.create(role.name.lower(), role, caller=ADMIN)).key for role in Role}
         async with aiohttp.ClientSession() as session:
             nobody = Client(session, f"http://127.0.0.1:{port}", None)
             yield RunningApi(
@@ -227,6 +231,7 @@ async def running_api(
                 port,
                 pool,
                 service,
+                operations,
                 polling,
                 overview,
                 nobody.with_key(keys[Role.ADMIN]),

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.worker.type_state import LATENESS_BUCKETS_S, Entry
+from tickwright.capabilities.jobs.worker.type_state import Entry
 from tickwright.capabilities.operations.overview.rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
-from tickwright.observe.metrics import Sample
+from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
 from tickwright.process.counters import Counters
 
 CAP = 10_000

@@ -10,6 +10,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
 from tickwright.capabilities.jobs.enqueue.requests import ScheduleBounds
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.relay.admin import PollDesk
 from tickwright.capabilities.polling.service import PollingService
@@ -60,7 +61,8 @@ class ApiContext:
 
     Attributes:
         pool: For keys; the services have their own reference.
-        jobs: One-shot jobs, task types, dead letters, operations, keys.
+        jobs: One-shot jobs, task types, dead letters.
+        operations: Workers, alerts, the outbox, the audit trail, API keys.
         polling: Trackers, accounts, partners, slices.
         fanout: Entities and modules.
         reports: Report types and reports.
@@ -79,6 +81,7 @@ class ApiContext:
 
     pool: Pool
     jobs: JobService
+    operations: Operations
     polling: PollingService
     fanout: FanoutService
     reports: ReportsService

@@ -37,6 +37,7 @@ from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
 from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled, check_new_job
 from tickwright.capabilities.jobs.enqueue.requests import with_digest
+from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
@@ -434,8 +435,13 @@ class Tickwright(Declarations):
 
     @property
     def service(self) -> JobService:
-        """Everything that operators do: listings, dead letters, task types, keys. What is below is the daily part."""
+        """What operators do with jobs: listings, dead letters, task types. What is below is the daily part."""
         return self._open.service
+
+    @property
+    def operations(self) -> Operations:
+        """Workers, alerts, the outbox, the audit trail and API keys."""
+        return self._open.operations
 
     async def get(self, job_id: int) -> JobDetail:
         """Return one job. Raises ``Rejected`` (``job_not_found``)."""

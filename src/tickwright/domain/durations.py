@@ -6,6 +6,9 @@ requests, TOML, the command line and answers.
 
 import re
 from datetime import timedelta
+from typing import Annotated
+
+from msgspec import Meta
 
 from tickwright.domain.errors import Rejected
 
@@ -14,6 +17,16 @@ TEXT_CHARS_MAX = 40
 _UNITS_US = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _SHAPE = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{1,6})?(?:d|h|ms|us|m|s))+")
 _PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(d|h|ms|us|m|s)")
+
+DurationText = Annotated[
+    str,
+    Meta(
+        description="A number with its unit: d h m s ms",
+        examples=["30s"],
+        extra_json_schema={"pattern": "^[0-9].*(d|h|m|s)$"},
+    ),
+]
+"""A duration in the body of a request; :func:`parse_duration` reads it."""
 
 
 def parse_duration(text: str, *, field: str = "duration") -> timedelta:

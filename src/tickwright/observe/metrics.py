@@ -15,6 +15,25 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 Kind = Literal["counter", "gauge", "histogram"]
+LATENESS_BUCKETS_S = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    60.0,
+    600.0,
+    3600.0,
+)
+"""The upper bounds of the buckets in which jobs count how late they start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def api_context(
     return ApiContext(
         pool=link.pool,
         jobs=link.service,
+        operations=link.operations,
         polling=link.polling,
         fanout=link.fanout,
         reports=link.reports,

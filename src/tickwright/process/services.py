@@ -19,6 +19,7 @@ from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
+from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.relay.admin import PollDesk
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
@@ -49,6 +50,7 @@ class Link:
     pool: Pool
     enqueuer: Enqueuer
     service: JobService
+    operations: Operations
     polling: PollingService
     fanout: FanoutService
     reports: ReportsService
@@ -121,7 +123,9 @@ async def _linked(
         receivers = AlertReceivers(pool, allow_target)
         fanout, reports = FanoutService(pool, dead_tasks(settings, pool)), ReportsService(pool, reports_at.keeping)
         campaigns = CampaignsService(pool, campaigns_at.audiences, allow_target)
-        yield Link(database, pool, enqueuer, service, polling, fanout, reports, campaigns, desk, receivers)
+        yield Link(
+            database, pool, enqueuer, service, Operations(pool), polling, fanout, reports, campaigns, desk, receivers
+        )
     finally:
         await campaigns_at.aclose()
         await reports_at.aclose()

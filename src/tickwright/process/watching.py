@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tickwright.api.context import Readiness
-from tickwright.capabilities.jobs.worker.type_state import LATENESS_BUCKETS_S
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import LeasedService
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.engine.session import WorkerSession
 from tickwright.engine.table_locks import TableLocks
-from tickwright.observe.metrics import MetricsPage, Source, TickwrightCollector
+from tickwright.observe.metrics import LATENESS_BUCKETS_S, MetricsPage, Source, TickwrightCollector
 from tickwright.process.counters import Counters
 from tickwright.process.health import DatabaseCheck, HealthServer
 from tickwright.process.readings import (

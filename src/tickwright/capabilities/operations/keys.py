@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.admin.views import KeyView, NewKeyView
+from tickwright.capabilities.operations.views import KeyView, NewKeyView
 from tickwright.domain.errors import Rejected
+from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import SCOPES, Caller, Role
 from tickwright.ports.ids import random_token
@@ -19,8 +20,6 @@ from tickwright.store.queries import load
 _SQL = load("tickwright.capabilities.operations.sql", "access.sql")
 KEY_BYTES = 32
 PREFIX_CHARS = 8
-OVERLAP_DEFAULT = timedelta(hours=24)
-OVERLAP_MAX = timedelta(days=30)
 NAME_CHARS_MAX = 100
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 
@@ -28,17 +27,6 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 def key_hash(key: str) -> bytes:
     """Return what is kept of a key: with 256 random bits in it a plain SHA-256 cannot be guessed back."""
     return hashlib.sha256(key.encode()).digest()
-
-
-def check_overlap(overlap: timedelta) -> timedelta:
-    """Return ``overlap`` when an old secret may live on for so long.
-
-    Raises:
-        Rejected: ``invalid_overlap``. Permanent.
-    """
-    if not timedelta() <= overlap <= OVERLAP_MAX:
-        raise Rejected("invalid_overlap", f"overlap: 0s to {OVERLAP_MAX.days}d", field="overlap")
-    return overlap
 
 
 def check_scopes(role: Role | None, scopes: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tickwright.capabilities.jobs.admin.views import AlertView, AuditView, OutboxView, WorkerView
+from tickwright.capabilities.operations.keys import ApiKeys
+from tickwright.capabilities.operations.views import AlertView, AuditView, OutboxView, WorkerView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
@@ -40,10 +41,15 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations:
-    """Listings, and the one action on workers."""
+    """Listings, and the one action on workers; one per process and pool.
 
-    def __init__(self, pool: Pool, cursors: Cursors) -> None:
-        self._pool, self._cursors = pool, cursors
+    Attributes:
+        keys: API keys.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._cursors = pool, Cursors(pool)
+        self.keys = ApiKeys(pool)
 
     async def workers(self) -> list[WorkerView]:
         """Return every session of the last day, newest first, at most 1,000."""

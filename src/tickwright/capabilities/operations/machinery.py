@@ -7,9 +7,9 @@ taken away has a higher fence, a message that is given up is a dead letter.
 from collections import Counter
 from typing import Any
 
-from tickwright.capabilities.jobs.admin.views import AlertView
 from tickwright.capabilities.operations.lease_purposes import guards
 from tickwright.capabilities.operations.views import (
+    AlertView,
     DestinationView,
     DiscardedMessage,
     Holding,

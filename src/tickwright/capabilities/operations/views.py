@@ -1,13 +1,14 @@
 """What operators see of the machinery: what a worker holds, who has a lease, where the outbox is stuck."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec import Meta
 
-from tickwright.domain.masking import masked_address
-from tickwright.ports.user_data import Doors
+from tickwright.domain.durations import DurationText
+from tickwright.domain.masking import masked_address, masked_document, read_json
+from tickwright.ports.user_data import Doors, UserData
 
 NOTE_CHARS_MAX = 1_000
 
@@ -158,3 +159,120 @@ class AcknowledgeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What whoever looks after an alert says of it."""
 
     note: Annotated[str, Meta(max_length=NOTE_CHARS_MAX)] | None = None
+
+
+class WorkerView(msgspec.Struct):
+    """One worker session."""
+
+    id: int
+    name: str
+    roles: list[str]
+    version: str
+    alive: bool
+    started_at: datetime
+    seen_at: datetime
+    lease_until: datetime
+    drain_requested_at: datetime | None
+    lost_at: datetime | None
+    facts: Any
+
+
+class AlertView(msgspec.Struct):
+    """One alert; ``acknowledged_by`` says who looks after it, while it fires."""
+
+    id: int
+    rule: str
+    subject: str
+    severity: str
+    summary: str
+    state: str
+    fired_at: datetime
+    seen_at: datetime
+    resolved_at: datetime | None
+    facts: Any
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    acknowledged_note: str | None
+
+
+class OutboxView(msgspec.Struct, Doors):
+    """A message that waits for the relay."""
+
+    id: int
+    destination: str
+    key: str | None
+    created_at: datetime
+    attempts: int
+    next_at: datetime | None
+    error_message: str | None
+
+    def masked(self) -> Self:
+        """Return it with no more of its destination than the host."""
+        return msgspec.structs.replace(self, destination=masked_address(self.destination))
+
+
+class AuditView(msgspec.Struct, UserData, Doors):
+    """One operator action."""
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("before", "after")
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    before: Any
+    after: Any
+    payload_hidden: bool = False
+
+    def masked(self) -> Self:
+        """Return it without what releases wrote that did not mask."""
+        before, after = (masked_document(_decoded(one)) for one in (self.before, self.after))
+        kind, colon, about = self.subject.partition(":")
+        subject = f"{kind}{colon}{masked_address(about)}" if kind == "outbox" else self.subject
+        return msgspec.structs.replace(self, before=before, after=after, subject=subject)
+
+
+def _decoded(value: Any) -> Any:
+    return read_json(bytes(value).decode()) if isinstance(value, msgspec.Raw) else value
+
+
+class KeyView(msgspec.Struct):
+    """An API key without its secret part.
+
+    Attributes:
+        role: None where it has scopes instead.
+        scopes: All that it opens; empty where it has a role.
+        prefix: How it begins.
+    """
+
+    id: int
+    name: str
+    role: str | None
+    scopes: list[str]
+    prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewKeyView(msgspec.Struct):
+    """A new key, shown this once."""
+
+    key: str
+    details: KeyView
+
+
+class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old key stays good beside the new one, and when the new one ends: with the old one by default."""
+
+    overlap: DurationText = "24h"
+    expires_in: DurationText | None = None
+
+
+class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A new API key, with a role or with scopes."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    role: Literal["viewer", "operator", "admin"] | None = None
+    scopes: Annotated[list[str], Meta(max_length=20)] = []
+    expires_in: DurationText | None = None

@@ -286,7 +286,7 @@ async def admin_key(link: Link, file: Path) -> str:
             await Authenticator(link.pool, ApiLimits()).caller([(b"authorization", f"Bearer {key}".encode())])
     except (OSError, UnicodeDecodeError, Rejected):
         with translated():
-            made = await link.service.keys.create("up", Role.ADMIN, caller=_CALLER)
+            made = await link.operations.keys.create("up", Role.ADMIN, caller=_CALLER)
         key = made.key
         await asyncio.to_thread(_keep, file, key)
     return key

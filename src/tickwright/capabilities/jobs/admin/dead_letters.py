@@ -15,7 +15,7 @@ from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fet
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-_SQL = load("tickwright.capabilities.operations.sql", "operations.sql")
+_SQL = load("tickwright.capabilities.jobs.sql", "dead_letters.sql")
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 Kind = Literal["job", "outbox"]
 LOOKED_MAX = 100_000

@@ -32,8 +32,6 @@ from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.enqueue.imports import Imports
 from tickwright.capabilities.jobs.enqueue.requests import BOUNDS, ScheduleBounds, read_job
 from tickwright.capabilities.jobs.worker.attempts import job_detail
-from tickwright.capabilities.operations.keys import ApiKeys
-from tickwright.capabilities.operations.listings import Operations
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
@@ -50,8 +48,6 @@ class JobService:
         enqueuer: Schedules.
         types: Task types and their secrets.
         dead_letters: What was given up.
-        operations: Workers, leases, alerts, the outbox and the audit trail.
-        keys: API keys.
         imports: Jobs by the million.
         many: Actions on all jobs that a filter names.
     """
@@ -65,8 +61,6 @@ class JobService:
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target)
         self.dead_letters = DeadLetters(pool, self._store, self._cursors)
-        self.operations = Operations(pool, self._cursors)
-        self.keys = ApiKeys(pool)
         self.imports = Imports(pool, enqueuer)
 
     async def schedule_text(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from tickwright.domain.durations import format_duration
-from tickwright.domain.masking import masked_address, masked_document, read_json
+from tickwright.domain.masking import masked_address
 from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import view
 
@@ -208,107 +208,6 @@ class Requeued(msgspec.Struct):
     dry_run: bool = False
     key_reused: list[int] = []
     unfit: list[int] = []
-
-
-class WorkerView(msgspec.Struct):
-    """One worker session."""
-
-    id: int
-    name: str
-    roles: list[str]
-    version: str
-    alive: bool
-    started_at: datetime
-    seen_at: datetime
-    lease_until: datetime
-    drain_requested_at: datetime | None
-    lost_at: datetime | None
-    facts: Any
-
-
-class AlertView(msgspec.Struct):
-    """One alert; ``acknowledged_by`` says who looks after it, while it fires."""
-
-    id: int
-    rule: str
-    subject: str
-    severity: str
-    summary: str
-    state: str
-    fired_at: datetime
-    seen_at: datetime
-    resolved_at: datetime | None
-    facts: Any
-    acknowledged_at: datetime | None
-    acknowledged_by: str | None
-    acknowledged_note: str | None
-
-
-class OutboxView(msgspec.Struct, Doors):
-    """A message that waits for the relay."""
-
-    id: int
-    destination: str
-    key: str | None
-    created_at: datetime
-    attempts: int
-    next_at: datetime | None
-    error_message: str | None
-
-    def masked(self) -> Self:
-        """Return it with no more of its destination than the host."""
-        return msgspec.structs.replace(self, destination=masked_address(self.destination))
-
-
-class AuditView(msgspec.Struct, UserData, Doors):
-    """One operator action."""
-
-    USER_DATA: ClassVar[tuple[str, ...]] = ("before", "after")
-    id: int
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    before: Any
-    after: Any
-    payload_hidden: bool = False
-
-    def masked(self) -> Self:
-        """Return it without what releases wrote that did not mask."""
-        before, after = (masked_document(_decoded(one)) for one in (self.before, self.after))
-        kind, colon, about = self.subject.partition(":")
-        subject = f"{kind}{colon}{masked_address(about)}" if kind == "outbox" else self.subject
-        return msgspec.structs.replace(self, before=before, after=after, subject=subject)
-
-
-def _decoded(value: Any) -> Any:
-    return read_json(bytes(value).decode()) if isinstance(value, msgspec.Raw) else value
-
-
-class KeyView(msgspec.Struct):
-    """An API key without its secret part.
-
-    Attributes:
-        role: None where it has scopes instead.
-        scopes: All that it opens; empty where it has a role.
-        prefix: How it begins.
-    """
-
-    id: int
-    name: str
-    role: str | None
-    scopes: list[str]
-    prefix: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-
-
-class NewKeyView(msgspec.Struct):
-    """A new key, shown this once."""
-
-    key: str
-    details: KeyView
 
 
 def milliseconds(value: int | None) -> str | None:

@@ -25,7 +25,7 @@ from tickwright.capabilities.jobs.enqueue.enqueue import (
 )
 from tickwright.domain import strict_json
 from tickwright.domain.digests import digest_of
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.durations import DurationText, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.instants import InstantText, parse_instant
 from tickwright.domain.rates import RATE_PER_S_MIN
@@ -34,14 +34,6 @@ from tickwright.ports.views import CURSOR_CHARS_MAX
 
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
-]
-DurationText = Annotated[
-    str,
-    Meta(
-        description="A number with its unit: d h m s ms",
-        examples=["30s"],
-        extra_json_schema={"pattern": "^[0-9].*(d|h|m|s)$"},
-    ),
 ]
 
 
@@ -294,25 +286,3 @@ class TaskTypeChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         names = TaskTypeRequest.__struct_fields__
         changes = {name: value for name in names if (value := getattr(self, name)) is not UNSET}
         return TaskTypeRequest(**{name: present[name] for name in names} | changes)
-
-
-class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the old secret stays good beside the new one; at most 30 days."""
-
-    overlap: DurationText = "24h"
-
-
-class RotateKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the old key stays good beside the new one, and when the new one ends: with the old one by default."""
-
-    overlap: DurationText = "24h"
-    expires_in: DurationText | None = None
-
-
-class KeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A new API key, with a role or with scopes."""
-
-    name: Annotated[str, Meta(min_length=1, max_length=100)]
-    role: Literal["viewer", "operator", "admin"] | None = None
-    scopes: Annotated[list[str], Meta(max_length=20)] = []
-    expires_in: DurationText | None = None

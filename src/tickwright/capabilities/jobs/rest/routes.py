@@ -31,7 +31,6 @@ from tickwright.capabilities.jobs.enqueue.requests import (
     MoveRequest,
     RequeueRequest,
     RescheduleRequest,
-    RotateRequest,
     ScheduleBounds,
     TaskTypeChange,
     TaskTypeRequest,
@@ -42,6 +41,7 @@ from tickwright.capabilities.jobs.rest.search_routes import looking_routes
 from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
+from tickwright.domain.rotation import RotateRequest
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role

@@ -5,26 +5,9 @@ from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import Call
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.observe.metrics import LATENESS_BUCKETS_S
 from tickwright.ports.ids import monotonic
 
-LATENESS_BUCKETS_S = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    60.0,
-    600.0,
-    3600.0,
-)
 SLACK_S = 0.05
 """So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
 

@@ -12,8 +12,8 @@ from itertools import zip_longest
 
 import msgspec
 
-from tickwright.capabilities.jobs.worker.type_state import LATENESS_BUCKETS_S
 from tickwright.capabilities.operations.overview.views import FinishedRates, LatenessNow, WhyNotCaughtUp
+from tickwright.observe.metrics import LATENESS_BUCKETS_S
 
 SMOOTHED_S = 10.0
 SPAN_MIN_S = 2.0

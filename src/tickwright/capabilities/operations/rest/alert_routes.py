@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.jobs.enqueue.requests import RotateRequest
 from tickwright.capabilities.operations.alerts.receivers import (
     AlertReceivers,
     ReceiverRequest,
@@ -14,6 +13,7 @@ from tickwright.capabilities.operations.alerts.receivers import (
     StoredReceiver,
 )
 from tickwright.domain.durations import parse_duration
+from tickwright.domain.rotation import RotateRequest
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate

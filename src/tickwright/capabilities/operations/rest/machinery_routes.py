@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from tickwright.api.context import ApiContext
-from tickwright.capabilities.jobs.admin.views import AlertView
 from tickwright.capabilities.operations.machinery import OperatorDesk
 from tickwright.capabilities.operations.views import (
     AcknowledgeRequest,
+    AlertView,
     DestinationView,
     DiscardedMessage,
     Holding,

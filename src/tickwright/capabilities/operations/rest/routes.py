@@ -8,16 +8,17 @@ from fastapi.responses import Response
 
 from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiContext
-from tickwright.capabilities.jobs.admin.views import (
+from tickwright.capabilities.operations.listings import AuditQuery
+from tickwright.capabilities.operations.views import (
     AlertView,
     AuditView,
+    KeyRequest,
     KeyView,
     NewKeyView,
     OutboxView,
+    RotateKeyRequest,
     WorkerView,
 )
-from tickwright.capabilities.jobs.enqueue.requests import KeyRequest, RotateKeyRequest
-from tickwright.capabilities.operations.listings import AuditQuery
 from tickwright.capabilities.polling.relay.admin import (
     PollPartitionView,
     PollRelayView,
@@ -85,7 +86,7 @@ def open_routes(context: ApiContext) -> APIRouter:
 def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
     """Return what operators look at."""
     router = APIRouter(tags=["operations"])
-    operations = context.jobs.operations
+    operations = context.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
@@ -105,7 +106,7 @@ def operation_routes(context: ApiContext, gate: Gate) -> APIRouter:
 
 
 def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
-    operations = context.jobs.operations
+    operations = context.operations
     viewer = [Depends(gate.allow(Role.VIEWER))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
 
@@ -159,7 +160,7 @@ def _listings(router: APIRouter, context: ApiContext, gate: Gate) -> None:
 def key_routes(context: ApiContext, auth: Authenticator, gate: Gate) -> APIRouter:
     """Return the management of API keys, for admins."""
     router = APIRouter(tags=["keys"])
-    keys = context.jobs.keys
+    keys = context.operations.keys
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
 
     @router.get("/v1/keys", dependencies=[Depends(gate.allow(Role.ADMIN))], **answers(Page[KeyView]))

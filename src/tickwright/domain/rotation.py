@@ -1,0 +1,28 @@
+"""The rotation of a secret: for how long the old one stays valid beside the new one."""
+
+from datetime import timedelta
+
+import msgspec
+
+from tickwright.domain.durations import DurationText
+from tickwright.domain.errors import Rejected
+
+OVERLAP_DEFAULT = timedelta(hours=24)
+OVERLAP_MAX = timedelta(days=30)
+
+
+class RotateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long the old secret stays good beside the new one; at most 30 days."""
+
+    overlap: DurationText = "24h"
+
+
+def check_overlap(overlap: timedelta) -> timedelta:
+    """Return ``overlap`` when an old secret may live on for so long.
+
+    Raises:
+        Rejected: ``invalid_overlap``. Permanent.
+    """
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise Rejected("invalid_overlap", f"overlap: 0s to {OVERLAP_MAX.days}d", field="overlap")
+    return overlap
