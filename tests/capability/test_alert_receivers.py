@@ -24,7 +24,7 @@ from tickwright.engine.leases import Lease, Leases
 from tickwright.observe.alerts import RULES
 from tickwright.process.brokers import target_check
 from tickwright.process.settings import Settings
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 from tickwright.transports.http import ReceiverBroker
 
 WATCHED = tuple(rule for rule in RULES if rule.name in {"task_type_gone", "threads_stuck"})
@@ -257,7 +257,7 @@ async def test_a_round_that_is_cut_off_tells_nobody_and_the_next_one_tells_once(
 
         pid = await eventually_async(waiting, what="the round tells")
         await world.pool.execute("SELECT pg_terminate_backend($1)", pid)
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             await cut_off
         await transaction.rollback()
     assert await world.pool.fetchval("SELECT count(*) FROM tickwright.alerts") == 0

@@ -30,7 +30,7 @@ from tickwright.engine.leased_loop import TERMS, LeasedRounds
 from tickwright.engine.leases import Leases
 from tickwright.ports.lease import HeldLease
 from tickwright.store.migrate import migrate
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 TRACKERS = 600
 _SOON = "UPDATE tickwright.poll_slots SET next_due_at = date_trunc('minute', now()) + interval '10 minutes'"
@@ -132,7 +132,7 @@ async def until(pool: Pool, query: str, *arguments: Any, is_: Any = True) -> Non
     async def said() -> bool:
         try:
             return bool(await pool.fetchval(query, *arguments) == is_)
-        except AWAY:
+        except UNAVAILABLE:
             return False
 
     await eventually_async(said, AGAIN_S, what=query)

@@ -21,7 +21,7 @@ from kit.waiting import eventually_async
 from tickwright import Rejected, Tickwright, TickwrightError
 from tickwright.engine.leases import Leases
 from tickwright.store.migrate import migrate
-from tickwright.store.pool import AWAY, CONNECT_TIMEOUT_S, Pool, connect, open_pool
+from tickwright.store.pool import CONNECT_TIMEOUT_S, UNAVAILABLE, Pool, connect, open_pool
 
 ROLES = ("worker", "scheduler", "relay", "fanout-consumer", "report-listener", "campaign-consumer", "poll-consumer")
 PROGRAM = Path(__file__).parents[1] / "kit" / "failover_program.py"
@@ -70,7 +70,7 @@ async def test_of_several_servers_the_one_that_takes_writes_is_asked(pair: Pair)
         pool = await open_pool(url, max_size=1)
         assert await pool.fetchval("SELECT inet_server_port()") == pair.primary.port
         await pool.close()
-    with pytest.raises(AWAY):
+    with pytest.raises(UNAVAILABLE):
         await connect(f"{user}127.0.0.1:{pair.standby.port},127.0.0.1:{pair.standby.port}/shop")
 
 
@@ -165,7 +165,7 @@ async def _keep_asking(app: Tickwright, acknowledged: set[int], published: list[
     """Schedule and publish, one after the other, and remember what was acknowledged."""
     number = 0
     while not over.is_set():
-        with suppress(TickwrightError, *AWAY):
+        with suppress(TickwrightError, *UNAVAILABLE):
             acknowledged.add((await app.schedule("work", {})).id)
             await app.publish("pg:news", {"number": number})
             published.append(number)

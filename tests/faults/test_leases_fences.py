@@ -30,7 +30,7 @@ from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, open_pool
+from tickwright.store.pool import UNAVAILABLE, open_pool
 
 
 async def test_every_take_has_a_higher_fence_also_when_many_ask_at_once(pool: asyncpg.Pool) -> None:
@@ -98,7 +98,7 @@ async def test_a_takeover_waits_for_a_protected_transaction_and_gets_the_lease_w
     await eventually_async(takes_over, 10, what="the takeover")
     (heir,) = taken
     assert await effect(heir)
-    with pytest.raises(AWAY):
+    with pytest.raises(UNAVAILABLE):
         await plain.execute(EFFECT, lease.fence)
     plain.terminate()
     assert await fences_of_effects(pool) == [heir.fence]
@@ -180,7 +180,7 @@ async def test_a_renewal_counts_once_its_transaction_is_committed(
         late_s = LONG.renew_every.total_seconds()
         monkeypatch.setattr("tickwright.engine.leases.monotonic", lambda: monotonic() + late_s)
         cuts.cut("COMMIT", "unsent")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             async with lease.transaction(brief=True) as connection:
                 assert connection is not None
         assert (cuts.made, lease.renewal_due_in_s() <= 0) == (1, True), "it holds longer than the database says"

@@ -39,7 +39,7 @@ from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import TIMED_OUT, Run, Start
-from tickwright.store.pool import AWAY, Connection, Pool, open_pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
 
 JOBS = "Take due rows of the given lanes"
 PARTS = "Take what is due of what this process can bring"
@@ -224,7 +224,7 @@ async def check_a_late_claim_takes_nothing(world: BatchWorld, folder: Path, kind
         await session.open()
         gate = ClaimGate(pool.acquire, session, kind, _nothing)
         cuts.cut(word, "late")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             async with gate.claiming() as ticket:
                 await claim(pool, ticket)
         await gate.settle()
@@ -275,7 +275,7 @@ async def check_a_late_give_back_reaches_no_later_take(url: str) -> None:
         source, room = QueueSource(cut, ours), {trackers.partner_no: 10}
         first = await source.take(room)
         cuts.cut("Others may have them", "late")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             await source.give_back(first)
         again = await source.take(room)
         assert [turn.ids for turn in again] == [turn.ids for turn in first]
@@ -446,7 +446,7 @@ async def _retake(database_url: str, how: How) -> tuple[Lease | None, Lease | No
         assert first is not None
         await first.release()
         cuts.cut("Take a lease that nobody holds", how)
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             await mine.take("work")
         theirs = await others.take("work") if how == "unheard" else None
         again = await mine.take("work")
@@ -471,7 +471,7 @@ async def test_what_is_held_is_not_taken_twice_by_its_own_process(database_url: 
         held = await leases.take("work")
         assert held is not None
         cuts.cut("Take a lease that nobody holds", "unheard")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             await leases.take("work")
         assert await leases.take("work") is None
         assert await held.renew()

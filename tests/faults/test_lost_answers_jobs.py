@@ -19,7 +19,7 @@ from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.session import WorkerSession
-from tickwright.store.pool import AWAY, Connection, Pool, open_pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
 
 CLAIM = "Take due rows of the given lanes"
 FILL = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), $2 FROM generate_series(1, $1)"
@@ -199,7 +199,7 @@ async def check_a_late_result_does_not_reach_the_next_attempt(database_url: str)
         [first, *_] = (await ClaimStore(pool).claim(request)).rows
         said = "retry", session.token, [first[0]], [first[6]], [0.0], ["failed"], ["no luck"]
         cuts.cut(RESULTS["retry"], "late")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             await ClaimStore(cut_pool).write(*said)
         assert await ClaimStore(pool).write(*said) == 1
         [again] = (await ClaimStore(pool).claim(request)).rows
@@ -298,7 +298,7 @@ async def test_a_job_that_was_cancelled_under_a_lost_claim_ends_as_cancelled(dat
 
         gate = ClaimGate(cut_pool.acquire, session, "jobs", strays)
         cuts.cut(CLAIM, "unheard")
-        with pytest.raises(AWAY):
+        with pytest.raises(UNAVAILABLE):
             async with gate.claiming():
                 await store.claim(request)
         await pool.execute(CANCEL_FIRST)

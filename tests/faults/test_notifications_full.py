@@ -9,13 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from kit.consumers import all_done, done_times, http_of, queue_empty, running_consumer, seed
-from kit.mutants import mutate
 from kit.partners import Courier
 from kit.postgres import PostgresServer
 from kit.servers import started
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.consumer.result_writer import Effector
 from tickwright.embedded.binaries import find_binaries
+from tickwright.store import pool as pool_module
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
 
@@ -74,6 +73,6 @@ async def test_the_suite_notices_news_that_a_full_queue_loses(
     small_queue_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the guard: whatever has this SQLSTATE is never written."""
-    mutate(monkeypatch, Effector._flush_or_wait, " and not is_notify_queue_full(error)", "")
+    monkeypatch.setattr(pool_module, "NotificationQueueFullError", asyncpg.ProgramLimitExceededError)
     with pytest.raises(AssertionError, match="an answer was given up"):
         await check_news_wait_for_room(small_queue_url)

@@ -16,7 +16,7 @@ from tickwright.capabilities.polling.relay import store as relay_store
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 
 FORGED = """
 INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids)
@@ -94,7 +94,7 @@ async def test_the_books_balance_while_connections_are_cut(world: PollWorld) -> 
     """Selected is published plus pending at every look, and what is published is what is in the queue."""
 
     async def looked() -> Any:
-        with suppress(*AWAY):  # the test asks through the pool whose connections were cut
+        with suppress(*UNAVAILABLE):  # the test asks through the pool whose connections were cut
             return await world.pool.fetchrow(CONSERVED)
 
     async with running(world):

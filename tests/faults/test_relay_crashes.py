@@ -15,7 +15,7 @@ from kit.relays import RelayWorld, check_late_mark, kill, relay_world
 from kit.waiting import eventually_async
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.outbox.relay import LEASE
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 
 BRIEF = LeaseTerms(ttl=timedelta(seconds=3))
 
@@ -103,7 +103,7 @@ async def test_a_database_that_restarts_delays_the_marks_and_loses_none(world: R
         stops.open("relay.published_not_marked")
 
         async def emptied() -> bool:
-            with suppress(*AWAY):  # the test asks through the pool whose connections were cut
+            with suppress(*UNAVAILABLE):  # the test asks through the pool whose connections were cut
                 return await world.left() == 0
             return False
 

@@ -18,7 +18,7 @@ from kit.forks import Child
 from kit.ports import free_port
 from kit.processes import kill_group, spawn
 from kit.waiting import eventually_async
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 Release = Literal["old", "new"]
 TESTS = Path(__file__).parents[1]
@@ -122,7 +122,7 @@ class Load:
 
     async def _sql(self, over: asyncio.Event) -> None:
         while not over.is_set():
-            with suppress(*AWAY):
+            with suppress(*UNAVAILABLE):
                 self.jobs.add(await self._pool.fetchval(_JOB))
             await asyncio.sleep(0.02)
 

@@ -18,7 +18,7 @@ from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import TickwrightError, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import Node
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 from tickwright.store.queries import load
 
 SOURCE = "example_crm"
@@ -87,7 +87,7 @@ class Loans:
     async def offer(self, node: Node, say: Callable[[str], None]) -> None:
         """Set the campaign up, due in a few seconds, and say at the end what has come of it."""
         await node.supervisor.started()
-        with suppress(TickwrightError, *AWAY):
+        with suppress(TickwrightError, *UNAVAILABLE):
             due = await node.link.pool.fetchval(_WORLD["soon"], AHEAD_S)
             campaigns = node.link.campaigns
             await campaigns.campaigns.put(NAME, {**TERMS, "date_time_execution": due.isoformat()}, caller=_CALLER)

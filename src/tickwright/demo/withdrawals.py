@@ -13,7 +13,7 @@ import asyncpg
 from tickwright.app import Tickwright
 from tickwright.domain.errors import TickwrightError
 from tickwright.process.node import Node
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 from tickwright.store.queries import load
 
 TYPE = "example.withdrawals"
@@ -62,7 +62,7 @@ async def keep_asking(app: Tickwright, node: Node, say: Callable[[str], None], *
     await node.supervisor.started()
     turn = 0
     while True:
-        with suppress(TickwrightError, *AWAY):
+        with suppress(TickwrightError, *UNAVAILABLE):
             made = await app.request_report(TYPE, {"country": COUNTRIES[turn % len(COUNTRIES)]})
             if turn == 0:
                 say(f"  report    {await _link(app, made.id, node, show_link=show_link)}")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import structlog
 
-from tickwright.store.pool import AWAY, Connection, connect
+from tickwright.store.pool import UNAVAILABLE, Connection, connect
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.engine.sql", "bell.sql")
@@ -73,7 +73,7 @@ class Bell:
         while True:
             try:
                 await self._listen(self._url)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("bell.away", channel=self._channel, error=repr(error))
             self.armed = False
             self.rung.set()  # whatever came while nobody listened is found by looking
@@ -91,7 +91,7 @@ class Bell:
             await gone.wait()
         finally:
             self._connection, self.armed = None, False
-            with suppress(*AWAY):
+            with suppress(*UNAVAILABLE):
                 await connection.close(timeout=2)
 
     def _heard(self, _connection: Any, _pid: int, channel: str, payload: str) -> None:
@@ -128,5 +128,5 @@ class Bell:
                 return False
             try:
                 return bool(await self._connection.fetchval(_SQL[query], *self._lock, timeout=ASK_S))
-            except AWAY:
+            except UNAVAILABLE:
                 return False

@@ -16,7 +16,7 @@ from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.lines import LINE_BYTES_MAX, ImportResult, LineSplitter
 from tickwright.ports.caller import Caller
 from tickwright.store.audit import update_audit, write_audit
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 BATCH_BYTES_MAX = 4_194_304
 TURN_LINES = 1_000
@@ -59,7 +59,7 @@ class BatchedImport(ABC, Generic[T]):
         try:
             await self._begin()
             await self._read(chunks)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             committed = self.result.committed_lines
             _log.warning(f"{self._action}_interrupted", lines=committed, error=repr(error))
             raise Unavailable(
@@ -98,7 +98,7 @@ class BatchedImport(ABC, Generic[T]):
                 await self._write(connection, batch)
                 self.result.committed_lines = lines
                 await update_audit(connection, self.result.import_id, self._progress(finished=finished))
-        except AWAY:
+        except UNAVAILABLE:
             self.result.committed_lines = committed
             raise
 

@@ -69,7 +69,7 @@ class ClaimGate:
         """Make one claim in the body, and note there what it brought; a body that raises leaves the gate unsure.
 
         Raises:
-            One of ``AWAY``: An earlier claim could not be settled, and nothing was claimed.
+            One of ``UNAVAILABLE``: An earlier claim could not be settled, and nothing was claimed.
         """
         async with self._entering:
             await self._settle()

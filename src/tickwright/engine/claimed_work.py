@@ -26,7 +26,7 @@ from tickwright.engine.hearing import Hearing
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, REFUSED, Connection, is_notify_queue_full
+from tickwright.store.pool import UNAVAILABLE, Connection
 
 LOOK_S = 5.0
 LOOK_WITHOUT_NEWS_S = 0.5
@@ -112,7 +112,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
 
     @abstractmethod
     async def _look(self) -> float:
-        """Claim what is due and there is room for; return after how many seconds to look again. Raises none of AWAY."""
+        """Claim what is due and there is room for; return after how many seconds to look again. Raises only bugs."""
 
     @abstractmethod
     async def _strays(self, connection: Connection, owner: int) -> int:
@@ -218,7 +218,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
             await self._release(held)
         except BaseException as error:
             self._gate.unsure = True
-            if not isinstance(error, AWAY):
+            if not isinstance(error, UNAVAILABLE):
                 raise
 
     async def _keep(self) -> None:
@@ -230,7 +230,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
                 continue
             try:
                 ours = await self._ours(held)
-            except AWAY:
+            except UNAVAILABLE:
                 continue
             for key, one in held.items():
                 if key not in ours and self._held.get(key) is one and not one.is_ending:
@@ -246,15 +246,13 @@ async def write_surely(session: Session, held: Held[Any], write: Callable[[], Aw
         yes.
 
     Raises:
-        One of ``REFUSED``: PostgreSQL refuses what is to be written, and would again.
+        One of ``REFUSED``: PostgreSQL refuses the values, and would refuse them again.
     """
     held.is_ending = True
     while True:
         try:
             return await write()
-        except AWAY as error:
-            if isinstance(error, REFUSED) and not is_notify_queue_full(error):
-                raise
+        except UNAVAILABLE as error:
             _log.warning("claims.end_not_written", key=held.claim.key, error=repr(error))
             if session.token != held.owner:
                 return False

@@ -11,7 +11,7 @@ import structlog
 
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, connect
+from tickwright.store.pool import UNAVAILABLE, connect
 
 LOOK_S = 1.0
 
@@ -60,7 +60,7 @@ class Hearing:
             if self._url is not None:
                 try:
                     await self._hear(self._url)
-                except (*AWAY, TickwrightError) as error:
+                except (*UNAVAILABLE, TickwrightError) as error:
                     _log.warning("hearing.failed", channel=self._channel, error=repr(error))
             await self._rest(self._stopping)
 
@@ -75,7 +75,7 @@ class Hearing:
                 await self._rest(over)
         finally:
             self._say(works=False)
-            with suppress(*AWAY):
+            with suppress(*UNAVAILABLE):
                 await connection.close(timeout=2)
 
     async def _rest(self, event: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 
 AWAY_S = 1.0
 TERMS = LeaseTerms(timedelta(seconds=20), timedelta(seconds=3))
@@ -52,7 +52,7 @@ class LeasedRounds(LeasedService):
             self._news.clear()
             try:
                 rest_s = await self._round(lease)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("rounds.failed", loop=self.name, error=repr(error))
                 rest_s = AWAY_S
             self.tick()

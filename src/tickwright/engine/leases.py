@@ -30,7 +30,7 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 
 SQL = load("tickwright.engine.sql", "leases.sql")
@@ -143,6 +143,7 @@ class Lease:
                 async with asyncio.timeout(min(left_s, STEP_S if renewing else self.renewal_due_in_s())):
                     await self.lost.wait()
             if renewing is not None and renewing.done():
+                renewing.result()
                 renewing = None
             if not self.holds():
                 self.lose("not renewed in time")
@@ -152,7 +153,7 @@ class Lease:
     async def _renew_if_possible(self) -> None:
         try:
             await self.renew()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("lease.renewal_failed", lease=self.name, fence=self.fence, error=repr(error))
 
 
@@ -287,7 +288,7 @@ class LeasedService:
     async def _try(self) -> Lease | None:
         try:
             lease = await self._leases.take(self._lease_name, self._terms)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("lease.not_taken", lease=self._lease_name, error=repr(error))
             return None
         self.tick()
@@ -308,15 +309,16 @@ class LeasedService:
             await asyncio.wait({work, keeper}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._end(lease, work, keeper)
-        if not work.cancelled() and (error := work.exception()) is not None:
-            raise error
+        for task in (work, keeper):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def _end(self, lease: Lease, *tasks: asyncio.Task[Any]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         self.lease = None
-        with suppress(*AWAY):
+        with suppress(*UNAVAILABLE):
             async with asyncio.timeout(2):
                 await lease.release()
 

@@ -15,7 +15,7 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection
 from tickwright.store.queries import load, with_lanes
 
 SQL = with_lanes(load("tickwright.engine.sql", "upkeep.sql"))
@@ -75,7 +75,7 @@ class Upkeep(LeasedService):
         while lease.holds() and not self.stopping.is_set():
             try:
                 await self.round(lease)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("upkeep.round_failed", error=repr(error))
             self.tick()
             await self.rest(self.terms.every.total_seconds())

@@ -32,7 +32,7 @@ from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Beat, Gate, Reclaim
-from tickwright.store.pool import AWAY, Connection, Pool, RoundTrips, enter_timeline, slowness
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool, RoundTrips, enter_timeline, slowness
 from tickwright.store.queries import load, with_lanes
 
 _SQL = load("tickwright.engine.sql", "workers.sql")
@@ -173,7 +173,7 @@ class WorkerSession:
                 return
             try:
                 await self._tick()
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("session.renewal_failed", token=self._token, error=repr(error))
             if self._token and not self.holds():
                 self._lose("not renewed in time")
@@ -228,14 +228,16 @@ class WorkerSession:
     def _is_over(self, name: str) -> bool:
         """Whether such work is not under way; raise the bug that ended it."""
         before = self._beside.get(name)
-        if before is not None and before.done():
-            before.result()
-        return before is None or before.done()
+        if before is None or not before.done():
+            return before is None
+        del self._beside[name]
+        before.result()
+        return True
 
     async def _attempt(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("session.work_failed", token=self._token, work=name, error=repr(error))
             if name == "reclaim":
                 self._expiry_s = monotonic() + _LOOK_AGAIN_S
@@ -260,7 +262,7 @@ class WorkerSession:
             async with asyncio.timeout(_TOGETHER_S), self._keeping() as own, own.transaction():
                 row = await own.fetchrow(*self._renewal())
                 committed = [await beat(own) for beat in self._beats] if row is not None else []
-        except AWAY:
+        except (*UNAVAILABLE, asyncpg.PostgresError):  # no bug of a heartbeat prevents the renewal
             return False
         for settle in committed:
             settle()
@@ -301,7 +303,7 @@ class WorkerSession:
             try:
                 async with asyncio.timeout(_SETTLE_S):
                     await gate.settle()
-            except (*AWAY, Unavailable) as error:
+            except (*UNAVAILABLE, Unavailable) as error:
                 _log.warning("session.claims_not_settled", token=self._token, error=repr(error))
 
     async def _reclaim_expired(self) -> None:
@@ -351,7 +353,7 @@ class WorkerSession:
             token, self._token = self._token, 0
             try:
                 await self._leave(token)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("session.not_closed", token=token, error=repr(error))
 
     async def _leave(self, token: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import structlog
 
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, HeldUp, Pool, beside
+from tickwright.store.pool import UNAVAILABLE, HeldUp, Pool, beside
 from tickwright.store.queries import load, with_shared
 
 _SQL = with_shared(load("tickwright.engine.sql", "table_locks.sql"), "table_lock")
@@ -54,14 +54,14 @@ class TableLocks:
         """Ask once, and end what is found where this database user may.
 
         Raises:
-            One of AWAY: The database does not answer. What is held up ten seconds later asks again.
+            One of UNAVAILABLE: The database does not answer. What is held up ten seconds later asks again.
         """
         self._looked_s = monotonic()
         try:
             async with asyncio.timeout(WITHIN_S), beside(self._pool) as own, own.transaction():
                 await own.execute(_SQL["be_brief"])
                 rows = await own.fetch(_SQL["end_table_locks"])
-        except AWAY:
+        except UNAVAILABLE:
             self._looked_s = monotonic() + AWAY_S
             raise
         if rows:

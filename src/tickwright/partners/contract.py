@@ -31,7 +31,7 @@ from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Exchanges, Pool
+from tickwright.store.pool import UNAVAILABLE, Exchanges, Pool
 
 PERIOD_S = 0.2
 GAP_S = 0.02
@@ -138,7 +138,7 @@ class PartnerContract:
         try:
             if needy and self._session.holds():
                 await self._exchange([lane for _, lane in needy])
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("partners.exchange_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
         self._ticked_s = monotonic()

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import asyncpg
 import structlog
 
 from tickwright.domain.errors import TickwrightError
 from tickwright.process.settings import Settings
 from tickwright.store.dsn import shown_url
-from tickwright.store.pool import AWAY, connect_to, unavailable
+from tickwright.store.pool import UNAVAILABLE, connect_to, unavailable
 
 if TYPE_CHECKING:
     from tickwright.embedded import EmbeddedServer
@@ -136,11 +137,11 @@ async def goes_through_pooler(url: str) -> bool:
     """
     try:
         connection = await connect_to(url, statement_cache_size=0, command_timeout=10)
-    except (*AWAY, ValueError) as error:
+    except (*UNAVAILABLE, asyncpg.PostgresError, ValueError) as error:
         raise unavailable(url, error) from error
     try:
         return bool(connection.get_server_pid() != await connection.fetchval("SELECT pg_backend_pid()"))
-    except AWAY as error:
+    except UNAVAILABLE as error:
         raise unavailable(url, error) from error
     finally:
         await connection.close(timeout=5)

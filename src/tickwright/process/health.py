@@ -18,7 +18,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.process.supervisor import ServiceState
 from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.rest.listener import Listener, bind
-from tickwright.store.pool import AWAY, NO_ROOM, DiskFull, Pool, RoundTrips, slowness
+from tickwright.store.pool import NO_ROOM, UNAVAILABLE, DiskFull, Pool, RoundTrips, slowness
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.process.sql", "health.sql")
@@ -61,7 +61,7 @@ class DatabaseCheck:
         within_s = SLOW_ANSWER_S if RoundTrips.complaint() else ANSWER_S
         try:
             answered = bool(await self._pool.fetchval(_SQL["ping"], timeout=within_s))
-        except AWAY:
+        except UNAVAILABLE:
             return False
         self._well_s = monotonic()
         return answered

@@ -28,7 +28,7 @@ from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.process.supervisor import ServiceState
-from tickwright.store.pool import AWAY, Connection, DiskFull, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, DiskFull, Pool
 
 REMEMBER_S = 2.0
 SCHEMES = frozenset({"http", "https", "ws", "wss", "amqp", "kafka", "pg", "python"})
@@ -68,9 +68,12 @@ class DatabaseReadings:
                 samples += [*await _freshness(connection), *await _executions(connection)]
                 self._samples = [*samples, *await _alerts(connection)]
             self._fresh, self._asked_s = True, monotonic()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             self._fresh = False
-            _log.warning("metrics.database_away", error=repr(error))
+            _log.warning("metrics.database_unavailable", error=repr(error))
+        except Exception:
+            self._fresh = False
+            raise
 
 
 async def _jobs(connection: Connection) -> list[Sample]:

@@ -9,7 +9,7 @@ import msgspec
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.user_data import shown
 from tickwright.store.bounds import LOOK_OR_SEND_AGAIN, TookTooLong
-from tickwright.store.pool import NO_ROOM
+from tickwright.store.pool import NO_ROOM, UNAVAILABLE, NotificationQueueFullError
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -54,15 +54,6 @@ def problem(error: TickwrightError) -> tuple[int, Headers, bytes]:
     return status, headers, body
 
 
-_AWAY: tuple[type[BaseException], ...] = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
 _BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _NO_ANSWER = Unavailable("database_unavailable", "the database does not answer; try again")
 _NO_ANSWER_TO_A_CHANGE = Unavailable(
@@ -79,7 +70,7 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
         ),
     ),
     (
-        (asyncpg.ProgramLimitExceededError,),
+        (asyncpg.ProgramLimitExceededError, NotificationQueueFullError),
         Unavailable(
             "database_limit_reached",
             "the database has reached a limit of its own, such as a full queue of notifications; look at the alerts",
@@ -90,7 +81,7 @@ _FOREIGN: tuple[tuple[tuple[type[BaseException], ...], TickwrightError], ...] = 
         (asyncpg.ReadOnlySQLTransactionError,),
         Unavailable("database_read_only", "the database takes no writes now; try again"),
     ),
-    (_AWAY, _NO_ANSWER),
+    (UNAVAILABLE, _NO_ANSWER),
     (
         (asyncpg.DataError, asyncpg.CheckViolationError),
         Rejected("invalid_value", "a value is outside of what can be kept"),

@@ -48,25 +48,45 @@ NO_ROOM = (
 )
 _TIMELINES = load("tickwright.store.sql", "timelines.sql")
 _log = structlog.get_logger("tickwright.store")
-AWAY = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What a statement raises when the database or the way to it is lost. Work with a loop of its own tries again.
 
-InternalClientError: the driver's word for a connection that breaks between a fatal message and its end.
+
+class NotificationQueueFullError(asyncpg.InsufficientResourcesError):  # type: ignore[misc]  # the driver has no types
+    """PostgreSQL's queue of notifications is full: no commit that notifies succeeds until it has room again.
+
+    PostgreSQL reports it as 54000, the SQLSTATE of values that are too large, which would be refused again.
+    """
+
+
+UNAVAILABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,  # a closed connection or pool
+    asyncpg.InternalClientError,  # a connection that breaks between a fatal message and its end
+    asyncpg.InvalidCachedStatementError,  # 0A000: a migration has changed a table; the driver prepares again
+    asyncpg.PostgresConnectionError,  # 08
+    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or a disk that its operator keeps from filling up
+    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
+    asyncpg.InvalidAuthorizationSpecificationError,  # 28
+    asyncpg.TransactionRollbackError,  # 40
+    asyncpg.InsufficientResourcesError,  # 53
+    asyncpg.ObjectNotInPrerequisiteStateError,  # 55
+    asyncpg.OperatorInterventionError,  # 57
+    asyncpg.PostgresSystemError,  # 58
+)
+"""The database is unavailable: lost, shutting down, silent, full, read-only or locked. It decided nothing: retry.
+
+Every other error of the driver is a bug of a statement, or one of :data:`REFUSED`. No loop retries a bug: it raises it,
+and the supervisor restarts the service.
 """
 REFUSED = (
     asyncpg.DataError,  # 22
     asyncpg.IntegrityConstraintViolationError,  # 23
-    asyncpg.ProgramLimitExceededError,  # 54, but see is_notify_queue_full
+    asyncpg.ProgramLimitExceededError,  # 54
+    asyncpg.PLPGSQLError,  # P0: a trigger or a function raises it
 )
-"""Those of AWAY that PostgreSQL raises because of the values of a statement: it would raise them again."""
-
-
-def is_notify_queue_full(error: BaseException) -> bool:
-    """Whether a statement failed because PostgreSQL's queue of notifications is full.
-
-    That passes. Other errors of its SQLSTATE, 54000, are of a value that would be too large again.
-    """
-    return getattr(error, "server_source_filename", None) == "async.c"
+"""PostgreSQL refuses the values of a statement, and would refuse them again."""
+_NO_CONNECTION = (*UNAVAILABLE, asyncpg.PostgresError)
+"""Why a server accepts no connection; such as 3D000, no such database."""
 
 
 async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: bool = False) -> Pool:
@@ -101,7 +121,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             max_inactive_connection_lifetime=0,
             reset=_keep_session,
         )
-    except AWAY as error:
+    except _NO_CONNECTION as error:
         raise unavailable(url, error) from error
 
 
@@ -209,9 +229,18 @@ async def _ask(call: Callable[..., Awaitable[Any]], *args: Any, **more: Any) -> 
             DiskFull.seen_s = monotonic()
         if isinstance(error, HeldUp.ERRORS) and monotonic() - asked_s > HeldUp.AFTER_S:
             HeldUp.seen_s = monotonic()
+        if isinstance(error, asyncpg.ProgramLimitExceededError) and error.server_source_filename == "async.c":
+            raise NotificationQueueFullError(str(error)) from error
+        if isinstance(error, asyncpg.InterfaceError) and _is_of_arguments(error):
+            raise asyncpg.DataError(str(error)) from error
         raise
     RoundTrips.note(monotonic() - asked_s)
     return answer
+
+
+def _is_of_arguments(error: asyncpg.InterfaceError) -> bool:
+    """Return whether the driver cannot encode what a statement is given: the connection works."""
+    return isinstance(error, ValueError) or str(error).startswith("the server expects")
 
 
 class _BoundedConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
@@ -301,7 +330,7 @@ async def beside(pool: Pool) -> AsyncIterator[Connection]:
     It enters no timeline, and is for reading catalogues.
 
     Raises:
-        One of AWAY: No server answers, or none takes writes. Retry.
+        One of UNAVAILABLE: No server answers, or none takes writes. Retry.
     """
     connection = await connect_to(pool.url, timeout=BESIDE_TIMEOUT_S, enter=False, statement_cache_size=0)
     try:
@@ -321,14 +350,14 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, enter: boo
     the URL is that of each server, as for libpq. Without ``enter`` it may be on a timeline that no process has noticed.
 
     Raises:
-        One of AWAY: No server answers, or none takes writes. Retry.
+        One of UNAVAILABLE: No server answers, or none takes writes. Retry.
     """
     found = servers(url)
     if len(found) == 1:
         timeout = max(timeout, FAR_CONNECT_TIMEOUT_S)
     found.sort(key=lambda server: server.url != _writable.get(url))
     for server in found[:-1]:
-        with suppress(*AWAY):
+        with suppress(*_NO_CONNECTION):
             return await _connect_writable(url, server, timeout / len(found), options, enter=enter)
     return await _connect_writable(url, found[-1], timeout / len(found), options, enter=enter)
 

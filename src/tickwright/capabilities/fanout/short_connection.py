@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tickwright.domain.errors import Unavailable
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 
 @asynccontextmanager
@@ -31,5 +31,5 @@ async def brief(pool: Pool, seconds: float, unknown: str) -> AsyncIterator[Conne
         finally:
             cut.cancel()
             await pool.release(connection, timeout=seconds)
-    except AWAY as error:
+    except UNAVAILABLE as error:
         raise Unavailable("database_unavailable", f"{unknown} is not known: {error!r}"[:500]) from error

@@ -47,7 +47,7 @@ from tickwright.engine.outbox.table import (
 from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 
 LEASE = "relay:outbox"
 CHANNEL = "tickwright_outbox"
@@ -212,7 +212,7 @@ class OutboxRelay:
                     careful=self._failing,
                     bounds=self._bounds,
                 )
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("relay.claim_failed", error=repr(error))
             return None
         self._service.tick()
@@ -332,7 +332,7 @@ class OutboxRelay:
                     if connection is None:
                         break
                     await write_verdicts(connection, lease.fence, verdicts)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("relay.mark_delayed", rows=len(verdicts), error=repr(error))
                 await asyncio.sleep(MARK_RETRY_S)
                 continue
@@ -361,7 +361,7 @@ class OutboxRelay:
         """Nobody here carries this scheme: the rows wait, untried, and the first one says why."""
         row = min(rows, key=lambda row: row.id)
         self._failing[lane] = _Failing(1, monotonic() + UNKNOWN_SCHEME_S)
-        with suppress(*AWAY):
+        with suppress(*UNAVAILABLE):
             async with lease.transaction(brief=True) as connection:
                 if connection is not None:
                     await note_waiting(connection, lease.fence, row.id, unknown_scheme(row.destination))

@@ -28,7 +28,7 @@ from tickwright.outbound import GuardedSessions, blocked, check_message, excerpt
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
 from tickwright.ports.service import TaskGroup
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 # What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body.
 
@@ -261,7 +261,7 @@ class ReceiverBroker:
         names = {_name(message) for message in messages}
         try:
             found = await read_endpoints(self._pool, names)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             return [Refused("receivers_unreadable", repr(error)[:200])] * len(messages)
         outcomes: list[Outcome] = [
             Refused("receiver_not_found", "There is no such receiver of alerts.", final=True) for _ in messages

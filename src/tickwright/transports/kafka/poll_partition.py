@@ -17,7 +17,7 @@ import structlog
 
 from tickwright.observe.metrics import Sample
 from tickwright.ports.polls import PollRecord
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 from tickwright.transports.kafka.poll_reader import HELD_MAX, Assignment, FeedCounts
 
@@ -251,7 +251,7 @@ async def write_reads(pool: Pool, topic: str, holdings: Iterable[Holding]) -> No
     try:
         async with asyncio.timeout(SAID_WITHIN_S):
             await pool.execute(_SQL["write_reads"], topic, *map(list, zip(*said, strict=True)))
-    except AWAY as error:
+    except UNAVAILABLE as error:
         _log.warning("polls.position_not_said", error=repr(error))
 
 

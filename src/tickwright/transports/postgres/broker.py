@@ -17,7 +17,7 @@ from asyncpg.pool import PoolConnectionProxy
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import PostgresTarget, parse_target
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 from tickwright.store.queries import load
 
 MESSAGES_PER_INSERT = 500
@@ -89,7 +89,7 @@ class PostgresBroker:
         try:
             async with asyncio.timeout(1):
                 await self._ask(await self._pool.acquire())
-        except AWAY:
+        except UNAVAILABLE:
             return False
         return not self._closed
 

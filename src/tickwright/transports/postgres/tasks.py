@@ -18,7 +18,7 @@ from tickwright.observe.metrics import Sample
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 from tickwright.transports.postgres.broker import Delivery as Row
 from tickwright.transports.postgres.broker import PostgresConsumer
@@ -87,7 +87,7 @@ class PostgresTasks:
                     renewed_s = monotonic()
                 await self._take_some()
                 await self._count()
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("fanout.tasks_not_taken", error=repr(error))
                 rest_s = AWAY_S
             self._ticked_s = monotonic()
@@ -164,7 +164,7 @@ class PostgresTasks:
     async def release(self, delivery: Delivery) -> None:
         """Give it back at once."""
         self._let_go(delivery)
-        with suppress(*AWAY):  # else it comes back when its lease ends
+        with suppress(*UNAVAILABLE):  # else it comes back when its lease ends
             await self._messages.release(delivery.handle)
 
     async def _say(self, delivery: Delivery, query: str, *arguments: object) -> bool:
@@ -172,7 +172,7 @@ class PostgresTasks:
         row: Row = delivery.handle
         try:
             return await self._pool.fetchval(_SQL[query], row.seq, row.fence, *arguments) is not None
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("fanout.task_not_settled", message_id=delivery.message_id, error=repr(error))
             return False
         finally:
@@ -220,6 +220,6 @@ class PostgresDeadTasks:
     async def _ask(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         try:
             rows: Sequence[asyncpg.Record] = await self._pool.fetch(_SQL[query], self._topic, *arguments)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             raise Unavailable("database_unavailable", "the database does not answer; try again") from error
         return rows

@@ -12,7 +12,7 @@ import structlog
 
 from tickwright.capabilities.batches.executions.chunks_store import ChunkClaim, ChunksStore, Failure, PlanClaim
 from tickwright.capabilities.batches.executions.open_chunk import ClaimedChunk
-from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.domain.errors import Rejected
 from tickwright.domain.failure_words import failure_of, storable
 from tickwright.engine.claimed_work import Held, write_surely
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
@@ -20,7 +20,7 @@ from tickwright.ports.batches import BatchWork, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, REFUSED
+from tickwright.store.pool import UNAVAILABLE
 
 RETRY_CAP_S = 300.0
 LOST_MAX = 25
@@ -143,7 +143,7 @@ async def _failure(error: BaseException) -> Failure:
         raise error
     await take_cancels_back()
     code, text = failure_of(error, without_secrets)
-    if isinstance(error, AWAY) and not isinstance(error, (TickwrightError, *REFUSED)):  # those are of the values
+    if isinstance(error, UNAVAILABLE):
         code = "database_unavailable"
     return Failure(code, text[:MESSAGE_CHARS], storable(_trace_of(error)[-TRACE_CHARS:]))
 

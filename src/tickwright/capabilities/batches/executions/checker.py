@@ -14,7 +14,7 @@ from tickwright.capabilities.batches.executions.completion import SQL, is_full, 
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import REFUSED, Connection, is_notify_queue_full
+from tickwright.store.pool import REFUSED, Connection
 
 CHUNKS_PER_ROUND = 20
 FULL_S = 5.0
@@ -57,7 +57,7 @@ class Checker:
                         continue
                     released = await self._release(connection, chunk)
             except REFUSED as error:
-                if chunk is None or is_notify_queue_full(error):
+                if chunk is None:
                     raise
                 await self._set_aside(lease, chunk, error)
                 continue

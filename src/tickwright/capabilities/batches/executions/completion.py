@@ -11,7 +11,7 @@ from tickwright.domain.errors import Rejected
 from tickwright.engine.outbox.table import put_message
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.batches import Run
-from tickwright.store.pool import REFUSED, Connection, is_notify_queue_full
+from tickwright.store.pool import REFUSED, Connection
 from tickwright.store.queries import filled, load
 
 SQL = filled(filled(load("tickwright.capabilities.batches.sql", "release.sql"), "action"), "header_id")
@@ -39,8 +39,6 @@ async def tell_failed(connection: Connection, run: Run) -> None:
         async with connection.transaction():  # a savepoint
             await tell_ended(connection, run)
     except REFUSED as error:
-        if is_notify_queue_full(error):
-            raise
         _log.warning("batches.end_not_told", execution=run.execution_id, reason=without_secrets(str(error)))
 
 

@@ -22,7 +22,7 @@ from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held
 from tickwright.engine.hearing import Hearing
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection
 
 CHANNEL = "tickwright_batches"
 BUSY_S = 0.02
@@ -80,7 +80,7 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
                     next_s = await self._store.next_in_s(served, but=but)
                     # due, and nothing could be taken: somebody else is at the row just now
                     return look_s if next_s is None else min(max(next_s, BUSY_S), look_s)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("batches.not_claimed", error=repr(error))
             return AWAY_S
         return look_s if is_full else min(FULL_LOOK_S, look_s)  # the end of what runs is news

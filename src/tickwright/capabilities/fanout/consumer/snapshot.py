@@ -8,7 +8,7 @@ import structlog
 from tickwright.capabilities.fanout.message_keys import NO_KEYS, MessageKeys, read_keys
 from tickwright.domain.dbclock import DbClock
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 
 _SQL = load("tickwright.capabilities.fanout.sql", "known.sql")
@@ -38,7 +38,7 @@ class Known:
         try:
             row = await pool.fetchrow(_SQL["known"])
             self.keys = await read_keys(pool)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("fanout.nothing_known_anew", error=repr(error))
             return False
         if self.clock.sample(row["now_s"], monotonic()):

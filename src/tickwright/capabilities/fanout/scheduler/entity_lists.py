@@ -13,7 +13,7 @@ from tickwright.capabilities.fanout.message_keys import NO_KEYS, MessageKeys, re
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.modules import parse_modules
 from tickwright.ports.ids import monotonic
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 
 PAGE = 5_000
@@ -109,6 +109,6 @@ async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, Listed]
     """
     try:
         rows = await pool.fetch(_SQL["parties"], codes)
-    except AWAY as error:
+    except UNAVAILABLE as error:
         raise Unavailable("database_unavailable", f"parties of entities were not read: {error!r}") from error
     return {code: Listed(party.encode(), partner, version) for code, party, partner, version in rows}

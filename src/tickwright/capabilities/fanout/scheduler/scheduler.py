@@ -20,7 +20,7 @@ from tickwright.domain.dbclock import DbClock
 from tickwright.engine.hearing import Hearing
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.service import TaskGroup
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 REFRESH_S = 300.0
 REFRESH_WITHOUT_NEWS_S = 10.0
@@ -122,7 +122,7 @@ class FanoutScheduler:
                     return  # a loop that began now would hear nothing of it
                 self._adopt(lists)
                 wait_s = REFRESH_S if self._hearing.works else REFRESH_WITHOUT_NEWS_S
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("fanout.lists_not_read", error=repr(error))
                 wait_s = AWAY_S
             await self._rest(wait_s, gap_s=max(REFRESH_GAP_S, REFRESH_REST * (monotonic() - begun_s)))

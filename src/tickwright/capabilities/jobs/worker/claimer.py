@@ -29,7 +29,6 @@ from tickwright.capabilities.jobs.worker.claims import (
 )
 from tickwright.capabilities.jobs.worker.frontier import LaneBook, Look
 from tickwright.capabilities.jobs.worker.idle import Rest
-from tickwright.capabilities.jobs.worker.result_writer import PASSING
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import Pacer
 from tickwright.capabilities.jobs.worker.type_state import Entry
@@ -38,6 +37,7 @@ from tickwright.engine.bell import Bell
 from tickwright.engine.claim_gate import ClaimGate, Ticket
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
+from tickwright.store.pool import UNAVAILABLE
 
 HORIZON = timedelta(milliseconds=200)
 POLL_S = 1.0
@@ -54,7 +54,10 @@ RATE_WINDOW_S = 0.05
 BACKLOG_MAX = 20_000
 HELD_BYTES_MAX = 128 * 1024 * 1024
 AWAY_S = 0.5
-CLAIM_PASSING = (*PASSING, asyncpg.ProgramLimitExceededError)  # 54: a row from before 0022 that is too long as text
+CLAIM_UNAVAILABLE = (
+    *UNAVAILABLE,
+    asyncpg.ProgramLimitExceededError,
+)  # 54: a row from before 0022 that is too long as text
 
 _log = structlog.get_logger("tickwright.jobs")
 
@@ -169,14 +172,14 @@ class Claimer:
     async def _turn_or_wait(self) -> None:
         try:
             await self._turn_once()
-        except CLAIM_PASSING as error:
+        except CLAIM_UNAVAILABLE as error:
             _log.warning("jobs.claim_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
 
     async def _finish_claims(self) -> None:
         """Take over what claims that are under way still bring, so that it can be given back."""
         if self._flight is not None:
-            with suppress(*CLAIM_PASSING):
+            with suppress(*CLAIM_UNAVAILABLE):
                 self._accept(await self._flight.answer)
             self._flight = None
         if self._sweep is not None:
@@ -413,7 +416,7 @@ class Claimer:
             async with self._gate.claiming() as ticket:
                 look = self._lanes.look_everywhere(plan.types)
                 self._accept(await self._store.claim(self._request(ticket, plan, look)))
-        except CLAIM_PASSING as error:
+        except CLAIM_UNAVAILABLE as error:
             _log.warning("jobs.claim_failed", error=repr(error))
         finally:
             self._sweep = self._sweep_plan = None

@@ -26,6 +26,7 @@ from tickwright.domain.failure_words import storable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
+from tickwright.store.pool import UNAVAILABLE
 
 FLUSH_GAP_S = 0.02
 FLUSHES_AT_ONCE = 2
@@ -34,22 +35,6 @@ RETRY_S = 0.2
 LOCKED_AGAIN_S = 1.0
 PASSES_LOCKED_S = 60.0
 LOCKED_MAX = 100_000
-PASSING = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,  # 08
-    asyncpg.InvalidAuthorizationSpecificationError,  # 28
-    asyncpg.ReadOnlySQLTransactionError,  # 25006: a standby, or a disk that its operator keeps from filling up
-    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03
-    asyncpg.TransactionRollbackError,  # 40
-    asyncpg.InsufficientResourcesError,  # 53
-    asyncpg.ObjectNotInPrerequisiteStateError,  # 55
-    asyncpg.OperatorInterventionError,  # 57
-    asyncpg.PostgresSystemError,  # 58
-)
-"""What passes: the database is unavailable, full, read-only or locked. Nothing was decided: the write is repeated."""
 
 GIVEN_BACK = frozenset({"retry", "snooze"})
 """Results after which the job is pending again and may be due before anybody would look."""
@@ -229,7 +214,7 @@ class Settler:
             try:
                 await self._probe.reached("jobs.before_result", kind=kind, ids=batch.ids)
                 found = await self._written_of(kind, token, batch)
-            except PASSING as error:
+            except UNAVAILABLE as error:
                 tried = True
                 if isinstance(error, asyncpg.LockNotAvailableError):
                     self._passes_locked_until_s = monotonic() + PASSES_LOCKED_S

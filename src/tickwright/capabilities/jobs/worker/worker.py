@@ -21,7 +21,7 @@ from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, 
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimStore
 from tickwright.capabilities.jobs.worker.delivery import Delivery
-from tickwright.capabilities.jobs.worker.result_writer import PASSING, RETRY_S, Settler
+from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, Settler
 from tickwright.capabilities.jobs.worker.results import Endings
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import Pacer
@@ -35,7 +35,7 @@ from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 DELIVERY_GRACE_S = 2.0
 CHECK_AFTER_S = 0.5
@@ -156,7 +156,7 @@ class JobWorker:
 
     async def _follow_types(self) -> None:
         """Read the types until nothing was heard meanwhile: what changed behind a read is in none."""
-        with suppress(*AWAY):  # a heartbeat reads them again
+        with suppress(*UNAVAILABLE):  # a heartbeat reads them again
             while self._types_heard:
                 self._types_heard = False
                 await self._refresh_types()
@@ -267,7 +267,7 @@ class JobWorker:
         while token and token == self._session.token:
             try:
                 ours = await self._store.begin_last(token, ids, fences)
-            except PASSING as error:
+            except UNAVAILABLE as error:
                 _log.warning("jobs.begin_delayed", jobs=len(jobs), error=repr(error))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -352,7 +352,7 @@ class JobWorker:
 
     async def _ask_heard(self) -> None:
         """Stop those jobs whose rows say so: every user of the database may notify, whatever its rights."""
-        with suppress(*AWAY):  # a heartbeat asks again
+        with suppress(*UNAVAILABLE):  # a heartbeat asks again
             while self._heard:
                 ids, self._heard = self._heard, set()
                 async with self._pool.acquire() as connection:

@@ -27,7 +27,7 @@ from tickwright.engine.outbox.table import LANES_WALKED, lane_heads
 from tickwright.observe.alerts import CLOCK_JUMP, RULE_FAILED, RULES, AlertRule, Finding, summary_of
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection
 from tickwright.store.queries import load, with_lanes, with_shared
 
 SQL = with_shared(
@@ -145,7 +145,7 @@ class Alerting(LeasedService):
         while lease.holds() and not self.stopping.is_set():
             try:
                 await self.round(lease)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("alerts.round_failed", error=repr(error))
             self.tick()
             await self._probe.reached("alerts.evaluated")

@@ -31,7 +31,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.user_data import ALL, Sight, shown
-from tickwright.store.pool import AWAY, Connection, Pool
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 EVERY_S = 0.95
 LOOKED_AT_S = 5.0
@@ -255,7 +255,7 @@ class Snapshots:
             moment, parts = reading.result()
         except TimeoutError:
             self._failed(f"a question took the database longer than {ANSWER_S:g} s")
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("overview.database_away", error=repr(error)[:300])
             self._failed("the database does not answer")
         else:

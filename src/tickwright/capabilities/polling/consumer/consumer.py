@@ -31,7 +31,7 @@ from tickwright.ports.polls import PollSource, Turn
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 TAKE_S = 0.25
 GAP_S = 0.02
@@ -122,7 +122,7 @@ class PollConsumer:
                 self._woken.clear()
                 try:
                     more = await self._round()
-                except AWAY as error:
+                except UNAVAILABLE as error:
                     _log.warning("polls.take_failed", error=repr(error))
                     more = await self._rest(AWAY_S)
                 self._ticked_s = monotonic()
@@ -176,7 +176,7 @@ class PollConsumer:
         for _ in range(GIVE_BACK_TRIES):
             try:
                 await self._give_back_unbegun()
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("polls.not_given_back", turns=len(self._unbegun), error=repr(error))
                 await asyncio.sleep(AWAY_S)
             else:

@@ -26,7 +26,7 @@ from tickwright.capabilities.polling.consumer.courier import Answer
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollSource, Turn
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY, REFUSED, Connection, Pool, is_notify_queue_full
+from tickwright.store.pool import REFUSED, UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
 
 # The consumer's side of the tables: what a turn needs to know beforehand, and the effect of many answers at once.
@@ -339,13 +339,10 @@ class Effector:
             return
         try:
             outcome = await self._write(answers)
-        except UnwritableError as error:
+        except (UnwritableError, *REFUSED) as error:
             self._part(answers, error)
             return
-        except AWAY as error:
-            if isinstance(error, REFUSED) and not is_notify_queue_full(error):
-                self._part(answers, error)
-                return
+        except UNAVAILABLE as error:
             _log.warning("polls.effects_not_written", error=repr(error), answers=self._backlog)
             self._waiting.update(dict.fromkeys(answers))
             await asyncio.sleep(RETRY_S)

@@ -37,7 +37,7 @@ from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, PositionedLog
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.store.pool import AWAY
+from tickwright.store.pool import UNAVAILABLE
 
 # What the topic's position and the database's numbers say together, and what an operator may decide. Pure.
 
@@ -147,7 +147,7 @@ class Standing:
             async with lease.transaction() as connection:
                 if connection is not None:
                     await store.open_shard(connection, self._shard)
-        except AWAY as error:  # whoever reads the numbers opens it, too
+        except UNAVAILABLE as error:  # whoever reads the numbers opens it, too
             _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
 
     async def stand(self, lease: Lease, error: TickwrightError) -> None:
@@ -171,7 +171,7 @@ class Standing:
                     await store.go_on(connection, self._shard)
                 else:
                     await store.stand(connection, self._shard, *reason)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
             return
         self._told = reason
@@ -255,7 +255,7 @@ class PollRelay(LeasedService):
                         return
                 except TickwrightError as error:
                     await self._refused(lease, error)
-                except AWAY as error:
+                except UNAVAILABLE as error:
                     _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
                     await self._pause()
         finally:
@@ -371,7 +371,7 @@ class PollRelay(LeasedService):
                 await self._standing.go_on(lease)
                 await self._sweep_queue(lease)
                 await self._queue_once(lease)
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
                 await self._pause()
 

@@ -91,7 +91,7 @@ class StepRun:
         """Decide and carry out, within the report's deadline.
 
         Raises:
-            One of ``AWAY``: the database went away; the step is taken again.
+            One of ``UNAVAILABLE``: the database went away; the step is taken again.
         """
         record = self._record
         parts = await self._shop.records.parts(record.id)

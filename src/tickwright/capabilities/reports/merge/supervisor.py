@@ -25,7 +25,7 @@ from tickwright.engine.hearing import Hearing
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection
 
 LOOK_S = 5.0
 LOOK_WITHOUT_NEWS_S = 0.5
@@ -146,7 +146,7 @@ class ReportSupervisor:
             if room == 0:
                 return LOOK_S  # a step that ends frees its place, and that wakes
             next_s = await self._records.next_in_s()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("reports.steps_not_taken", error=repr(error))
             return AWAY_S
         look_s = LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
@@ -184,7 +184,7 @@ class ReportSupervisor:
                 async with asyncio.timeout(2):
                     await self._records.leave(record, owner, after_s=0.0)
             raise
-        except (*AWAY, TickwrightError) as error:
+        except (*UNAVAILABLE, TickwrightError) as error:
             _log.warning("reports.step_broken", report=record.id, error=repr(error))
             async with self._strays():
                 await self._records.leave(record, owner, after_s=AWAY_S)
@@ -200,8 +200,10 @@ class ReportSupervisor:
         """Give a step back in the block; while the database is away it stays ours, and is given back behind that."""
         try:
             yield
-        except AWAY:
+        except Exception as error:
             self._gate.unsure = True
+            if not isinstance(error, UNAVAILABLE):
+                raise
 
     async def _give_back_unknown(self, connection: Connection, owner: int) -> int:
         known = {report_id: fence for report_id, (fence, _) in self._running.items()}
@@ -214,14 +216,14 @@ class ReportSupervisor:
             await asyncio.sleep(HELD_LOOK_S)
             if monotonic() - renewed_s >= RENEW_S:
                 renewed_s = monotonic()
-                with suppress(*AWAY):
+                with suppress(*UNAVAILABLE):
                     await self._shop.places.touch_all(await self._records.waiting(self._session.token))
             held = {report_id: fence for report_id, (fence, _) in self._running.items()}
             if not held:
                 continue
             try:
                 ours = await self._records.held(held, self._session.token)
-            except AWAY:
+            except UNAVAILABLE:
                 continue
             for report_id, fence in held.items():
                 found = self._running.get(report_id)

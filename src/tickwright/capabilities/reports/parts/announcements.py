@@ -22,7 +22,7 @@ from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.ports.fanout import Delivery, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import Service
-from tickwright.store.pool import AWAY, Pool
+from tickwright.store.pool import UNAVAILABLE, Pool
 
 LOOK_S = 10.0
 AWAY_S = 1.0
@@ -121,7 +121,7 @@ class ReportCalls:
             if sources:
                 names |= {row["listener"] for row in await self._pool.fetch(SQL["queries_on"], sources)}
             services = {row["listener"] for row in await self._pool.fetch(SQL["services"])}
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("reports.listeners_not_read", error=repr(error))
             return AWAY_S
         await self._declare_new(services)  # first: a call that finds the exchange finds their queues
@@ -183,7 +183,7 @@ class ReportCalls:
             return "buried"
         try:
             await self._listener.hear(call.report_id, name)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("reports.call_not_answered", report=call.report_id, error=repr(error))
             await queue.delay(delivery, LATER)
             return "delayed"

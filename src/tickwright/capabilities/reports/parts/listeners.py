@@ -27,7 +27,7 @@ from tickwright.engine.hearing import Hearing
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
-from tickwright.store.pool import AWAY, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection
 
 RENEW_S = 60.0
 OTHERS_LOOK_S = 1.0
@@ -91,7 +91,7 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
             found = await self._claim() if rooms else 0
             next_s = await self._parts.next_in_s([*rooms]) if rooms else None
             look_s = await self._look_for_others()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             _log.warning("reports.parts_not_claimed", error=repr(error))
             return AWAY_S
         if next_s is None or (found == 0 and next_s <= 0):  # due, and somebody else is about to take it
@@ -114,7 +114,7 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         """Claim a part that was announced, if it is still to be claimed and there is room.
 
         Raises:
-            One of ``AWAY``: nothing is known; the message has to come again.
+            One of ``UNAVAILABLE``: nothing is known; the message has to come again.
         """
         if self._stopping.is_set() or not self._session.holds():
             return  # due by itself soon
