@@ -20,9 +20,12 @@ _RAISE = "DO $$ BEGIN RAISE EXCEPTION 'test' USING ERRCODE = '{}'; END $$"
 
 
 def _raised(state: str) -> BaseException:
+    error: BaseException
     if state == "0A000c":
-        return asyncpg.InvalidCachedStatementError("cached plan must not change result type")
-    return asyncpg.PostgresError.new({"C": state, "M": "test"})
+        error = asyncpg.InvalidCachedStatementError("cached plan must not change result type")
+    else:
+        error = asyncpg.PostgresError.new({"C": state, "M": "test"})
+    return error
 
 
 @pytest.mark.parametrize("state", RETRIED)
