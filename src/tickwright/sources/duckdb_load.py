@@ -14,7 +14,7 @@ from tickwright.sources.duckdb_files import ALLOCATION, MEMORY, PASSING
 from tickwright.sources.query_messages import PLACE, THREADS, TOO_MUCH_MEMORY, Load, too_many_bytes
 from tickwright.store.queries import load
 
-_Q = load("tickwright.sources.sql", "object_files.sql")
+_LOAD = load("tickwright.sources.sql", "object_files.sql")
 _GAP = re.compile(r"\{([a-z_]+)\}")
 LINE_BYTES_MAX = 1024 * 1024
 
@@ -47,7 +47,7 @@ def load_file(asked: Load) -> None:
             described = connection.execute(_filled("columns", rows=rows)).description or ()
             _check_order(asked.order, [str(column[0]) for column in described])
             connection.execute(_filled("load", **words))
-            ((loaded,),) = connection.execute(_Q["count"]).fetchall()
+            ((loaded,),) = connection.execute(_LOAD["count"]).fetchall()
             if loaded > asked.rows_max:
                 raise Rejected("audience_unreadable", f"{asked.key} has more than {asked.rows_max} rows")
         finally:
@@ -87,4 +87,4 @@ def _separator(path: Path) -> str:
 
 def _filled(name: str, **gaps: str) -> str:
     """Put texts into the gaps of a statement; what is put in is not looked at again."""
-    return _GAP.sub(lambda gap: gaps[gap[1]], _Q[name].partition("\n")[2])
+    return _GAP.sub(lambda gap: gaps[gap[1]], _LOAD[name].partition("\n")[2])

@@ -13,9 +13,9 @@ MESSAGE_CHARS_MAX = 1000
 _TIMEOUT = "57014"
 _TOO_LARGE = ("tickwright row_too_large", "invalid memory alloc request size")
 """What ``bounded`` says of a row, and what PostgreSQL says of one beyond a GB; never translated."""
-_ONE_QUERY = "a source answers one query: a single select, values or with that only reads"
+_ONE_QUERY_HINT = "a source answers one query: a single select, values or with that only reads"
 _UNTYPED = "write its type behind the name, as :name::text"
-_HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY, "0A000": _ONE_QUERY}
+_HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY_HINT, "0A000": _ONE_QUERY_HINT}
 _PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "XX", "25P")
 """Classes of SQLSTATE that say nothing of the query: the connection, who may connect, conflicts, the server's needs."""
 

@@ -19,13 +19,13 @@ from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.capabilities.reports.parts.store import SQL
 from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_call
 from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.engine.claimed_work import AWAY_S
 from tickwright.ports.fanout import Delivery, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import Service
 from tickwright.store.pool import UNAVAILABLE, Pool
 
-LOOK_S = 10.0
-AWAY_S = 1.0
+QUEUES_EVERY_S = 10.0
 LATER = timedelta(seconds=10)
 DELAYS_MAX = 30
 
@@ -127,7 +127,7 @@ class ReportCalls:
         await self._declare_new(services)  # first: a call that finds the exchange finds their queues
         for name in sorted(names - self._queues.keys()):
             self._begin(name)
-        return LOOK_S
+        return QUEUES_EVERY_S
 
     async def _declare_new(self, services: set[str]) -> None:
         """Make the queues of services that are new; a broker that does not answer now is asked again."""
@@ -155,7 +155,7 @@ class ReportCalls:
             except TickwrightError as error:
                 _log.error("reports.queue_unusable", listener=name, code=error.code, reason=error.message)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(QUEUES_EVERY_S):
                         await self._stopping.wait()
 
     # ------------------------------------------------------------------ calls

@@ -28,7 +28,7 @@ Status = Literal["pending", "querying", "merging", "finished", "failed", "cancel
 ListenerName = Annotated[str, Path(min_length=1, max_length=50)]
 Epoch = Annotated[int, Query(ge=1, le=2**31 - 1, description="As the service was asked")]
 Filter = Annotated[str | None, Query(min_length=1, max_length=200)]
-STRUCTS: tuple[Any, ...] = (
+RECORD_STRUCTS: tuple[Any, ...] = (
     DeliveredPart, Explanation, Page[ReportView], PartRefusal, PartView, RefusedPart, ReportDetail, ReportFile,
     ReportRequestBody, ReportView, RequestedReport, ServicePart,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from tickwright.capabilities.reports.dead_letters import STRUCTS as DEAD_STRUCTS
 from tickwright.capabilities.reports.dead_letters import dead_call_routes
 from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
-from tickwright.capabilities.reports.rest.record_routes import STRUCTS as RECORD_STRUCTS
+from tickwright.capabilities.reports.rest.record_routes import RECORD_STRUCTS
 from tickwright.capabilities.reports.rest.record_routes import record_routes
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.ports.caller import Caller, Role

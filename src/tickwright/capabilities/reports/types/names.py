@@ -11,7 +11,7 @@ TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
 SOURCE_NAME = TYPE_NAME
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 _LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,49}")
-FIELDS = frozenset(name.lower() for name in RESERVED_LISTENERS)
+RESERVED_FIELDS = frozenset(name.lower() for name in RESERVED_LISTENERS)
 """What the Redis hash says of the report itself, and the queue of dead letters."""
 _WORDS = (
     "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default "
@@ -30,6 +30,6 @@ def listener_problem(name: str) -> str | None:
         return "a listener's name has 1 to 50 letters, digits or '_', a letter first: it is a table of the merging SQL"
     if name.lower() in RESERVED:
         return f"{name} is a word of SQL; call the listener something else, such as {name[:45]}_rows"
-    if name.lower() in FIELDS:
+    if name.lower() in RESERVED_FIELDS:
         return f"{name} is a field or a queue of our own; call the listener something else, such as {name[:45]}_rows"
     return None

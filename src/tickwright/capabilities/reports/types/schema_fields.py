@@ -103,7 +103,7 @@ def _feeds(value: Any) -> dict[int, str]:
     return feeds
 
 
-def _listeners(value: Any) -> Any:
+def _listener_names(value: Any) -> Any:
     if not isinstance(value, Mapping | list | tuple) or len(value) > NAMES_MAX:
         raise bad("write a table for each, [report_types.NAME.listeners.LISTENER], or a list of names")
     if any(not isinstance(name, str) for name in value):
@@ -117,7 +117,7 @@ def _stages(value: Any) -> Any:
     empty = [str(stage) for stage, group in enumerate(value, 1) if not group]
     if empty:
         raise bad(f"nobody is in stage {empty[0]}")
-    return [_listeners(group) for group in value]
+    return [_listener_names(group) for group in value]
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -144,7 +144,7 @@ TYPE_WORDS: Mapping[str, Reader] = {
     "notify": _name,
     "parameters": _table,
     "feeds": _feeds,
-    "listeners": _listeners,
+    "listeners": _listener_names,
     "stages": _stages,
 }
 LISTENER_WORDS: Mapping[str, Reader] = {
