@@ -17,7 +17,7 @@ from kit.reports import ReportWorld, plan_of
 from kit.waiting import eventually_async
 from tickwright import Job, ReportRequest
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.views import ReportRequestBody
 from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import open_node

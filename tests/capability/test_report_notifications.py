@@ -17,7 +17,7 @@ from kit.waiting import eventually_async
 from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers, ReceiverRequest
-from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.views import ReportRequestBody
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.brokers import target_check

@@ -14,7 +14,7 @@ from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Rejected
 from tickwright.sources import postgres
 from tickwright.sources.named import Sources, SourceTerms
-from tickwright.sources.pieces import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, gathered, weight_bytes
+from tickwright.sources.rows import CHUNK_ROWS, PIECE_BYTES, PIECE_ROWS, ROW_BYTES_MAX, gathered, weight_bytes
 
 ROWS, ROW_BYTES = 1_000, 1_000_000
 PEAK_BYTES_MAX = 250_000_000

@@ -5,9 +5,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tickwright.capabilities.reports.merge.duck import MergeBounds, open_duck
+from tickwright.capabilities.reports.merge import sandbox as select_check
 from tickwright.capabilities.reports.merge.merge import PartFile, check_select, feed, merge
-from tickwright.capabilities.reports.types import select_check
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds, open_duck
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
 

@@ -20,7 +20,7 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright import ReportRequest
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.views import ReportRequestBody
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.node import Node
 from tickwright.process.settings import Settings

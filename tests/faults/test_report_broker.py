@@ -19,7 +19,7 @@ from kit.reports import ReportWorld, functions_of, report_world
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import ReportRequest
-from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.process.node import open_node
 from tickwright.process.registry import Brought
 from tickwright.process.settings import Bind, Settings

@@ -7,9 +7,9 @@ import pytest
 
 from kit.merges import ENDLESS, failed, grown, left, lives, merge_processes, merged
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.merge.duck import MergeBounds, threads_for
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 

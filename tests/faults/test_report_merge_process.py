@@ -12,13 +12,11 @@ import pytest
 
 from kit.merges import ENDLESS, failed, grown, lives, merge_processes, merged, status_bytes, warm
 from kit.waiting import eventually, eventually_async
-from tickwright.capabilities.reports.merge import process as merge_process
-from tickwright.capabilities.reports.merge.duck import MergeBounds
+from tickwright.capabilities.reports.merge import process_pool as merge_process
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
-from tickwright.capabilities.reports.merge.messages import BEGUN, Job
-from tickwright.capabilities.reports.merge.process import MergeProcess
-from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.program import HEADROOM_BYTES, JOBS_MAX
+from tickwright.capabilities.reports.merge.process_pool import MergeProcess, MergeProcesses
+from tickwright.capabilities.reports.merge.program import BEGUN, HEADROOM_BYTES, JOBS_MAX, Job
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import Column
 from tickwright.sources.confined import died_for_memory, shown_errors
@@ -257,7 +255,7 @@ def test_no_progress_is_drawn(tmp_path: Path) -> None:
     """DuckDB takes a program without a file, as a merge process is, for a person at a terminal."""
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from tickwright.capabilities.reports.merge.duck import MergeBounds, open_duck\n"
+        "from tickwright.capabilities.reports.merge.sandbox import MergeBounds, open_duck\n"
         "with open_duck(Path(sys.argv[1]), MergeBounds(), []) as duck:\n"
         "    print(duck.execute(\"SELECT current_setting('enable_progress_bar')\").fetchall())"
     )

@@ -16,12 +16,13 @@ from kit.postgres import PostgresServer, as_reader
 from kit.reports import ReportWorld, plan_of, report_world
 from tickwright.capabilities.batches.audience.audience import Audience
 from tickwright.capabilities.batches.audience.schema import read_audience
+from tickwright.capabilities.reports.merge.sandbox import sql_checks
 from tickwright.capabilities.reports.types.plan import Listener
 from tickwright.capabilities.reports.types.schema import check_definition
-from tickwright.capabilities.reports.types.sql_checks import sql_checks
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Source
-from tickwright.sources import Sources, SourceTerms, postgres_connections
+from tickwright.sources import Sources, SourceTerms
+from tickwright.sources import postgres as postgres_connections
 from tickwright.sources import postgres as postgres_source
 
 MINUTE = timedelta(minutes=1)

@@ -33,7 +33,7 @@ from tickwright.sources import Sources, SourceTerms, file_sources, query_process
 from tickwright.sources.confined import Problem
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.object_files import ObjectFiles
-from tickwright.sources.query_messages import (
+from tickwright.sources.query_process import (
     ANSWER_BYTES_MAX,
     DATA_BYTES,
     Failed,

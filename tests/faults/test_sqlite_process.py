@@ -24,7 +24,7 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.reports import NOT_UTF8
 from tickwright.sources import Sources, SourceTerms
 from tickwright.sources.file_sources import FileSource
-from tickwright.sources.query_messages import Rows, read_answer
+from tickwright.sources.query_process import Rows, read_answer
 
 MIB = 1024 * 1024
 HOUR = timedelta(hours=1)

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from kit.merges import merge_processes, merged
 from tickwright.capabilities.batches.definitions.programs import BatchRegistry
-from tickwright.capabilities.reports.merge.duck import MergeBounds
 from tickwright.capabilities.reports.merge.merge import PartFile
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.reports import Column

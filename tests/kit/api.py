@@ -25,7 +25,7 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.relay.admin import PollDesk
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
 from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role

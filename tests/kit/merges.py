@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.waiting import eventually_async
-from tickwright.capabilities.reports.merge.duck import MergeBounds
 from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.domain.errors import TickwrightError
 
 ENDLESS = "SELECT a.r AS x, b.r AS y FROM range(10000000) AS a(r), range(10000000) AS b(r)"

@@ -17,15 +17,14 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.reports.handlers import DeclaredListener, Function, ListenerRegistry
 from tickwright.capabilities.reports.merge.merge import MergeBounds
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.step_run import Workshop
-from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
-from tickwright.capabilities.reports.parts.fetch import Bringers
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, Workshop
 from tickwright.capabilities.reports.parts.listeners import ReportListener
+from tickwright.capabilities.reports.parts.run import Bringers
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import PartsStore
-from tickwright.capabilities.reports.requests.announcements import Routes
 from tickwright.capabilities.reports.requests.conditions import query_key
-from tickwright.capabilities.reports.requests.new_records import Created, NewReport, create_record
+from tickwright.capabilities.reports.requests.messages import Routes
+from tickwright.capabilities.reports.requests.records import Created, NewReport, create_record
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.capabilities.reports.types.plan import Listener, Plan
 from tickwright.domain.leases import LeaseTerms

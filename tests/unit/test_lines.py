@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tickwright.capabilities.reports.parts.ndjson import rows_of
+from tickwright.capabilities.reports.parts.spool import rows_of
 from tickwright.domain.lines import LINE_BYTES_MAX, LineSplitter
 
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX
-from tickwright.capabilities.reports.parts.ndjson import LINE_BYTES_MAX, rows_of
+from tickwright.capabilities.reports.parts.spool import LINE_BYTES_MAX, rows_of
 from tickwright.domain.errors import Rejected
 from tickwright.ports.reports import Column
-from tickwright.sources.python_values import mappings_of
+from tickwright.sources.rows import mappings_of
 
 
 def read(*chunks: bytes) -> list[dict[str, Any]]:

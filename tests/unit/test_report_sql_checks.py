@@ -3,9 +3,8 @@
 import duckdb
 import pytest
 
-from tickwright.capabilities.reports.types.names import RESERVED
-from tickwright.capabilities.reports.types.schema import check_definition
-from tickwright.capabilities.reports.types.sql_checks import columns_of, sql_checks
+from tickwright.capabilities.reports.merge.sandbox import columns_of, sql_checks
+from tickwright.capabilities.reports.types.schema import RESERVED, check_definition
 from tickwright.domain.errors import Rejected
 
 KNOWN = [

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.reports.types.definition_checks import SqlChecks
 from tickwright.capabilities.reports.types.plan import Listener, Parameter, Plan
-from tickwright.capabilities.reports.types.schema import check_definition
-from tickwright.capabilities.reports.types.schema_fields import words_of
+from tickwright.capabilities.reports.types.schema import SqlChecks, check_definition, words_of
 from tickwright.domain.errors import Rejected
 
 WHOLE = """

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.reports.requests.timeline import timeline
+from tickwright.capabilities.reports.requests.explain import timeline
 
 NOW = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
 

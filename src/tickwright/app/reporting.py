@@ -10,7 +10,7 @@ import msgspec
 
 from tickwright.app.borrowed import Fetching, borrow
 from tickwright.app.payloads import to_json
-from tickwright.capabilities.reports.requests.requests import ReportRequestBody
+from tickwright.capabilities.reports.requests.views import ReportRequestBody
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected

@@ -42,16 +42,15 @@ from typing import Any
 from tickwright.capabilities.fanout.entities.module_schema import read_module
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.polling.consumer.http_courier import read_http
+from tickwright.capabilities.reports.merge.sandbox import sql_checks
 from tickwright.capabilities.reports.types.schema import read_definition
-from tickwright.capabilities.reports.types.sql_checks import sql_checks
 from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.rates import parse_rate
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import parse_target
 from tickwright.partners.settings import PartnerSettings, read_settings
-from tickwright.sources.named import SourceTerms
-from tickwright.sources.settings import read_source
+from tickwright.sources.named import SourceTerms, read_source
 
 TIMEOUT_MAX = timedelta(days=1)
 RETRY_BASE_MAX = timedelta(days=1)

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tickwright.capabilities.reports.handlers import ListenerRegistry
-from tickwright.capabilities.reports.merge.duck import MergeBounds, threads_for
 from tickwright.capabilities.reports.merge.process_pool import MergeProcesses
-from tickwright.capabilities.reports.merge.step_run import Workshop
-from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds, threads_for
+from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor, Workshop
 from tickwright.capabilities.reports.metrics import source_of
-from tickwright.capabilities.reports.parts.announcements import CallQueue, ReportCalls
-from tickwright.capabilities.reports.parts.fetch import Bringers
-from tickwright.capabilities.reports.parts.listeners import ReportListener
+from tickwright.capabilities.reports.parts.listeners import CallQueue, ReportCalls, ReportListener
+from tickwright.capabilities.reports.parts.run import Bringers
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import PartsStore
-from tickwright.capabilities.reports.requests.announcements import Routes
+from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession

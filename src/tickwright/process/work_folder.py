@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tickwright.domain.errors import Unavailable
 from tickwright.process.settings import Settings
-from tickwright.transports.objectstore.partial_files import PRIVATE_FOLDER, incoming, sweep
+from tickwright.transports.objectstore.folder import PRIVATE_FOLDER, incoming, sweep
 
 LOCKS = "locks"
 

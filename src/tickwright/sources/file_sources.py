@@ -28,19 +28,19 @@ from tickwright.domain.placeholders import bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms, path_of, scheme_of
-from tickwright.sources.plain_values import plain
-from tickwright.sources.query_messages import (
+from tickwright.sources.query_process import (
     Answer,
     Failed,
     Kind,
     KnownTypes,
     Opened,
     Query,
+    QueryProcess,
     Rows,
     request_of,
     too_much_memory,
 )
-from tickwright.sources.query_process import QueryProcess
+from tickwright.sources.rows import plain
 
 A = TypeVar("A", Opened, Rows)
 T = TypeVar("T")

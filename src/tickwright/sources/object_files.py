@@ -21,16 +21,16 @@ from tickwright.ports.audiences import AudienceFile, FileFacts
 from tickwright.ports.objects import ObjectStore
 from tickwright.sources.file_sources import FileSource
 from tickwright.sources.named import SourceTerms
-from tickwright.sources.query_messages import (
+from tickwright.sources.query_process import (
     PLACE,
     TOO_MUCH_MEMORY,
     Failed,
     Load,
     Loaded,
+    QueryProcess,
     request_of,
     too_many_bytes,
 )
-from tickwright.sources.query_process import QueryProcess
 
 TABLE = "members"
 OBJECT_BYTES_MAX = 16 * 1024**3

@@ -1,36 +1,281 @@
 """PostgreSQL as a source: one query in one transaction that cannot write.
 
-That it is one query PostgreSQL decides: it has to parse it behind ``DECLARE … CURSOR FOR``, where its grammar takes
+PostgreSQL decides that it is one query: it has to parse it behind ``DECLARE … CURSOR FOR``, where its grammar takes
 nothing else, before anything is run. ``BEGIN READ ONLY`` alone would not stop ``COPY … TO PROGRAM``. The cursor is only
 parsed, never declared, so plans stay parallel and PgBouncer's transaction mode is enough.
 
-libpq hands the rows over in pieces while the server still makes them: it is held back when we are slow, and its
-``statement_timeout`` covers the whole of it. libpq keeps all of a row before it gives it, however large, so the server
-weighs each row before it sends it.
+libpq hands the rows over in pieces while the server still makes them: it is held back when this process is slow, and
+the server's ``statement_timeout`` covers the whole of it. libpq keeps all of a row before it gives it, however large,
+so the server weighs each row before it sends it.
+
+A source has a bounded number of connections; each is used by one query and kept for half a minute after it. A kept
+connection is tested by the statements that every query begins with; a dead one is replaced before the query is sent, so
+nothing is sent twice. The same statements check the privileges of the role: one that could run programs or read files
+of the server is refused before the query is sent.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from psycopg import generators
+import psycopg
+from psycopg import generators, waiting
+from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 
-from tickwright.domain.errors import Rejected
+from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.placeholders import Bound, bare, bind
 from tickwright.ports.batches import Dialect
 from tickwright.ports.reports import Column
 from tickwright.sources.named import SourceTerms
-from tickwright.sources.pieces import CHUNK_ROWS, ROW_BYTES_MAX, cells_of, is_full, weighed
-from tickwright.sources.postgres_connections import Connection, Connections, Talk, conninfo_of, wait_for
-from tickwright.sources.postgres_errors import refused
 from tickwright.sources.postgres_types import SPELLING, TEXT_OID, as_parameter, columns_of, instants_of
+from tickwright.sources.rows import CHUNK_ROWS, ROW_BYTES_MAX, cells_of, is_full, row_too_large, weighed
 from tickwright.store.queries import load
 
+# ---------------------------------------------------------------------- errors
+
+MESSAGE_CHARS_MAX = 1000
+_TIMEOUT = "57014"
+_TOO_LARGE = ("tickwright row_too_large", "invalid memory alloc request size")
+"""What ``bounded`` says of a row, and what PostgreSQL says of one beyond a GB; never translated."""
+_ONE_QUERY_HINT = "a source answers one query: a single select, values or with that only reads"
+_UNTYPED = "write its type behind the name, as :name::text"
+_HINTS = {"42P08": _UNTYPED, "42P18": _UNTYPED, "42601": _ONE_QUERY_HINT, "0A000": _ONE_QUERY_HINT}
+_PASSING = ("08", "28", "3D", "40", "53", "55", "57", "58", "XX", "25P")
+"""Classes of SQLSTATE that say nothing of the query: the connection, who may connect, conflicts, the server's needs."""
+
+
+def lost(name: str, text: str) -> Unavailable:
+    """Return the error for a server that cannot be reached or that broke off."""
+    first = text.strip().partition("\n")[0] or "the connection was closed"
+    return Unavailable("source_unavailable", f"source {name} is not available: {first[:MESSAGE_CHARS_MAX]}")
+
+
+def refused(
+    name: str, result: PGresult, bound: Bound, sql: str, mask: Callable[[str], str], *, ahead: int = 0
+) -> TickwrightError:
+    """Return the error that a failed result stands for, with the place in what was written, where there is one.
+
+    Args:
+        name: Of the source.
+        result: What PostgreSQL answered.
+        bound: What was sent.
+        sql: What was written.
+        mask: Takes secrets out of a text.
+        ahead: So many characters of ours were sent before it.
+    """
+    state = _field(result, DiagnosticField.SQLSTATE)
+    said = mask(_field(result, DiagnosticField.MESSAGE_PRIMARY) or "no reason given")[:MESSAGE_CHARS_MAX]
+    if state == _TIMEOUT and "statement timeout" in said:
+        return Unavailable("source_timeout", f"source {name} did not finish the query in time")
+    if any(text in said for text in _TOO_LARGE):
+        return row_too_large(f"source {name}")
+    if not state or state.startswith(_PASSING):
+        return lost(name, said)
+    told = mask(_field(result, DiagnosticField.MESSAGE_HINT))[:MESSAGE_CHARS_MAX]
+    hint = _HINTS.get(state, told)
+    text = f"source {name} refuses the query{_place(result, bound, sql, ahead)}: {said}{f' ({hint})' if hint else ''}"
+    return Rejected("source_refused", text, sqlstate=state)
+
+
+def _place(result: PGresult, bound: Bound, sql: str, ahead: int) -> str:
+    position = _field(result, DiagnosticField.STATEMENT_POSITION)
+    if not position.isdigit() or int(position) <= ahead:
+        return ""
+    at = bound.original(int(position) - 1 - ahead)
+    line = sql.count("\n", 0, at) + 1
+    return f" at line {line}, column {at - (sql.rfind(chr(10), 0, at) + 1) + 1}"
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------------- connections
+
 _Q = load("tickwright.sources.sql", "postgres.sql")
+BEGIN = f"{_Q['begin']};\n{_Q['powers']}"
+IDLE_S = 30.0
+KEPT_S = 3.0
+"""How long a connection that was kept may take to say that it lives."""
+CONNECT_TIMEOUT_S = 10
+CANCEL_S = 2.0
+LOOK_S = 1.0
+"""While the socket is silent the driver is asked so often; its own default is without a pause."""
+GRACE_S = 2.0
+"""How much longer than the server's own clock ours waits: its word says more than our impatience."""
+_HABITS: dict[str, Any] = {
+    "application_name": "tickwright",
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+Connection: TypeAlias = psycopg.AsyncConnection[Any]
+_T = TypeVar("_T")
+
+
+def conninfo_of(name: str, url: str) -> str:
+    """Return what the driver connects by; what the URL says outranks our habits.
+
+    Raises:
+        Rejected: ``invalid_source``. Permanent; the URL is not repeated.
+    """
+    scheme, is_url, rest = url.partition("://")
+    authority, _, path = rest.partition("?")[0].partition("/")
+    if is_url and scheme in {"postgresql", "postgres"} and (authority.count("@") > 1 or "@" in path):
+        # libpq would take the end of the password for the host or the database, and name it in its errors
+        raise Rejected("invalid_source", f"percent-encode the user and the password in the url of source {name}")
+    try:
+        said = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise Rejected("invalid_source", f"the url of source {name} is not one that PostgreSQL takes") from None
+    return make_conninfo(**{**_HABITS, **said, "client_encoding": "utf8"})
+
+
+class Talk:
+    """One conversation with a server: until when it may last, and how its end is told.
+
+    Args:
+        name: Of the source.
+        allowed: From now on, by the server's clock; ours waits ``GRACE_S`` longer.
+        mask: Takes secrets out of a text.
+    """
+
+    def __init__(self, name: str, allowed: timedelta, mask: Callable[[str], str]) -> None:
+        self.name, self.allowed, self.mask = name, allowed, mask
+        self._until = asyncio.get_running_loop().time() + allowed.total_seconds() + GRACE_S
+
+    @contextlib.asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Do what is inside until the time is over; what the driver raises becomes ours."""
+        try:
+            async with asyncio.timeout_at(self._until):
+                yield
+        except TimeoutError:
+            raise Unavailable("source_timeout", f"source {self.name} did not answer in time") from None
+        except (psycopg.Error, OSError) as error:
+            raise lost(self.name, self.mask(str(error))) from None
+
+
+class Connections:
+    """What is open to one source.
+
+    Args:
+        conninfo: Of :func:`conninfo_of`.
+        most: At once, 1 to 50.
+    """
+
+    def __init__(self, conninfo: str, most: int) -> None:
+        self._conninfo = conninfo
+        self._places = asyncio.Semaphore(most)
+        self._idle: list[Connection] = []
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, talk: Talk) -> AsyncIterator[Connection]:
+        """Give a connection in a transaction that cannot write, with the terms of a query; leaving ends what runs.
+
+        Raises:
+            Rejected: ``source_role_too_powerful``. Permanent until an operator gives the source another role.
+            Unavailable: ``source_unavailable``, ``source_timeout``. Retry.
+        """
+        async with talk.in_time():
+            await self._places.acquire()
+        try:
+            connection = await self._begin(talk)
+            try:
+                yield connection
+            finally:
+                await self._leave(connection)
+        finally:
+            self._places.release()
+
+    async def _begin(self, talk: Talk) -> Connection:
+        while self._idle:
+            kept = self._idle.pop()
+            with contextlib.suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(KEPT_S):
+                    return await _prepare(kept, talk)
+        async with talk.in_time():
+            connection = await psycopg.AsyncConnection.connect(self._conninfo, prepare_threshold=None)
+        return await _prepare(connection, talk)
+
+    async def _leave(self, connection: Connection) -> None:
+        """End what still runs on the server, and the transaction; keep the connection if nothing is left of it."""
+        sound = connection.pgconn.transaction_status == TransactionStatus.INTRANS
+        with contextlib.suppress(psycopg.Error, OSError, TimeoutError):
+            if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                await connection.cancel_safe(timeout=CANCEL_S)
+            else:
+                async with asyncio.timeout(CANCEL_S):
+                    await _say(connection, _Q["end"])
+        if sound and connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._keep(connection)
+        else:
+            await connection.close()
+
+    def _keep(self, connection: Connection) -> None:
+        self._idle.append(connection)
+        asyncio.get_running_loop().call_later(IDLE_S, self._forget, connection)
+
+    def _forget(self, connection: Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+            connection.pgconn.finish()
+
+    async def aclose(self) -> None:
+        """Close what is kept. Twice is harmless."""
+        kept, self._idle = self._idle, []
+        for connection in kept:
+            await connection.close()
+
+
+async def _prepare(connection: Connection, talk: Talk) -> Connection:
+    timeout_ms = max(1, talk.allowed // timedelta(milliseconds=1))
+    try:
+        async with talk.in_time():
+            results = await _say(connection, BEGIN.replace("{timeout_ms}", str(timeout_ms)))
+        _check_role(talk.name, results[-1])
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def _check_role(name: str, powers: PGresult) -> None:
+    """Refuse a role that could do more to the server than read: what is sent to it is an operator's SQL."""
+    if not powers.ntuples:
+        return
+    role, found = (value.decode("utf-8", "replace") for value in (powers.get_value(0, at) or b"" for at in range(2)))
+    text = (
+        f"source {name} does not ask anything as the role {role}: it {found}, so its queries could run programs or "
+        "read and write files on the database's host; make a plain role (create role reader login password '…'; grant "
+        f"select on … to reader) and put it into the url of [sources.{name}]"
+    )
+    raise Rejected("source_role_too_powerful", text, role=role)
+
+
+async def _say(connection: Connection, sql: str) -> Sequence[PGresult]:
+    """Run statements of our own; unlike the driver's way, a silent server costs no longer than the caller waits."""
+    connection.pgconn.send_query(sql.encode())
+    results: Sequence[PGresult] = await wait_for(connection.pgconn, generators.execute(connection.pgconn))
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.OperationalError(result.error_message.decode("utf-8", "replace"))
+    return results
+
+
+async def wait_for(pg: PGconn, talking: PQGen[_T]) -> _T:
+    """Let one of the driver's generators talk to the server, and sleep while there is nothing to read."""
+    return await waiting.wait_async(talking, pg.socket, interval=LOOK_S)
+
+
 _ONE_QUERY = _Q["one_query"].rpartition("\n")[2].removesuffix("{query}")
 _AHEAD, _BEHIND = _Q["bounded"].replace("{bytes_max}", str(ROW_BYTES_MAX)).split("{query}")
 _ROWS = {ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}

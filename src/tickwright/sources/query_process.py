@@ -1,19 +1,261 @@
-"""The process of a query, as its parent holds it in a thread: started, asked, ended, and what its death means."""
+"""The process of a query: its messages, and how its parent starts it, asks it and ends it, from a thread.
 
+::
+
+    ──▶ query            ◀── begun, opened, rows until there are none; failed instead of opened or rows
+    ──▶ load             ◀── begun, loaded or failed
+
+The pipe holds up a process whose rows are not read. A request is pickled, since this process writes it, and is read as
+a few types: nothing is imported for it, and no module of the user's. An answer is MessagePack that is read as one of a
+few types and has a bound, because untrusted SQL and files are behind it. ``begun`` is written before anything of a
+query is done, so that a query whose process had died earlier can go to another one.
+"""
+
+import io
+import pickle
+import struct
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple
 
+import msgspec
 import structlog
 
+from tickwright.domain.errors import Rejected
+from tickwright.ports.reports import NOT_UTF8, Column, UndecodableText
 from tickwright.sources.confined import (
+    Problem,
     command,
     died_for_memory,
     environment,
     killed_for_memory,
     shown_errors,
     shown_status,
+    tell,
 )
-from tickwright.sources.query_messages import Answer, Begun, read_answer
+from tickwright.sources.rows import PLAIN, ROW_BYTES_MAX, row_too_large
+
+PIECE_BYTES_MAX = 16 * 1024 * 1024
+"""Of one answer with rows, unless a single row is larger."""
+ANSWER_BYTES_MAX = 5 * ROW_BYTES_MAX
+"""A character has up to four bytes; the rest is for numbers."""
+DATA_BYTES = 1024**3
+"""What a process may allocate. DuckDB counts 256 MiB; of the 2,048 values of a column that it holds at a time, none."""
+THREADS = 2
+"""Of DuckDB, for one query."""
+TOO_MUCH_MEMORY = (
+    f"it takes more memory than it may have ({DATA_BYTES // 2**20} MiB); "
+    "select fewer rows or columns, or cut long values"
+)
+PLACE = "tickwright place"
+"""The column with the number of a row in a loaded file."""
+_LENGTH = struct.Struct(">Q")
+_APART: Final[frozenset[type]] = frozenset({bytes, UndecodableText})
+"""What SQLite gives besides numbers and texts."""
+
+Kind = Literal["sqlite", "duckdb", "files"]
+
+Version = tuple[int, int, int]
+KnownTypes = dict[Path, tuple[Version, Mapping[str, str]]]
+"""The columns of JSON files, each with the version of the file that was scanned for them."""
+
+
+class Query(NamedTuple):
+    """One query.
+
+    Attributes:
+        name: The source's.
+        kind: Of the source: a database of SQLite, one of DuckDB, or a folder of files.
+        path: Of its database, or of its folder.
+        spill: The folder where this query spills, and nothing else is; exists.
+        spill_bytes_max: Of what it spills.
+        known: The columns of JSON files as far as they are known.
+        sql: With the numbers of its values.
+        given: The values, made plain by :func:`tickwright.sources.rows.plain`.
+        within: What in it is an operator's, or ``None``; see :meth:`tickwright.sources.file_sources.FileSource.query`.
+    """
+
+    name: str
+    kind: Kind
+    path: Path
+    spill: Path
+    spill_bytes_max: int
+    known: KnownTypes
+    sql: str
+    given: Sequence[Any]
+    within: str | None
+
+
+class Load(NamedTuple):
+    """A CSV or Parquet file that becomes a database; see :mod:`tickwright.sources.object_files`.
+
+    Attributes:
+        key: What it is called.
+        raw: The file.
+        database: What is made of it.
+        spill: The folder where it spills.
+        bytes_max: Of what is spilled.
+        rows_max: So many it may have.
+        order: The column of its order.
+    """
+
+    key: str
+    raw: Path
+    database: Path
+    spill: Path
+    bytes_max: int
+    rows_max: int
+    order: str
+
+
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """The request is there, and nothing of it is done."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """The columns of the query, and what was found out about JSON files."""
+
+    columns: tuple[Column, ...]
+    known: dict[str, tuple[Version, dict[str, str]]]
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """Some rows; none at the end.
+
+    Attributes:
+        again: Whether the process takes another query; it has given back its memory.
+        apart: Values that are ``None`` in ``rows``, each with its row and its column: bytes, or ``None`` for a text
+            that is not UTF-8.
+    """
+
+    rows: list[tuple[bool | int | float | str | None, ...]]
+    again: bool = False
+    apart: list[tuple[int, int, bytes | None]] = []
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The query failed; ``again`` as in :class:`Rows`."""
+
+    problem: Problem
+    again: bool = False
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The database is there; ``again`` as in :class:`Rows`."""
+
+    again: bool = False
+
+
+Answer = Begun | Opened | Rows | Loaded | Failed
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def request_of(asked: Query | Load) -> bytes:
+    """Return a request with its length before it; raises what pickling a value raises."""
+    return _framed(pickle.dumps(asked))
+
+
+def read_request(stream: IO[bytes]) -> Query | Load | None:
+    """Return the next request; ``None`` at the end.
+
+    Raises:
+        pickle.UnpicklingError: Something in it is not of the types of a request.
+    """
+    content = _read(stream, None)
+    if content is None:
+        return None
+    request: Query | Load = _Requests(io.BytesIO(content)).load()
+    return request
+
+
+def write_answer(stream: BinaryIO, answer: Answer) -> None:
+    """Write an answer."""
+    tell(stream, _framed(_encoder.encode(answer)))
+
+
+def read_answer(stream: IO[bytes]) -> Answer | None:
+    """Return the next answer; ``None`` at the end, and where it is none or too long."""
+    content = _read(stream, ANSWER_BYTES_MAX)
+    try:
+        answer = None if content is None else _answers.decode(content)
+        return _whole(answer) if isinstance(answer, Rows) and answer.apart else answer
+    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError):  # a text that is no UTF-8 is a ValueError
+        return None
+
+
+def answers_of(rows: Sequence[Sequence[Any]], of: str) -> list[bytes]:
+    """Return rows as answers that are not too long; ``of`` says what gives them.
+
+    Raises:
+        Rejected: ``row_too_large``: a row alone is. Permanent.
+    """
+    content = _encoder.encode(_rows(rows))
+    if len(content) <= PIECE_BYTES_MAX or (len(rows) == 1 and len(content) <= ANSWER_BYTES_MAX):
+        return [_framed(content)]
+    if len(rows) == 1:
+        raise row_too_large(of)
+    half = len(rows) // 2
+    return [*answers_of(rows[:half], of), *answers_of(rows[half:], of)]
+
+
+def too_much_memory(of: str) -> Rejected:
+    """Return the error of a query that needs more than it may have."""
+    return Rejected("source_refused", f"{of} refuses the query: {TOO_MUCH_MEMORY}")
+
+
+def too_many_bytes(key: str, bytes_max: int) -> Rejected:
+    """Return the error of a file that becomes too large a database."""
+    return Rejected("audience_unreadable", f"{key} has more than {bytes_max} bytes when it is unpacked")
+
+
+class _Requests(pickle.Unpickler):
+    """Knows the types of a request, and imports nothing."""
+
+    def find_class(self, module: str, name: str) -> type:
+        """Return one of the types."""
+        try:
+            return _TYPES[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no type of a request") from None
+
+
+_TYPES = {(kind.__module__, kind.__qualname__): kind for kind in (Query, Load, type(Path()), *PLAIN)}
+
+
+def _rows(rows: Sequence[Sequence[Any]]) -> Rows:
+    told, apart = [*map(tuple, rows)], []
+    for number, row in enumerate(told):
+        if not _APART.isdisjoint(map(type, row)):
+            places = [place for place, value in enumerate(row) if value.__class__ in _APART]
+            apart += [(number, place, row[place] if row[place].__class__ is bytes else None) for place in places]
+            told[number] = tuple(None if value.__class__ in _APART else value for value in row)
+    return Rows(told, apart=apart)
+
+
+def _whole(answer: Rows) -> Rows:
+    rows: list[list[Any]] = [*map(list, answer.rows)]
+    for row, column, value in answer.apart:
+        rows[row][column] = NOT_UTF8 if value is None else value
+    return Rows([*map(tuple, rows)], answer.again)
+
+
+def _framed(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+def _read(stream: IO[bytes], most: int | None) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if most is not None and length > most:
+        return None
+    content = stream.read(length)
+    return content if len(content) == length else None
+
 
 DEATH_S = 5.0
 """How long a process that said its last word may take to be gone, before it is killed."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tickwright.domain.errors import Rejected
 from tickwright.domain.functions import takes_one
 from tickwright.ports.reports import Source
-from tickwright.sources.python_values import mappings_of
+from tickwright.sources.rows import mappings_of
 
 Row: TypeAlias = Mapping[str, Any]
 """One row of a part: values by their columns' names, every row with the same ones."""

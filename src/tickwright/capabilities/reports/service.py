@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tickwright.capabilities.reports.dead_letters import DeadCalls
-from tickwright.capabilities.reports.files.files import Files
+from tickwright.capabilities.reports.files import Files
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import PartsStore
-from tickwright.capabilities.reports.requests.announcements import Routes
-from tickwright.capabilities.reports.requests.listing import RecordsList
-from tickwright.capabilities.reports.requests.records import Records
+from tickwright.capabilities.reports.requests.messages import Routes
+from tickwright.capabilities.reports.requests.records import Records, RecordsList
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.ports.dead_letters import DeadMessages

@@ -1,29 +1,190 @@
-"""Objects in a bucket, through obstore: S3 and what speaks its language, and Google's store.
+"""Objects in a bucket, through obstore: S3 and compatible stores, and Google's store.
 
-Every request is bounded in time and small: a large file goes up in parts and comes down in ranges, so a transfer that
-stands still is noticed within one of them, and a reader that is slow itself keeps no connection waiting. The library
-repeats a request that failed, a few times and within seconds; whoever calls us repeats the rest.
+Every request is bounded in time and small: a large file is uploaded in parts and read in ranges, so a transfer that
+stalls is noticed within one of them, and a slow reader keeps no connection open. The library repeats a request that
+failed, a few times and within seconds; the caller repeats the rest.
+
+The library's error texts hold URLs, whole answers and its own insides. So an error of ours has only what the store
+itself says of the matter, and the foreign error is not kept as its cause.
 """
 
 import asyncio
+import html
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import GCSStore, S3Store
 
 from tickwright.domain.errors import InvariantBroken, Rejected, Unavailable
 from tickwright.ports.objects import StoredObject
-from tickwright.transports.objectstore.bucket_errors import of_bucket
-from tickwright.transports.objectstore.clients import BOUNDS, Bounds, open_bucket
-from tickwright.transports.objectstore.errors import of_local_file, unavailable
-from tickwright.transports.objectstore.local import new_file, write_all
+from tickwright.transports.objectstore.errors import (
+    new_file,
+    object_missing,
+    of_local_file,
+    refused,
+    unavailable,
+    write_all,
+)
 from tickwright.transports.objectstore.locations import Place, check_key, clean_prefix, labels
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+
+# ---------------------------------------------------------------------- errors
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([\w.-]{1,100})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+_AGAIN = frozenset({408, 412, 425, 429})  # 412: the object was replaced while it was read
+_AGAIN_WORDS = ("<Code>RequestTimeout<", "<Code>OperationAborted<")
+_REDIRECTED = "incorrectly configured region"
+_METADATA = "169.254.169.254"  # where the library asks for a role's credentials when it was given none
+_NO_CREDENTIALS = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+_SIGNS = (
+    ("ConnectionRefused", "connection refused"),
+    ("dns error", "its name is not known"),
+    ("TimedOut", "no answer in time"),
+)
+"""What the library's own insides say where nothing was answered."""
+
+
+@contextmanager
+def of_bucket(where: str, what: str) -> Iterator[None]:
+    """Translate what obstore raises; ``what`` is the address of the one object that a "not found" is about, or empty.
+
+    ``object_missing`` only where the answer does not say that the bucket itself is missing.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if what and "<Code>NoSuchBucket<" not in str(error):
+            raise object_missing(what) from None
+        raise refused(where, _said(str(error))) from None
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise refused(where, _said(str(error))) from None
+    except (BaseError, TimeoutError, OSError) as error:
+        raise _of_text(where, str(error)) from None
+
+
+def _of_text(where: str, text: str) -> Rejected | Unavailable:
+    """Tell a no from a failure by the status that the library repeats; what has no status did not answer."""
+    status = _STATUS.search(text)
+    code = int(status[1]) if status else 0
+    again = not 400 <= code < 500 or code in _AGAIN or any(word in text for word in _AGAIN_WORDS)
+    if _REDIRECTED in text:
+        return refused(where, "the bucket is in another region: set AWS_REGION")
+    return (unavailable if again else refused)(where, _said(text))
+
+
+def _said(text: str) -> str:
+    """Return what the store said, or why it said nothing; never more of the text than that."""
+    status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+    if _METADATA in text:
+        return _NO_CREDENTIALS
+    if code:
+        words = f"{code[1]}: {message[1]}" if message else code[1]
+        return " ".join(html.unescape(words).split())[:300]
+    if status:
+        return f"it answered {status[1]}"
+    return next((reason for sign, reason in _SIGNS if sign in text), "it does not answer, or it broke off")
+
+
+# ---------------------------------------------------------------------- client
+
+
+class Bounds(NamedTuple):
+    """How long things may take, in seconds.
+
+    Attributes:
+        connect_s: Making a connection.
+        request_s: One request with its body, at most 8 MiB: a transfer that stands still ends here.
+        retries: How often the library repeats a request that failed, after 0.2 s, 0.4 s, ...
+        retry_within_s: After so long it repeats nothing.
+        call_s: One step of a call with its repetitions: a part, a range, a page of a listing.
+        abort_s: Giving up an upload that failed.
+    """
+
+    connect_s: float = 3.0
+    request_s: float = 30.0
+    retries: int = 3
+    retry_within_s: float = 10.0
+    call_s: float = 45.0
+    abort_s: float = 5.0
+
+
+BOUNDS = Bounds()
+
+
+def open_bucket(place: Place, environment: Mapping[str, str], bounds: Bounds) -> S3Store | GCSStore:
+    """Return the client; nothing is asked of the store yet.
+
+    Raises:
+        Rejected: ``invalid_object_store``. Permanent.
+    """
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=bounds.connect_s),
+        "timeout": timedelta(seconds=bounds.request_s),
+    }
+    retry: RetryConfig = {
+        "max_retries": bounds.retries,
+        "retry_timeout": timedelta(seconds=bounds.retry_within_s),
+        "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=2), "base": 2},
+    }
+    prefix = place.path or None
+    try:
+        config = _config(environment, _GS if place.scheme == "gs" else _S3)
+        client["allow_http"] = config.get(_ENDPOINT[place.scheme], "").startswith("http://")
+        store = GCSStore if place.scheme == "gs" else S3Store
+        return store(place.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)
+    except (BaseError, ValueError, OSError):  # the library's words may hold what is secret
+        raise Rejected(
+            "invalid_object_store", f"{place.address('')}: its credentials or settings in the environment are unusable"
+        ) from None
+
+
+_S3 = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+_GS = {
+    "base_url": ("STORAGE_EMULATOR_HOST",),
+    "service_account": ("GOOGLE_SERVICE_ACCOUNT",),
+    "service_account_key": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    "application_credentials": ("GOOGLE_APPLICATION_CREDENTIALS",),
+}
+_ENDPOINT = {"s3": "endpoint", "gs": "base_url"}
+
+
+def _config(environment: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> Any:
+    """Return what the environment says, first name first; an endpoint with a password in it is refused."""
+    found = {
+        option: next((environment[name] for name in each if environment.get(name)), "")
+        for option, each in names.items()
+    }
+    for option in _ENDPOINT.values():
+        _check_endpoint(found.get(option, ""), names.get(option, ()))
+    return {option: value for option, value in found.items() if value}
+
+
+def _check_endpoint(url: str, names: Sequence[str]) -> None:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
+        text = f"{' or '.join(names)}: write http://HOST:PORT or https://HOST, without a user"
+        raise Rejected("invalid_object_store", text)
+
 
 MIB = 1024 * 1024
 PIECE_BYTES = MIB

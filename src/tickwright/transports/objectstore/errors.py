@@ -1,8 +1,9 @@
-"""What a disk says, in our words: whose fault it is, and whether to try again."""
+"""Errors of a disk as errors of an object store, and the caller's own files: written whole, or removed."""
 
 import errno
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tickwright.domain.errors import InvariantBroken, Rejected, Unavailable
@@ -51,3 +52,28 @@ def of_local_file(path: Path) -> Iterator[None]:
         if error.errno in _NOT_AS_PROMISED:
             raise InvariantBroken("file_unusable", reason) from None
         raise Unavailable("disk_failed", reason) from None
+
+
+# ---------------------------------------------------------------------- the caller's files
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[int]:
+    """Give an open, empty file at ``path``; it is removed when the block fails."""
+    with of_local_file(path):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, piece: bytes) -> None:
+    """Write every byte, however few the system takes at once."""
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,28 +1,187 @@
 """Objects as files below one folder: for a single machine, or a file system that all processes share.
 
 An object is written under a name of its own in ``.uploads``, synced, and renamed to its key; then the folder is synced.
-So a reader sees the old object or the new one, whole, whenever we are killed or the machine stops. Written by hand,
-because obstore's own folder store neither syncs nor removes what a killed process leaves beside the object.
+So a reader sees the old object or the new one, whole, also after a kill or a power failure. Written by hand, because
+obstore's own folder store neither syncs nor removes what a killed process leaves beside the object.
+
+A file that is not whole yet is locked with ``flock`` by its writer. A file without a lock is left by a killed process,
+and is removed when the next process opens the folder. That needs no clock, and never removes a file that is being
+written.
+
+The blocking work runs in threads. A thread cannot be killed, so the work beats: a disk that stalls is noticed by the
+missing beats, and a cancelled call stops its work at the next one. A disk that hangs keeps its thread, but neither its
+caller nor the event loop.
 """
 
+import asyncio
+import fcntl
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+from tickwright.domain.errors import Unavailable
+from tickwright.ports.ids import random_token
 from tickwright.ports.objects import StoredObject
-from tickwright.transports.objectstore.errors import object_missing, of_folder, of_local_file, unavailable
-from tickwright.transports.objectstore.local import new_file, write_all
+from tickwright.transports.objectstore.errors import (
+    new_file,
+    object_missing,
+    of_folder,
+    of_local_file,
+    unavailable,
+    write_all,
+)
 from tickwright.transports.objectstore.locations import UPLOADS, Place, check_key, clean_prefix
-from tickwright.transports.objectstore.partial_files import PRIVATE_FOLDER, Incoming, incoming, sweep
-from tickwright.transports.objectstore.threads import STALLED_AFTER_S, Beat, Threads
+
+# ---------------------------------------------------------------------- partial files
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+SWEPT_MAX = 10_000
+_TRIES_MAX = 5
+
+
+class Incoming(NamedTuple):
+    """One file that is being written."""
+
+    fd: int
+    path: Path
+
+
+@contextmanager
+def incoming(folder: Path) -> Iterator[Incoming]:
+    """Give a new file in ``folder``; what was not renamed by the end of the block is removed."""
+    file = _create(folder)
+    try:
+        yield file
+    finally:
+        with suppress(FileNotFoundError):  # it was renamed
+            file.path.unlink()
+        os.close(file.fd)
+
+
+def _create(folder: Path) -> Incoming:
+    """Make a file and lock it; somebody who sweeps at that very moment makes us try again."""
+    for _ in range(_TRIES_MAX):
+        path = folder / random_token(12)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            ours = _lock(fd) and os.fstat(fd).st_nlink > 0
+        except OSError:
+            os.close(fd)
+            raise
+        if ours:
+            return Incoming(fd, path)
+        os.close(fd)
+    raise BlockingIOError(f"{folder} is being swept without end")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left, at most ten thousand files."""
+    with os.scandir(folder) as entries:
+        for entry, _ in zip(entries, range(SWEPT_MAX), strict=False):
+            with suppress(FileNotFoundError):  # somebody was faster, or it is whole
+                _remove_if_dead(Path(entry.path))
+
+
+def _remove_if_dead(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if _lock(fd) and os.fstat(fd).st_nlink:
+            path.unlink()
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- threads
+
+THREADS_MAX = 4
+STALLED_AFTER_S = 30.0
+GONE_WITHIN_S = 5.0
+"""How long a cancelled call waits for its work to clean up."""
+
+T = TypeVar("T")
+
+
+class Beat:
+    """Told by the work that it goes on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._stopped = False
+
+    def __call__(self) -> None:
+        """Say so; raises ``Abandoned`` when nobody waits for the work any more."""
+        self.count += 1
+        if self._stopped:
+            raise AbandonedError
+
+    def stop(self) -> None:
+        """Let the work end at its next beat."""
+        self._stopped = True
+
+
+class AbandonedError(Exception):
+    """Nobody waits for this work any more; it cleans up and ends."""
+
+
+Work = Callable[[Beat], T]
+
+
+class Threads:
+    """A few threads. ``stalled_after_s``: work without a beat for that long is given up."""
+
+    def __init__(self, *, stalled_after_s: float = STALLED_AFTER_S) -> None:
+        self._stalled_after_s = stalled_after_s
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="objects")
+
+    async def run(self, work: Work[T]) -> T:
+        """Return what ``work`` returns; cancelling ends the work as well, and waits for it up to five seconds.
+
+        Raises:
+            Unavailable: ``object_store_unavailable``, it stood still. Retry.
+        """
+        beat = Beat()
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work, beat)
+        done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody looks when it is late
+        try:
+            return await self._wait(done, beat)
+        except asyncio.CancelledError:
+            beat.stop()
+            await asyncio.wait({done}, timeout=GONE_WITHIN_S)
+            raise
+
+    async def _wait(self, done: asyncio.Future[T], beat: Beat) -> T:
+        while True:
+            seen = beat.count
+            await asyncio.wait({done}, timeout=self._stalled_after_s)
+            if done.done():
+                return done.result()
+            if beat.count == seen:
+                beat.stop()
+                raise Unavailable(
+                    "object_store_unavailable", f"the disk has not moved for {self._stalled_after_s:g} seconds"
+                )
+
+    def close(self) -> None:
+        """Let no new work begin; a thread that hangs is left alone. Twice is harmless."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
 
 PIECE_BYTES = 1024 * 1024
 SYNC_EVERY_BYTES = 64 * PIECE_BYTES  # so that no single sync takes long
-_TRIES_MAX = 5
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

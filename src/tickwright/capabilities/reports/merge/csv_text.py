@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from unicodedata import category
 
-from tickwright.capabilities.reports.merge.duck import named, quoted
+from tickwright.capabilities.reports.merge.sandbox import named, quoted
 from tickwright.ports.reports import Column
-from tickwright.sources.duckdb_json import json_text
+from tickwright.sources.duckdb_values import json_text
 
 _UNSEEN = r"[\s\p{Z}\p{Cc}\p{Cf}]"
 _FORMULA = r"=+\-@＝＋－＠"

@@ -1,43 +1,315 @@
-"""Making one file, or one row of values, of a report's parts: the SELECT of its definition, carried out by DuckDB.
+"""One file, or one row of values, made of a report's parts by the SELECT of its definition, carried out by DuckDB.
 
 ::
 
     parts (NDJSON) ─▶ views ─▶ SELECT ─▶ COPY ─▶ file ─▶ fsync ─▶ counted, sized, hashed ─▶ MergedFile
 
-Nothing is said of a file before it is whole and on the disk; what failed leaves none. Rows stand in the order that the
-SELECT says; without ORDER BY, in the order of the parts where DuckDB keeps it, which is no promise.
+A file is reported once it is whole and on the disk; a merge that fails leaves none. Rows are in the order that the
+SELECT says; without ORDER BY, in the order of the parts where DuckDB keeps it, which is no promise. All of this runs in
+a merge process, see :mod:`.program`.
 
-It is carried out in a merge process, see :mod:`merge_program`; the others ask for it, see :mod:`merge_processes`.
+**Parts as tables.** One view per listener over its NDJSON file, with exactly its types. DuckDB's reader of JSON is
+lenient where a report must not be: it makes 2 of 2.5 for a BIGINT, 1 of true, and reads a decimal that is a JSON number
+through a double. So what is not text is read as text and cast here. A value that does not fit is an error that names
+listener, column and row, never another value. A document that the file has as a text keeps each of its digits, because
+a cast of a text to JSON only checks it.
+
+**Feeds.** A feed is the one row that a stage's parts give to the queries of the next stage, as JSON values::
+
+    integer within 64 bits, floating point, boolean, text     as JSON has them
+    DECIMAL, integers beyond 64 bits, nan, inf                 text with all digits
+    timestamps, dates, times, UUID, BLOB, intervals            text as in a report's CSV
+    list                                                       a list of these; struct, map, JSON as they are, and
+                                                               text for a number in them that no double holds
+
+NUL is left out of texts: no database takes one.
 """
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tickwright.capabilities.reports.merge.csv_text import csv_values, header_name
-from tickwright.capabilities.reports.merge.duck import (
+import msgspec
+
+from tickwright.capabilities.reports.merge.csv_text import Kind, csv_values, header_name, kind_of, plain_text
+from tickwright.capabilities.reports.merge.sandbox import (
     STATEMENTS,
     MergeBounds,
+    check_select,
     named,
     open_duck,
     quoted,
+    read_select,
     shown,
     too_large,
 )
-from tickwright.capabilities.reports.merge.feed import check_sizes, feed_sizes, feed_table, feed_texts, feed_values
-from tickwright.capabilities.reports.merge.part_tables import PartFile, hidden, make_views, unreadable, value_problem
+from tickwright.capabilities.reports.parts.json_values import DOCUMENT_TEXT
 from tickwright.capabilities.reports.types.plan import Format
-from tickwright.capabilities.reports.types.select_check import check_select, read_select
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.ports.reports import Column
+from tickwright.sources.duckdb_values import json_text
 
 if TYPE_CHECKING:
     import duckdb
     from duckdb import DuckDBPyConnection
+
+
+# ---------------------------------------------------------------------- parts as tables
+
+_WHOLE_WORDS = (
+    "TINYINT INT1 SMALLINT INT2 SHORT INTEGER INT INT4 SIGNED BIGINT INT8 LONG HUGEINT INT128 "
+    "UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT"
+)
+_CAST_WORDS = (
+    "DOUBLE FLOAT8 FLOAT FLOAT4 REAL TIME TIMETZ TIMESTAMP DATETIME TIMESTAMPTZ TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS "
+    "INTERVAL UUID"
+)
+_WHOLE = frozenset(_WHOLE_WORDS.split())
+_CAST = frozenset(_CAST_WORDS.split()) | {
+    "DOUBLE PRECISION",
+    "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP WITHOUT TIME ZONE",
+    "TIME WITH TIME ZONE",
+}
+_DECIMAL = re.compile(r"(?:DECIMAL|NUMERIC|DEC)(?:\((\d+)(?:,(\d+))?\))?")
+_DOCUMENT_BEGINS = f'{{"{DOCUMENT_TEXT}":'
+EXACT_CHARACTERS = 17
+"""Of a JSON number with a fraction: sign, point and 15 digits, as many as a double holds exactly."""
+
+
+class PartFile(NamedTuple):
+    """One part as a file: NDJSON, an object per row; an empty file is a part without rows."""
+
+    listener: str
+    path: Path
+    columns: tuple[Column, ...]
+
+
+def make_views(connection: "DuckDBPyConnection", parts: Sequence[PartFile], marker: str) -> None:
+    """Make a view of each part, named after its listener.
+
+    Args:
+        connection: Which may read the parts' files.
+        parts: With listeners whose names differ for SQL, which knows no case.
+        marker: Begins the message of an error about a value, so that no other message is taken for one.
+
+    Raises:
+        Rejected: ``part_unreadable``: its columns are none. Permanent.
+    """
+    import duckdb
+
+    for number, part in enumerate(parts):
+        values = ", ".join(_checked(column, f"{marker}:{number}:{place}:") for place, column in enumerate(part.columns))
+        statement = STATEMENTS["part_view" if part.columns else "part_without_columns"]
+        try:
+            connection.execute(statement.format(name=named(part.listener), values=values, rows=_rows(part))).fetchall()
+        except duckdb.Error as error:
+            raise unreadable(part, shown(str(error), hidden(parts), 300)) from error
+
+
+def unreadable(part: PartFile, why: str) -> Rejected:
+    """Return the error of a part that is not what its columns say."""
+    return Rejected("part_unreadable", f"the part of {part.listener}: {why}", listener=part.listener)
+
+
+def hidden(parts: Sequence[PartFile]) -> list[tuple[str, str]]:
+    """Return what must not be seen in messages, and what stands there instead."""
+    return [(str(part.path), part.listener) for part in parts]
+
+
+def value_problem(
+    connection: "DuckDBPyConnection", parts: Sequence[PartFile], marker: str, message: str
+) -> Rejected | None:
+    """Return the error that ``message`` is about, if it is one about a value; finds the row, which reads the part."""
+    import duckdb
+
+    found = re.search(rf"{marker}:(\d+):(\d+):", message)
+    if found is None:
+        return None
+    part = parts[int(found[1])]
+    column = part.columns[int(found[2])]
+    row, value = 0, ""
+    search = STATEMENTS["misfit"].format(name=named(column.name), rows=_rows(part), fitted=_fitted("raw", column))
+    with suppress(duckdb.Error):  # interrupted, or out of memory: the message does without the row
+        row, value = (connection.execute(search).fetchall() or [(0, "")])[0]
+    where = f"row {row}, " if row else ""
+    return unreadable(part, f"{where}column {column.name}: no {column.type}: {shown(str(value), [], 80)}")
+
+
+def _rows(part: PartFile) -> str:
+    columns = ", ".join(f"{quoted(column.name)}: {quoted(_raw(column.type))}" for column in part.columns)
+    return STATEMENTS["part_rows"].format(path=quoted(str(part.path)), columns=columns)
+
+
+def _checked(column: Column, marker: str) -> str:
+    """Return SQL for a column of a view; a value that does not fit is an error that begins with ``marker``."""
+    name = named(column.name)
+    fitted = _fitted(name, column)
+    if fitted == name:
+        return name
+    problem = f"error({quoted(marker)} || left(CAST({name} AS VARCHAR), 80))"
+    return f"CASE WHEN {name} IS NULL THEN NULL ELSE coalesce({fitted}, {problem}) END AS {name}"
+
+
+def _raw(type_name: str) -> str:
+    """Return the type that a column is read as from the file: JSON where it matters whether a value stood in quotes."""
+    word = _word(type_name)
+    if _DECIMAL.fullmatch(word):
+        return "JSON"
+    return "VARCHAR" if word in _WHOLE or word in _CAST or word in {"", "BOOLEAN", "BOOL", "DATE"} else type_name
+
+
+def _fitted(raw: str, column: Column) -> str:
+    """Return SQL for the value of a cell that is not null: null when it does not fit."""
+    word = _word(column.type)
+    cast = f"TRY_CAST({raw} AS {column.type})"
+    if word in _WHOLE:
+        return f"CASE WHEN regexp_full_match({raw}, '[+-]?[0-9]+') THEN {cast} END"
+    if word == "DATE":
+        return f"CASE WHEN NOT contains({raw}, ':') THEN {cast} END"
+    if word in {"BOOLEAN", "BOOL"}:
+        return f"CASE WHEN {raw} IN ('true', 'false') THEN {cast} END"
+    if word in _CAST:
+        return cast
+    if word == "JSON":
+        is_text = f"starts_with(CAST({raw} AS VARCHAR), {quoted(_DOCUMENT_BEGINS)})"
+        return f"CASE WHEN {is_text} THEN TRY_CAST({raw} ->> {quoted(DOCUMENT_TEXT)} AS JSON) ELSE {raw} END"
+    decimal = _DECIMAL.fullmatch(word)
+    return _exact(raw, column.type, int(decimal[2] or (0 if decimal[1] else 3))) if decimal else raw
+
+
+def _exact(raw: str, type_name: str, scale: int) -> str:
+    """Return SQL for a decimal that stands in the file without more digits than the type has; rounding is refused."""
+    text = f"CAST({raw} AS VARCHAR)"
+    bare = f"trim({text}, '\"')"
+    digits = rf"[+-]?[0-9]*\.?[0-9]{{0,{scale}}}0*"
+    return (
+        f"CASE WHEN regexp_full_match({text}, '\"{digits}\"|-?[0-9]+') THEN TRY_CAST({bare} AS {type_name}) "
+        f"WHEN length({text}) <= {EXACT_CHARACTERS} AND regexp_full_match({text}, '{digits}') "
+        f"THEN TRY_CAST({bare} AS {type_name}) "
+        f"WHEN TRY_CAST({bare} AS DOUBLE) = CAST(TRY_CAST({bare} AS {type_name}) AS DOUBLE) "
+        f"AND contains(lower({bare}), 'e') THEN TRY_CAST({bare} AS {type_name}) END"
+    )
+
+
+def _word(type_name: str) -> str:
+    """Return a type in capital letters, without a space that does not matter."""
+    return re.sub(r"\s*([(),])\s*", r"\1", " ".join(type_name.upper().split()))
+
+
+# ---------------------------------------------------------------------- feeds
+
+VALUES_MAX = 100_000
+JSON_BYTES_MAX = 1024 * 1024
+INT64_MAX = 2**63 - 1
+
+
+def feed_table(select: str, columns: Sequence[Column]) -> str:
+    """Return the statement that carries ``select`` out once and keeps its first two rows, each value as JSON."""
+    places = [f"c{number}" for number in range(len(columns))]
+    values = [f"{json_value(place, column.type)} AS {place}" for place, column in zip(places, columns, strict=True)]
+    return STATEMENTS["feed_table"].format(values=", ".join(values), select=select, places=", ".join(places))
+
+
+def feed_sizes(columns: Sequence[Column]) -> str:
+    """Return the SELECT that gives, per row that was kept, how many bytes of JSON it has."""
+    sizes = " + ".join(f"coalesce(strlen(CAST(c{number} AS VARCHAR)), 4)" for number in range(len(columns)))
+    return STATEMENTS["feed_sizes"].format(sizes=sizes)
+
+
+def feed_texts(columns: Sequence[Column]) -> str:
+    """Return the SELECT that gives the row, a JSON text for each column."""
+    texts = ", ".join(f"CAST(c{number} AS VARCHAR)" for number in range(len(columns)))
+    return STATEMENTS["feed_texts"].format(texts=texts)
+
+
+def json_value(value: str, type_name: str, depth: int = 0) -> str:
+    """Return SQL for ``value`` as JSON."""
+    element = _element(type_name)
+    if element == "JSON" or kind_of(element) is Kind.NESTED:
+        return f"CAST({json_text(value, type_name, 'merge_refused')} AS JSON)"
+    if type_name.endswith("]"):
+        one = f"v{depth}"
+        inner = json_value(one, type_name[: type_name.rindex("[")], depth + 1)
+        return f"to_json(list_transform({value}, lambda {one}: {inner}))"
+    kind = kind_of(type_name)
+    text = f"to_json({plain_text(value, type_name)})"
+    if type_name == "BOOLEAN":
+        return f"to_json({value})"
+    if kind is not Kind.NUMBER or type_name.startswith("DECIMAL") or type_name == "BIGNUM":
+        return text
+    fits = f"{value} BETWEEN {-INT64_MAX - 1} AND {INT64_MAX}"
+    if type_name in {"FLOAT", "DOUBLE"}:
+        fits = f"isfinite({value})"
+    return f"CASE WHEN {fits} THEN to_json({value}) ELSE {text} END"
+
+
+def _element(type_name: str) -> str:
+    """Return what a list has in it, at any depth; another type is its own."""
+    while type_name.endswith("]"):
+        type_name = type_name[: type_name.rindex("[")]
+    return type_name
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Refuse what is not one row, or too large.
+
+    Raises:
+        Rejected: ``feed_not_one_row``, ``feed_too_large``. Permanent.
+    """
+    if len(sizes) != 1:
+        raise Rejected("feed_not_one_row", f"a feed gives one row; this one gave {'none' if not sizes else 'several'}")
+    if sizes[0] > JSON_BYTES_MAX:
+        raise Rejected("feed_too_large", f"a feed has at most {JSON_BYTES_MAX} bytes of JSON; this one has {sizes[0]}")
+
+
+def feed_values(columns: Sequence[Column], texts: Sequence[str | None]) -> dict[str, Any]:
+    """Return the values by their columns' names.
+
+    Raises:
+        Rejected: ``feed_too_large``: more than 100,000 values. Permanent.
+    """
+    values = {
+        column.name: None if text is None else _decoded(column, text)
+        for column, text in zip(columns, texts, strict=True)
+    }
+    count = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
+    if count > VALUES_MAX:
+        raise Rejected("feed_too_large", f"a feed has at most {VALUES_MAX} values; this one has {count}")
+    return values
+
+
+def _decoded(column: Column, text: str) -> Any:
+    try:
+        value = _DECODER.decode(text)
+        return _without_nul(value) if "\\u0000" in text else value
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Rejected("merge_refused", f"column {column.name} of the feed is no JSON: {error}") from None
+
+
+def _number(text: str) -> float | str:
+    number = float(text)
+    return number if Decimal(repr(number)) == Decimal(text) else text
+
+
+_DECODER = msgspec.json.Decoder(float_hook=_number)
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_nul(one) for one in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(one) for name, one in value.items()}
+    return value
+
 
 __all__ = ["MergeBounds", "MergedFile", "PartFile", "check_select", "feed", "merge"]
 

@@ -1,6 +1,12 @@
-"""The program of a merge process: it takes jobs from its standard input, one after the other, and carries them out.
+"""The program of a merge process: it reads jobs from its standard input, one after the other, and carries them out.
 
-It is a process of its own because the SQL is a stranger's, and because DuckDB allocates single values beyond its own
+Job and answer are one line of JSON each::
+
+    ──▶ job              ◀── ready, once        ◀── begun, then an answer, per job
+
+``begun`` is written before anything of a job is done, so that a job whose process died earlier can go to another one.
+
+It is a process of its own because the SQL is not trusted, and because DuckDB allocates single values beyond its own
 bound. The kernel bounds it, and it has nothing of the worker's; see :mod:`tickwright.sources.confined`.
 
 Measured in sorts, joins and groups of JSON: 150 MiB above DuckDB's own bound at 256 MiB, 190 at 1 GiB, 380 at 4 GiB.
@@ -8,22 +14,73 @@ Measured in sorts, joins and groups of JSON: 150 MiB above DuckDB's own bound at
 
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import structs
 
-from tickwright.capabilities.reports.merge.duck import MergeBounds, warm_up
-from tickwright.capabilities.reports.merge.merge import feed, merge
-from tickwright.capabilities.reports.merge.messages import (
-    BEGUN,
-    JOB_BYTES_MAX,
-    READY,
-    Answer,
-    Job,
-    job_of,
-    line_of,
-)
+from tickwright.capabilities.reports.merge.merge import MergedFile, PartFile, feed, merge
+from tickwright.capabilities.reports.merge.sandbox import MergeBounds, warm_up
+from tickwright.capabilities.reports.types.plan import Format
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.sources.confined import Problem, bound, confine, is_light, own_output, tell
+
+READY, BEGUN = b"ready\n", b"begun\n"
+JOB_BYTES_MAX = 16 * 1024 * 1024
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+"""A feed has at most 1 MiB as DuckDB writes it."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One file or one feed; see :mod:`merging` for what the fields mean. A job without ``out`` is a feed."""
+
+    parts: Sequence[PartFile]
+    sql: str
+    folder: Path
+    bounds: MergeBounds
+    out: Path | None = None
+    form: Format = "csv"
+    bom: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a job: a file, the values of a feed, or a problem.
+
+    Attributes:
+        again: Whether the process takes another job; it has given back its memory.
+    """
+
+    file: MergedFile | None = None
+    values: dict[str, Any] | None = None
+    problem: Problem | None = None
+    again: bool = False
+
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_jobs = msgspec.json.Decoder(Job, dec_hook=lambda kind, text: kind(text))
+_answers = msgspec.json.Decoder(Answer)
+
+
+def line_of(one: Job | Answer) -> bytes:
+    """Return it as a line."""
+    return _encoder.encode(one) + b"\n"
+
+
+def job_of(line: bytes) -> Job:
+    """Return the job that a line is."""
+    return _jobs.decode(line)
+
+
+def answer_of(line: bytes) -> Answer:
+    """Return the answer that a line is.
+
+    Raises:
+        msgspec.MsgspecError, ValueError, RecursionError: It is none, or was cut off.
+    """
+    return _answers.decode(line)
+
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 HEADROOM_SHARE = 8

@@ -15,11 +15,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from tickwright.capabilities.reports.files.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
 from tickwright.capabilities.reports.parts.spool import write_ndjson
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import Kept, PartsStore
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
+from tickwright.capabilities.reports.requests.views import DeliveredPart, PartRefusal, RefusedPart, ServicePart
 from tickwright.capabilities.reports.types.plan import Listener, Plan
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.strict_json import shown

@@ -1,33 +1,42 @@
-"""The listeners of one process: whose parts are claimed, and which of them are still ours. What brings them: part_runs.
+"""The listeners of one process: they claim parts, and hold the claims. What fetches a part is in :mod:`.run`.
 
 ::
 
-    due ──claim──▶ running ──brought──▶ done ──the last one──▶ ring
+    due ──claim──▶ running ──fetched──▶ done ──the last one──▶ notify
                       │ failed: due again after 1, 5, 25 s …, or failed for good
                       └ cancelled, or its session lost: due again
 
-A part that is announced is claimed when its message comes; without messages, when it is due. While it runs, the ledger
-hears every second how far it is, and says whether it is still ours.
+A part is claimed when its announcement comes; without one, when it is due. While it runs, the ledger is written every
+second how many rows it has, and says whether the claim is still held.
+
+Announcements come over the fanout exchange, into one queue per listener of this process. An announcement names a
+report; whether its part is still to be fetched, the ledger says. So it is acknowledged as soon as the ledger was asked,
+and one that is lost, comes twice or late costs no more than a query. One that cannot be read is dead-lettered.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
-from tickwright.capabilities.reports.parts.fetch import Bringers
-from tickwright.capabilities.reports.parts.run import PartRuns
-from tickwright.capabilities.reports.parts.running import HeldPart
+from tickwright.capabilities.reports.parts.run import Bringers, HeldPart, PartRuns
 from tickwright.capabilities.reports.parts.storage import PartPlaces
-from tickwright.capabilities.reports.parts.store import PartsStore
+from tickwright.capabilities.reports.parts.store import SQL, PartsStore
+from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_call
+from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
 from tickwright.engine.hearing import Hearing
+from tickwright.ports.fanout import Delivery, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.service import Service
 from tickwright.ports.session import Session
-from tickwright.store.pool import UNAVAILABLE, Connection
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 RENEW_S = 60.0
 OTHERS_LOOK_S = 1.0
@@ -170,3 +179,169 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         due = {known: plan for known, plan in plans.items() if known not in self._renewed_s}
         self._renewed_s.update(dict.fromkeys(due, now_s))
         await self._places.touch_all(due)
+
+
+# ---------------------------------------------------------------------- announcements
+
+QUEUES_EVERY_S = 10.0
+LATER = timedelta(seconds=10)
+DELAYS_MAX = 30
+
+
+class CallQueue(TaskSource, Service, Protocol):
+    """The queue of one listener."""
+
+
+class ReportCalls:
+    """A :class:`tickwright.ports.service.Service`.
+
+    Args:
+        open_queue: Makes the queue of a listener; it is run and stopped here.
+        declare: Makes the exchanges, and the queues of these listeners, which somebody else reads.
+    """
+
+    name = "report-calls"
+
+    def __init__(
+        self,
+        pool: Pool,
+        listener: ReportListener,
+        bringers: Bringers,
+        *,
+        open_queue: Callable[[str], CallQueue],
+        declare: Callable[[Sequence[str]], Awaitable[None]],
+    ) -> None:
+        self._pool, self._listener, self._bringers = pool, listener, bringers
+        self._open_queue, self._declare = open_queue, declare
+        self._declared: set[str] | None = None
+        self.counts: Counter[str] = Counter()
+        self._queues: dict[str, CallQueue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._ticked_s: float | None = None
+
+    # ------------------------------------------------------------------ service
+
+    async def run(self) -> None:
+        """Hear calls until stopped; a listener that somebody sets up is heard within ten seconds."""
+        self._over.clear()
+        try:
+            while not self._stopping.is_set():
+                wait_s = await self._look()
+                self._ticked_s = monotonic()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._stopping.wait()
+        finally:
+            await self._close()
+            self._over.set()
+
+    async def quiesce(self) -> None:
+        """Hear nothing more; calls that nobody looked at go back."""
+        self._stopping.set()
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """As ``quiesce``: there is nothing to cancel."""
+        await self.quiesce()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since it looked whose calls there are to hear."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    @property
+    def heard(self) -> list[str]:
+        """Whose calls are heard here."""
+        return sorted(self._queues)
+
+    async def _close(self) -> None:
+        for queue in self._queues.values():
+            await queue.quiesce()
+        for queue in self._queues.values():
+            await queue.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._queues.clear()
+
+    # ------------------------------------------------------------------ queues
+
+    async def _look(self) -> float:
+        """Open the queues of listeners that are new; return after how many seconds to look again."""
+        names = {name.partition(":")[2] for name in self._bringers.names() if name.startswith("function:")}
+        sources = [name.partition(":")[2] for name in self._bringers.names() if name.startswith("source:")]
+        try:
+            if sources:
+                names |= {row["listener"] for row in await self._pool.fetch(SQL["queries_on"], sources)}
+            services = {row["listener"] for row in await self._pool.fetch(SQL["services"])}
+        except UNAVAILABLE as error:
+            _log.warning("reports.listeners_not_read", error=repr(error))
+            return AWAY_S
+        await self._declare_new(services)  # first: a call that finds the exchange finds their queues
+        for name in sorted(names - self._queues.keys()):
+            self._begin(name)
+        return QUEUES_EVERY_S
+
+    async def _declare_new(self, services: set[str]) -> None:
+        """Make the queues of services that are new; a broker that does not answer now is asked again."""
+        if self._declared is not None and services <= self._declared:
+            return
+        try:
+            await self._declare(sorted(services))
+        except TickwrightError as error:
+            _log.warning("reports.queues_not_declared", code=error.code, reason=error.message)
+        else:
+            self._declared = services
+
+    def _begin(self, name: str) -> None:
+        queue = self._queues[name] = self._open_queue(name)
+        for work in (self._serve(name, queue), self._take(name, queue)):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, name: str, queue: CallQueue) -> None:
+        """Keep a queue's connection; one that cannot be as it should costs only the messages of its listener."""
+        while not self._stopping.is_set():
+            try:
+                await queue.run()
+            except TickwrightError as error:
+                _log.error("reports.queue_unusable", listener=name, code=error.code, reason=error.message)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUEUES_EVERY_S):
+                        await self._stopping.wait()
+
+    # ------------------------------------------------------------------ calls
+
+    async def _take(self, name: str, queue: CallQueue) -> None:
+        while True:
+            delivery = await queue.take()
+            try:
+                self.counts[await self._answer(name, queue, delivery)] += 1
+            except Exception as error:  # noqa: BLE001  one message must not end the others
+                _log.exception("reports.call_unexpected", listener=name, error=repr(error))
+                await queue.delay(delivery, LATER)
+
+    async def _answer(self, name: str, queue: CallQueue, delivery: Delivery) -> str:
+        try:
+            call = read_call(delivery.body)
+        except FutureVersionError as error:
+            if delivery.delays < DELAYS_MAX:
+                await queue.delay(delivery, LATER)
+                return "delayed"
+            await queue.bury(delivery, "unknown_version", str(error))
+            return "buried"
+        except Rejected as error:
+            await queue.bury(delivery, error.code, error.message)
+            return "buried"
+        try:
+            await self._listener.hear(call.report_id, name)
+        except UNAVAILABLE as error:
+            _log.warning("reports.call_not_answered", report=call.report_id, error=repr(error))
+            await queue.delay(delivery, LATER)
+            return "delayed"
+        await queue.ack(delivery)
+        return "heard"

@@ -1,38 +1,193 @@
-"""One part in this process's hands: brought into a file, put away, and written into the ledger under its claim.
+"""One claimed part: fetched into a file, stored, and written into the ledger under its claim.
 
 ::
 
-    rows ──▶ NDJSON file ──put away──▶ marked ──finish──▶ done
-      │ it raises, or takes too long: due again after 1, 5, 25 s …, or failed for good
+    rows ──▶ NDJSON file ──stored──▶ marked ──finish──▶ done
+      │ the listener raises, or takes too long: due again after 1, 5, 25 s …, or failed for good
 
-Whatever a listener raises fails its part alone. What the ledger does not hear, because the database is away, it is told
-for as long as the claim lives.
+A part is fetched by a function that this process's program registered, or by a query on a source that it has: it is
+served by ``function:<name>`` or ``source:<name>``, so a report type that an operator adds needs nothing new in a
+process that has its source. An error of a listener fails its part alone. While the database is unavailable the write of
+a result is repeated for as long as the claim lives.
 """
 
 import asyncio
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, Protocol
 
 import structlog
 
-from tickwright.capabilities.reports.parts.fetch import Bringers
-from tickwright.capabilities.reports.parts.running import HeldPart
+from tickwright.capabilities.reports.handlers import DeclaredListener, ListenerRegistry, ReportRequest
+from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.failure_words import failure_of
-from tickwright.engine.claimed_work import write_surely
+from tickwright.engine.claimed_work import Held, write_surely
 from tickwright.observe import traces
-from tickwright.ports.ids import random_token
+from tickwright.observe.logs import redact_text
+from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.reports import PartFacts
+from tickwright.ports.reports import PartFacts, Rows, Source
 from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
 
+STUCK_AFTER_S = 2.0
+_log = structlog.get_logger("tickwright.reports")
+
+
+@dataclass(slots=True, eq=False)
+class HeldPart(Held[Claim]):
+    """One part under way.
+
+    Attributes:
+        rows: Grows while it is brought.
+        until_s: When its call has to be over, by the monotonic clock; ``None`` while none runs.
+        told: The log names it as stuck.
+    """
+
+    rows: int = 0
+    until_s: float | None = None
+    told: bool = False
+
+    def cancel(self) -> None:
+        """End its task, now."""
+        if self.until_s is not None:
+            self.until_s = min(self.until_s, monotonic())
+        Held.cancel(self)  # a dataclass with slots is made anew: super() would not find itself in it
+
+    @contextmanager
+    def calling(self, allowed_s: float) -> Iterator[None]:
+        """Call its listener in the block."""
+        self.until_s = monotonic() + allowed_s
+        try:
+            yield
+        finally:
+            self.until_s = None
+
+    def is_stuck(self) -> bool:
+        """Whether its call did not return within two seconds of its end; the log names it once.
+
+        A function may do as if it were not cancelled. It keeps its place then, which only a restart frees.
+        """
+        if self.until_s is None or monotonic() <= self.until_s + STUCK_AFTER_S:
+            return False
+        if not self.told:
+            _log.warning("reports.call_still_running", key=self.claim.key, served_by=self.claim.served_by)
+        self.told = True
+        return True
+
+    def progress(self, rows: int) -> None:
+        """Note how far it is."""
+        self.rows = rows
+
+
+PART_BYTES_MAX = 16 * 1024**3
+
+
+class SourcesByName(Protocol):
+    """The sources of this process."""
+
+    def names(self) -> list[str]:
+        """Return what they are called."""
+        ...
+
+    def connections_max(self, name: str) -> int:
+        """Return how many queries at once the source of that name takes from this process."""
+        ...
+
+    def get(self, name: str) -> Source:
+        """Return the source of that name.
+
+        Raises:
+            Rejected: ``unknown_source``, or it cannot be opened as it is set up. Permanent until an operator acts.
+        """
+        ...
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` without the secrets that sources were given."""
+        ...
+
+
+class Bringers:
+    """Brings parts into files.
+
+    Args:
+        functions: Of this process's program.
+        sources: Of its TOML file.
+        bytes_max: Of one part.
+    """
+
+    def __init__(self, functions: ListenerRegistry, sources: SourcesByName, *, bytes_max: int = PART_BYTES_MAX) -> None:
+        self._functions, self._sources, self._bytes_max = functions, sources, bytes_max
+
+    def names(self) -> list[str]:
+        """Return what this process serves, as the ledger calls it."""
+        return [*self.limits()]
+
+    def limits(self) -> dict[str, int | None]:
+        """Return the same, and how many parts at once each can bring, where it says so."""
+        functions: dict[str, int | None] = {f"function:{one.name}": None for one in self._functions.all()}
+        return functions | {f"source:{name}": self._sources.connections_max(name) for name in self._sources.names()}
+
+    def cleared(self, text: str) -> str:
+        """Return what a listener said of its failure, without passwords in addresses and secrets of sources."""
+        return redact_text(self._sources.mask(text))
+
+    async def bring(self, claim: Claim, path: Path, progress: Callable[[int], None]) -> PartFacts:
+        """Write the rows of a part into a new file.
+
+        Raises:
+            Rejected: The function, the query or its rows are wrong. Permanent.
+            Unavailable: The source does not answer, or there is no room. Retry.
+            Exception: Whatever a function raises. Retry.
+        """
+        listener = claim.listener
+        if listener.kind == "sql":
+            source = self._sources.get(listener.source or "")
+            values = {**claim.conditions, **claim.feed}
+            async with source.query(listener.sql or "", values, timeout=listener.timeout) as rows:
+                return await self._write(rows, path, listener.columns, progress)
+        function = self._functions.get(listener.name)
+        if function is None:
+            raise Unavailable("unknown_listener", f"no function for listener {listener.name!r} here")
+        return await self._write(function.function(self._request(claim, function)), path, listener.columns, progress)
+
+    async def _write(
+        self,
+        rows: Rows | AsyncIterable[Mapping[str, Any]],
+        path: Path,
+        declared: Mapping[str, str],
+        progress: Callable[[int], None],
+    ) -> PartFacts:
+        return await write_part(rows, path, declared=declared, progress=progress, bytes_max=self._bytes_max)
+
+    def _request(self, claim: Claim, function: DeclaredListener) -> ReportRequest:
+        listener = claim.listener
+        name = listener.source or function.source
+        return ReportRequest(
+            report_id=claim.key.report_id,
+            epoch=claim.key.epoch,
+            listener=listener.name,
+            type=claim.type,
+            stage=claim.stage,
+            conditions=claim.conditions,
+            feed=claim.feed,
+            requester=claim.requester,
+            attempt=claim.attempt,
+            fence=claim.fence,
+            deadline_at=claim.deadline_at,
+            timeout=listener.timeout,
+            source=None if name is None else self._sources.get(name),
+        )
+
+
 RETRY_FACTOR = 5.0
 RETRY_CAP_S = 300.0
-
-_log = structlog.get_logger("tickwright.reports")
 
 
 class PartRuns:

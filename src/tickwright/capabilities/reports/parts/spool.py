@@ -1,16 +1,23 @@
 """A part's rows become one NDJSON file: a line for each row, its columns in one order, counted and hashed on the way.
 
-Rows come from a source, from a program's function, or over HTTP; the file does not tell which. Encoding and writing
-run in a thread, one piece behind the reading, in pieces small enough that nobody waits for the interpreter. Nothing but
-whole files is left: whatever goes wrong, the file is removed.
+Rows come from a source, from a program's function, or over HTTP as NDJSON; the file does not tell which. Encoding and
+writing run in a thread, one piece behind the reading, in pieces small enough that no other thread waits long for the
+interpreter. Only whole files are left: after any error the file is removed.
+
+NDJSON over HTTP is read strictly, an object in each line, and an error names the line. What two parsers could read
+differently is refused, see :mod:`tickwright.domain.strict_json`. A number with more digits than a float holds stays
+exact, as a decimal.
 """
 
 import asyncio
 import contextlib
 import errno
 import hashlib
+import json
 import os
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,10 +25,10 @@ import msgspec
 
 from tickwright.capabilities.reports.parts.columns import NOTHING, check_count, check_names, check_type, type_of
 from tickwright.capabilities.reports.parts.json_values import Unspellable, first_unspellable, refuse_value, spell
-from tickwright.capabilities.reports.parts.ndjson import rows_of
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.strict_json import loads
 from tickwright.ports.reports import Column, PartFacts, Rows
-from tickwright.sources.pieces import cells_of, weighed
+from tickwright.sources.rows import cells_of, weighed
 
 BYTES_MAX = 16 * 2**30
 PIECE_CELLS = 10_000
@@ -89,7 +96,7 @@ async def write_ndjson(
     """Write rows that a stranger sends as NDJSON; everything else as :func:`write_part`.
 
     Raises:
-        Rejected: What :func:`tickwright.capabilities.reports.parts.ndjson.rows_of` says of a line, and what
+        Rejected: What :func:`tickwright.capabilities.reports.parts.spool.rows_of` says of a line, and what
             :func:`write_part` says of a row, which is a line as well. Permanent.
     """
     return await write_part(rows_of(stream), path, declared=declared, progress=progress, bytes_max=bytes_max)
@@ -271,3 +278,54 @@ def _disk(error: OSError) -> Unavailable:
     if error.errno in _FULL:
         return Unavailable("no_space", "no space is left for a part's file")
     return Unavailable("disk_failed", f"a part's file cannot be written: {error.strerror or type(error).__name__}")
+
+
+# ---------------------------------------------------------------------- NDJSON over HTTP
+
+LINE_BYTES_MAX = 2**20
+_LONG_NUMBER = re.compile(rb"[0-9][0-9.]{15}")
+
+
+async def rows_of(stream: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """Give the rows of a stream that is cut anywhere; the last line may lack its line feed.
+
+    Raises:
+        Rejected: ``line_too_long``, ``row_value``: a line is no object; ``invalid_json``, ``duplicate_key``,
+            ``non_finite_number``, ``number_out_of_range``, ``too_deep``, ``unsupported_character``; all with ``line``;
+            ``too_many_columns`` with ``row``. Permanent.
+    """
+    number, kept = 0, bytearray()  # of a line without its end; it grows in place
+    async for chunk in stream:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            number += 1
+            yield _row(bytes(kept) + line if kept else line, number)
+            kept.clear()
+        kept += rest
+        if len(kept) > LINE_BYTES_MAX:
+            raise _too_long(number + 1)
+    if kept:
+        yield _row(bytes(kept), number + 1)
+
+
+def _row(line: bytes, number: int) -> dict[str, Any]:
+    if len(line) > LINE_BYTES_MAX:
+        raise _too_long(number)
+    try:
+        row = loads(line)
+    except Rejected as error:
+        details = {**error.details, "line": number}
+        raise Rejected(error.code, f"line {number}: {error.message}", status=error.http_status, **details) from None
+    if not isinstance(row, dict):
+        raise Rejected("row_value", f"line {number}: write one JSON object with the columns of the row", line=number)
+    check_count(len(row), number)
+    return json.loads(line, parse_float=_exact) if _LONG_NUMBER.search(line) else row
+
+
+def _exact(text: str) -> float | Decimal:
+    number, exact = float(text), Decimal(text)
+    return number if Decimal(repr(number)) == exact else exact
+
+
+def _too_long(number: int) -> Rejected:
+    return Rejected("line_too_long", f"line {number} has more than {LINE_BYTES_MAX} bytes", status=413, line=number)

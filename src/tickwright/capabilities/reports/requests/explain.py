@@ -1,7 +1,7 @@
-"""Why a report is not finished, or how it ended, in words and codes. Pure: the store loads the facts.
+"""Why a report is not finished, or how it ended, with codes; and its parts against time. Pure.
 
-The chain goes from how it ended, or what it waits for now, over what keeps anybody from bringing that, to what happens
-next and when; the first reason is the summary.
+The chain goes from how the report ended, or what it waits for now, over what prevents that, to what happens next and
+when; the first reason is the summary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.reports.requests.views import PartView
 from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.instants import instant_text, wait_text
-from tickwright.ports.views import Explanation, Reason
+from tickwright.ports.views import Explanation, Reason, view
 
 ERROR_CHARS_MAX = 300
 OVER = frozenset({"finished", "failed", "cancelled"})
@@ -158,3 +159,50 @@ def _when(at: datetime, now: datetime) -> str:
     if at - now <= timedelta():
         return "now"
     return f"at {instant_text(at)}, in {wait_text(at - now)}"
+
+
+# ---------------------------------------------------------------------- timeline
+
+OPEN = frozenset({"due", "running"})
+Row = Mapping[str, Any]
+
+
+def timeline(parts: Sequence[Row]) -> list[PartView]:
+    """Return the parts as callers see them.
+
+    Args:
+        parts: The rows of the query ``get_parts``; ``now`` is the database's clock.
+    """
+    last: dict[int, datetime] = {}
+    for part in parts:
+        end = _end(part)
+        if end is not None:
+            last[part["stage"]] = max(end, last.get(part["stage"], end))
+    marked: set[int] = set()
+    views = []
+    for part in parts:
+        stage, end = part["stage"], _end(part)
+        slowest = end is not None and end == last[stage] and stage not in marked
+        if slowest:
+            marked.add(stage)
+        views.append(view(PartView, part, waited_s=_waited_s(part), took_s=_took_s(part), slowest=slowest))
+    return views
+
+
+def _end(part: Row) -> datetime | None:
+    """Return until when a part keeps its stage open; nothing for one that waits or was dropped."""
+    end: datetime | None = part["now"] if part["state"] in OPEN else part["done_at"]
+    return end
+
+
+def _waited_s(part: Row) -> float | None:
+    until = part["began_at"] or (part["now"] if part["state"] in OPEN else None)
+    return _between(part["asked_at"], until)
+
+
+def _took_s(part: Row) -> float | None:
+    return _between(part["began_at"], part["now"] if part["state"] == "running" else part["done_at"])
+
+
+def _between(begin: datetime | None, end: datetime | None) -> float | None:
+    return None if begin is None or end is None else max(0.0, (end - begin).total_seconds())

@@ -1,8 +1,12 @@
-"""The call of a stage as it stands on the exchange: the one place that writes it, and that says how to read it.
+"""The announcement of a stage: its message, which only this module writes and reads, and where it is published.
 
-It carries what a service in another language needs to bring its part without a further question. For our own listeners
-it is a bell: what is to be brought, and whether it still is, the ledger says. What strangers put into a queue is read
-with suspicion: every way in which a message can be wrong has a code, under which it is among the dead letters.
+The message carries what a service in another language needs to deliver its part without a further request. Our own
+listeners take it as a wake-up only: what is to be fetched, and whether it still is, the ledger says. Any program may
+put messages into a queue, so every way in which one can be wrong has a code, under which it is dead-lettered.
+
+A stage is announced to every listener over the fanout exchange, and again to single ones under their own routing keys.
+Without a broker, due parts are claimed from the table at once; with one, after a grace, so that a message that is lost,
+or a broker that is unavailable, costs seconds.
 """
 
 import json
@@ -14,7 +18,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.errors import Rejected
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
 
 VERSION = 1
 BODY_BYTES_MAX = 262_144
@@ -158,3 +165,47 @@ def _json(value: Any) -> str:
 
 def _instant(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
+
+
+# ---------------------------------------------------------------------- routes
+
+GRACE_S = 5.0
+_RECORDS = load("tickwright.capabilities.reports.sql", "records.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Destinations of the outbox; ``everyone`` is ``None`` where there is no broker.
+
+    Attributes:
+        everyone: Such as ``amqp:tickwright.reports/``.
+        exchange: Whose routing keys are the listeners' names, such as ``tickwright.reports.listeners``.
+    """
+
+    everyone: str | None = None
+    exchange: str | None = None
+
+    @property
+    def grace_s(self) -> float:
+        """After how long a part that was announced may be claimed by whoever looks."""
+        return 0.0 if self.everyone is None else GRACE_S
+
+    def one(self, listener: str) -> str:
+        """Return the destination that only ``listener`` hears."""
+        return f"amqp:{self.exchange}/{listener}"
+
+
+def served_by(kind: str, listener: str, source: str | None) -> str:
+    """Return who can bring a part: a process with that function, or with that source, or the service of that name."""
+    if kind == "sql":
+        return f"source:{source}"
+    return f"{kind}:{listener}"
+
+
+async def tell_all(connection: Connection, routes: Routes, told: Announcement, plan: Plan) -> None:
+    """Announce a stage to everybody who has a part in it, behind the commit of the caller's transaction."""
+    if routes.everyone is not None:
+        names = tuple(one.name for one in plan.listeners if one.stage == told.stage)
+        key, message = f"report/{told.report_id}", write_call(told, names, 1)
+        await connection.execute(_RECORDS["announce"], routes.everyone, key, message)
+    await connection.execute(_RECORDS["ring"])

@@ -1,32 +1,101 @@
-"""Reports as their users see them: asked for, looked at, cancelled. What happens to them meanwhile is the supervisors'.
+"""Reports as their users see them: requested, read, listed, cancelled. Their steps are the supervisors' work.
 
 An answer comes at once and is the record. One report is under way per requester and query key, and an equal request
 gets the first one's record. Nothing here waits for a part or for a file.
 """
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.requests.conditions import normalise, query_key
-from tickwright.capabilities.reports.requests.explain import explain
-from tickwright.capabilities.reports.requests.new_records import Created, NewReport, create_record
-from tickwright.capabilities.reports.requests.requests import ReportRequestBody
-from tickwright.capabilities.reports.requests.store import RecordsStore
-from tickwright.capabilities.reports.requests.timeline import timeline
-from tickwright.capabilities.reports.requests.views import ReportDetail, ReportView, RequestedReport
+from tickwright.capabilities.reports.requests.explain import explain, timeline
+from tickwright.capabilities.reports.requests.messages import Announcement, Routes, served_by, tell_all
+from tickwright.capabilities.reports.requests.store import SQL, RecordsStore
+from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
+from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.domain.durations import parse_duration
-from tickwright.domain.errors import Rejected, TickwrightError
+from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller
 from tickwright.ports.objects import ObjectStore
-from tickwright.ports.views import Explanation, view
+from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+
+CREATE_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReport:
+    """What is asked for, checked. ``plan`` has the request's own format in it."""
+
+    type: str
+    query_key: str
+    conditions: Mapping[str, Any]
+    requester: str
+    plan: Plan
+    source: str = ""
+    department: str | None = None
+    notify: str | None = None
+
+
+class Created(NamedTuple):
+    """The record that answers a request; ``created`` is false where an equal one was under way."""
+
+    id: int
+    created: bool
+
+
+async def create_record(connection: Connection, routes: Routes, new: NewReport) -> Created:
+    """Make a record with its parts and announce it, in the caller's transaction, or find the equal one under way.
+
+    Raises:
+        Contended: ``report_in_flight``: equal ones come and go faster than they can be seen. Retry.
+
+    Invariants:
+        RRC-1: one report under way per requester and query key.
+    """
+    for _ in range(CREATE_TRIES):
+        row = await connection.fetchrow(
+            SQL["insert_report"], new.source, new.type, new.query_key, json.dumps(new.conditions), new.department,
+            new.requester, msgspec.json.encode(new.plan).decode(), new.notify, float(new.plan.deadline_s),
+            float(new.plan.check_every_s),
+        )  # fmt: skip
+        if row is not None:
+            await _expect(connection, routes, row["id"], new.plan)
+            told = Announcement(
+                row["id"], row["epoch"], 1, new.type, new.conditions, {}, new.requester, row["deadline_at"]
+            )
+            await tell_all(connection, routes, told, new.plan)
+            return Created(row["id"], created=True)
+        found = await connection.fetchval(SQL["running_report"], new.requester, new.query_key)
+        if found is not None:
+            return Created(found, created=False)
+    raise Contended("report_in_flight", "an equal report is being asked for or ends just now; try again")
+
+
+async def _expect(connection: Connection, routes: Routes, report_id: int, plan: Plan) -> None:
+    listeners = plan.listeners
+    await connection.execute(
+        SQL["insert_parts"],
+        report_id,
+        [one.name for one in listeners],
+        [one.stage for one in listeners],
+        [one.kind for one in listeners],
+        [served_by(one.kind, one.name, one.source) for one in listeners],
+        [one.required for one in listeners],
+        routes.grace_s,
+    )
+
 
 LISTING = load("tickwright.capabilities.reports.sql", "listing.sql")
 MAX_AGE_MAX = timedelta(days=365)
@@ -181,3 +250,50 @@ async def _row(connection: Connection, report_id: int) -> Any:
 def not_found(report_id: int) -> Rejected:
     """Return the error of a report that is not there."""
     return Rejected("report_not_found", f"there is no report {report_id}", status=404)
+
+
+# ---------------------------------------------------------------------- download centre
+
+LOOKED_MAX = 5_000
+"""Reports that a page looks at, when it filters by more than the requester."""
+
+
+class ReportQuery(msgspec.Struct, frozen=True):
+    """What a listing of reports is asked for.
+
+    Attributes:
+        statuses: Empty is all.
+        limit: 1 to 200.
+    """
+
+    requester: str | None = None
+    department: str | None = None
+    type: str | None = None
+    statuses: tuple[str, ...] = ()
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+
+class RecordsList:
+    """Pages of records."""
+
+    def __init__(self, pool: Pool, cursors: Cursors) -> None:
+        self._pool, self._cursors = pool, cursors
+
+    async def page(self, query: ReportQuery) -> Page[ReportView]:
+        """Return one page of reports, newest first.
+
+        With a filter beside the requester a page may hold fewer than its limit, or none, and still have a next one:
+        it looks at 5,000 reports.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(query.limit)
+        listing = ("reports", query.requester, query.department, query.type, *query.statuses)
+        before = NEWEST if query.cursor is None else await self._cursors.read(query.cursor, int, *listing)
+        given = [before, query.department, query.type, [*query.statuses] or None, limit + 1, LOOKED_MAX]
+        rows = await fetch_page(self._pool, LISTING["list_reports"], *given, query.requester)
+        items = [view(ReportView, row) for row in rows[:limit] if row["id"] is not None]
+        position = items[-1].id if len(rows) > limit else rows[0]["last_id"]
+        return Page(items, None if position is None else await self._cursors.make(position, *listing))

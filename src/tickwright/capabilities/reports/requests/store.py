@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from tickwright.capabilities.reports.merge.steps import Part, Record
-from tickwright.capabilities.reports.requests.announcements import Routes, tell_all
-from tickwright.capabilities.reports.requests.messages import Announcement, write_call
+from tickwright.capabilities.reports.requests.messages import Announcement, Routes, tell_all, write_call
 from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.domain.failure_words import storable
 from tickwright.ports.reports import PartFacts

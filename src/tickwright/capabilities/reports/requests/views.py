@@ -1,11 +1,43 @@
-"""What callers get to see of reports: the answers of the REST API and of ``--json``."""
+"""Requests and answers of the REST API and of ``--json``: reports, their files, and parts that services deliver.
+
+What a report type may contain is read in :mod:`tickwright.capabilities.reports.types.schema`.
+"""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
-from tickwright.ports.user_data import UserData
+from tickwright.capabilities.reports.types.plan import Format
+from tickwright.ports.user_data import Link, UserData
+
+Name = Annotated[str, Meta(min_length=1, max_length=50, pattern="^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Said = Annotated[str, Meta(max_length=100)]
+
+
+class ReportRequestBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A report that somebody wants.
+
+    Attributes:
+        type: One of the report types.
+        conditions: Values of its parameters, at most 16 KiB.
+        format: ``csv`` or ``parquet``; the type's where it is left out.
+        requester: For whom; the caller's own name where it is left out. A requester has one running report per query.
+        department: Of the requester, to find reports by.
+        source: Who sent the requester to us, in the caller's own words.
+        notify: The receiver that hears of the end; the type's where it is left out.
+        max_age: A finished report of the same requester and query answers as well, if it is not older and has its file.
+    """
+
+    type: Name
+    conditions: dict[str, Any] = {}
+    format: Format | None = None
+    requester: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    department: Said | None = None
+    source: Said = ""
+    notify: Name | None = None
+    max_age: Annotated[str, Meta(max_length=40, examples=["1h"])] | None = None
 
 
 class ReportTypeView(msgspec.Struct, kw_only=True):
@@ -150,3 +182,93 @@ class RequestedReport(ReportView, kw_only=True):
     """The record that answers a request; ``created`` is false where an equal one had been asked for already."""
 
     created: bool
+
+
+# ---------------------------------------------------------------------- files and delivered parts
+
+
+class ReportFile(msgspec.Struct, Link, kw_only=True):
+    """Where a report's file can be fetched, by anybody who has the link.
+
+    Attributes:
+        url: Of the object store, or a path of this API (it begins with a slash) that needs no key.
+        expires_at: When the link ends.
+        name: What the file should be saved as.
+        rows: Of the file, without the header.
+        checksum: SHA-256 of the file, hexadecimal.
+    """
+
+    url: str
+    expires_at: datetime
+    name: str
+    content_type: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class ServicePart(msgspec.Struct, kw_only=True):
+    """What a service needs to bring its part.
+
+    Attributes:
+        epoch: Rises when parts were lost and all are asked again; a delivery names it.
+        state: ``waiting`` for its stage, ``due``, ``done``, ``failed`` or ``dropped``.
+        conditions: As they were given, checked, with their defaults.
+        feed: What the stages before gave to this one's queries.
+        columns: Types by name, as the report type declares them.
+        deadline_at: When the report fails.
+        now: The database's clock, as everything here is.
+    """
+
+    report_id: int
+    listener: str
+    type: str
+    status: str
+    epoch: int
+    stage: int
+    required: bool
+    state: str
+    conditions: Any
+    feed: Any
+    columns: dict[str, str]
+    requester: str
+    deadline_at: datetime
+    now: datetime
+
+
+class DeliveredPart(msgspec.Struct, kw_only=True):
+    """What a delivery came to.
+
+    Attributes:
+        already: Another delivery came first, and its rows count; these are its figures.
+        checksum: SHA-256 of the rows as they are kept, hexadecimal.
+    """
+
+    report_id: int
+    listener: str
+    epoch: int
+    rows: int
+    bytes: int
+    checksum: str
+    already: bool
+
+
+class PartRefusal(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A service says that it cannot bring its part, for good.
+
+    Attributes:
+        epoch: As the service was asked.
+        error: Why, for people.
+    """
+
+    epoch: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    error: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class RefusedPart(msgspec.Struct, kw_only=True):
+    """What a refusal came to; ``already`` where it had been said before."""
+
+    report_id: int
+    listener: str
+    epoch: int
+    already: bool

@@ -1,20 +1,314 @@
-"""The REST routes of reports."""
+"""The REST routes of reports: records, files, parts that services deliver, and report types.
 
-from typing import Annotated, Any
+A file is answered whole, or the one part that ``Range`` names, in constant memory. Its first piece is read before the
+answer begins, so that a store that does not answer is a problem document and no broken file. An answer that gets fewer
+or more bytes than it promised is broken off, so that no client takes it for whole.
+"""
 
-from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import Response
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
 
 from tickwright.capabilities.reports.dead_letters import STRUCTS as DEAD_STRUCTS
 from tickwright.capabilities.reports.dead_letters import dead_call_routes
-from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
-from tickwright.capabilities.reports.rest.record_routes import RECORD_STRUCTS
-from tickwright.capabilities.reports.rest.record_routes import record_routes
+from tickwright.capabilities.reports.files import OpenFile
+from tickwright.capabilities.reports.requests.records import ReportQuery
+from tickwright.capabilities.reports.requests.views import (
+    DeliveredPart,
+    PartRefusal,
+    PartView,
+    RefusedPart,
+    ReportDetail,
+    ReportFile,
+    ReportRequestBody,
+    ReportTypeDetail,
+    ReportTypeView,
+    ReportView,
+    RequestedReport,
+    ServicePart,
+    StoredReportType,
+)
 from tickwright.capabilities.reports.service import ReportsService
+from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
-from tickwright.ports.views import Page
+from tickwright.ports.user_data import sees
+from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import Cursor, Limit, answer, answers, takes
+from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, takes
+
+# ---------------------------------------------------------------------- file responses
+
+_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,18})-(?P<last>[0-9]{0,18})")
+
+
+class Span(NamedTuple):
+    """The bytes from ``first`` up to, and without, ``end``."""
+
+    first: int
+    end: int
+
+
+def span_of(header: str | None, size_bytes: int) -> Span | None:
+    """Return what a ``Range`` header asks for; ``None`` for the whole: there is none, or it is not one span of bytes.
+
+    Raises:
+        Rejected: ``range_not_satisfiable`` (416): it lies behind the end. Permanent.
+    """
+    found = None if header is None else _RANGE.fullmatch(header.replace(" ", ""))
+    if found is None or not (found["first"] or found["last"]):
+        return None
+    if not found["first"]:
+        first, end = max(0, size_bytes - int(found["last"])), size_bytes
+    else:
+        first = int(found["first"])
+        end = size_bytes if not found["last"] else min(size_bytes, int(found["last"]) + 1)
+        if found["last"] and int(found["last"]) < first:
+            return None
+    if first >= end:
+        raise Rejected(
+            "range_not_satisfiable",
+            f"the file has {size_bytes} bytes",
+            status=416,
+            headers=[(b"content-range", f"bytes */{size_bytes}".encode())],
+        )
+    return Span(first, end)
+
+
+async def file_answer(file: OpenFile, wanted: str | None, only_if: str | None) -> Response:
+    """Return the answer with a file.
+
+    Args:
+        file: Read from the first byte that is wanted, and closed with the answer.
+        wanted: The header ``Range``.
+        only_if: The header ``If-Range``: the part, if the file is that one; else the whole.
+
+    Raises:
+        Rejected: ``range_not_satisfiable`` (416). Permanent.
+        Unavailable: ``object_missing``, ``object_store_unavailable``: the store does not give the first bytes. Retry.
+    """
+    etag = f'"{file.etag}"'
+    part = span_of(wanted if only_if in (None, etag) else None, file.bytes)
+    span = part or Span(0, file.bytes)
+    pieces = _exactly(file, span)
+    try:
+        first = await anext(pieces, b"")
+    except Rejected as error:
+        raise Unavailable(error.code, error.message, status=502) from error
+    headers = {
+        "content-length": str(span.end - span.first),
+        "content-disposition": f'attachment; filename="{file.name}"',
+        "etag": etag,
+        "accept-ranges": "bytes",
+        "x-content-type-options": "nosniff",
+        "cache-control": "private, no-store",
+    }
+    if part is not None:
+        headers["content-range"] = f"bytes {span.first}-{span.end - 1}/{file.bytes}"
+    return StreamingResponse(_from(first, pieces), 200 if part is None else 206, headers, media_type=file.content_type)
+
+
+async def _exactly(file: OpenFile, span: Span) -> AsyncIterator[bytes]:
+    """Give the bytes of the span, all of them or an error."""
+    at, pieces = span.first, file.read(span.first)
+    try:
+        async for piece in pieces:
+            wanted = piece[: max(0, span.end - at)]
+            at += len(piece)
+            if wanted:
+                yield wanted
+            if at >= span.end and at < file.bytes:
+                return
+    finally:
+        await pieces.aclose()  # type: ignore[attr-defined]  # stores give generators
+    if at != file.bytes:
+        raise Unavailable("object_damaged", f"the store gave {at} of {file.bytes} bytes", status=502)
+
+
+async def _from(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        async for piece in pieces:
+            yield piece
+    finally:
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------- records
+
+Status = Literal["pending", "querying", "merging", "finished", "failed", "cancelled"]
+ListenerName = Annotated[str, Path(min_length=1, max_length=50)]
+Epoch = Annotated[int, Query(ge=1, le=2**31 - 1, description="As the service was asked")]
+Filter = Annotated[str | None, Query(min_length=1, max_length=200)]
+RECORD_STRUCTS: tuple[Any, ...] = (
+    DeliveredPart, Explanation, Page[ReportView], PartRefusal, PartView, RefusedPart, ReportDetail, ReportFile,
+    ReportRequestBody, ReportView, RequestedReport, ServicePart,
+)  # fmt: skip
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_TAGS: Any = ["reports"]
+
+
+def record_routes(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+    """Add every route of records, below ``/v1``."""
+    _requesting(router, service, gate)
+    _looking(router, service, gate)
+    _files(router, service, gate)
+    _delivering(router, service, gate)
+
+
+def _requesting(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    records = service.records
+    asked = {**answers(RequestedReport, 201, 200), **takes(ReportRequestBody)}
+
+    @router.post("/v1/reports", tags=_TAGS, status_code=201, **asked)
+    async def request_report(request: Request, caller: operator) -> Response:
+        """Ask for a report; the answer is its record, at once.
+
+        Where the same requester has an equal one under way (same type, format and conditions) its record is the answer
+        (200). With `max_age` a finished one that is not older answers as well, if its file is there. Conditions are for
+        roles that see data of users.
+        """
+        body = await gate.read(request, ReportRequestBody)
+        if body.conditions:  # the number of its rows answers any question
+            _check_sees("the conditions of a report are")
+        made = await records.request(body, caller)
+        return answer(made, 201 if made.created else 200, {"location": f"/v1/reports/{made.id}"})
+
+    @router.post("/v1/reports/{report_id}/cancel", tags=_TAGS, **answers(ReportView))
+    async def cancel_report(report_id: Id, caller: operator) -> Response:
+        """End a report without a file; what works on it stops. Twice is harmless; 409 where it has ended by itself."""
+        return answer(await records.cancel(report_id, caller=caller))
+
+
+def _looking(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/reports", tags=_TAGS, dependencies=viewer, **answers(Page[ReportView]))
+    async def list_reports(  # noqa: PLR0917  FastAPI calls it by name
+        requester: Filter = None,
+        department: Filter = None,
+        type: Filter = None,  # noqa: A002  the parameter's name
+        status: Annotated[list[Status] | None, Query(max_length=6)] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List reports, newest first. A page that filters by more than the requester looks at 5,000 at most."""
+        statuses = tuple(sorted(set(status or ())))
+        return answer(await service.listing.page(ReportQuery(requester, department, type, statuses, cursor, limit)))
+
+    @router.get("/v1/reports/{report_id}", tags=_TAGS, dependencies=viewer, **answers(ReportDetail))
+    async def get_report(report_id: Id) -> Response:
+        """Return one report: its record, what became of each part, and what its file was made of."""
+        return answer(await service.records.get(report_id))
+
+    @router.get("/v1/reports/{report_id}/explain", tags=_TAGS, dependencies=viewer, **answers(Explanation))
+    async def explain_report(report_id: Id) -> Response:
+        """Say why a report is not finished: whom it waits for, since when, and what happens next."""
+        return answer(await service.records.explain(report_id))
+
+
+def _files(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+    bytes_of = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _FILE_TYPES}
+    linked = answers(ReportFile)
+    linked["responses"][307] = {"description": "The link, in Location"}
+
+    @router.get("/v1/reports/{report_id}/file", tags=_TAGS, dependencies=viewer, **linked)
+    async def report_file(request: Request, report_id: Id) -> Response:
+        """Send the caller to the file: 307 to a signed link of 15 minutes; with `Accept: application/json` the link.
+
+        409 while there is no file, 410 when it is not kept any more, 502 when the object store has lost it.
+        """
+        _check_sees("a report's file is")
+        found = await service.files.link(report_id)
+        if _wants_json(request):
+            return answer(found)
+        return Response(status_code=307, headers={"location": found.url})
+
+    @router.get(
+        "/v1/report-files/{report_id}",
+        tags=_TAGS,
+        responses={
+            200: {"description": "The file", "content": bytes_of},
+            206: {"description": "The part of it that `Range` names", "content": bytes_of},
+            416: {"description": "`Range` lies behind its end", "content": _PROBLEM},
+        },
+    )
+    async def signed_file(
+        request: Request,
+        report_id: Id,
+        expires: Annotated[int, Query(ge=0, le=2**40)],
+        signature: Annotated[str, Query(pattern="^[0-9a-f]{64}$")],
+    ) -> Response:
+        """Return a file to whoever has a link to it; no key is needed. `Range` may name one part of it."""
+        found = await service.files.open(report_id, expires, signature)
+        return await file_answer(found, request.headers.get("range"), request.headers.get("if-range"))
+
+
+_DELIVER = "reports:deliver"
+_FILE_TYPES = ("text/csv; charset=utf-8", "application/vnd.apache.parquet")
+
+
+def _check_sees(what: str) -> None:
+    if not sees():
+        raise Rejected("payload_hidden", f"{what} data of users, which your role does not see", status=403)
+
+
+def _wants_json(request: Request) -> bool:
+    """Whether the caller names JSON and no other kind before it."""
+    kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(",")]
+    return kinds[0] == "application/json"
+
+
+def _delivering(router: APIRouter, service: ReportsService, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR, _DELIVER))]
+    deliveries = service.deliveries
+    lines: dict[str, Any] = {
+        "openapi_extra": {"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}}
+    }
+
+    @router.get(
+        "/v1/reports/{report_id}/parts/{listener}",
+        tags=_TAGS,
+        dependencies=[Depends(gate.allow(Role.VIEWER, _DELIVER))],
+        **answers(ServicePart),
+    )
+    async def get_part(report_id: Id, listener: ListenerName) -> Response:
+        """Return what a service needs to bring its part: conditions, feed, epoch and deadline.
+
+        403 for a role that does not see data of users: a service that was told nothing would bring the wrong rows.
+        """
+        _check_sees("conditions and feed are")
+        return answer(await deliveries.get(report_id, listener))
+
+    @router.put("/v1/reports/{report_id}/parts/{listener}", tags=_TAGS, **answers(DeliveredPart), **lines)
+    async def deliver_part(
+        request: Request, report_id: Id, listener: ListenerName, epoch: Epoch, caller: operator
+    ) -> Response:
+        """Deliver a service's part as NDJSON, an object per row; at most 1 GiB.
+
+        The first delivery of an epoch counts; another one is answered with `already` and the first one's figures. A
+        delivery that breaks off leaves nothing.
+        """
+        length = request.headers.get("content-length", "")
+        said = int(length) if length.isdigit() else None
+        body = gate.stream(request)
+        return answer(await deliveries.deliver(report_id, listener, epoch, body, caller=caller, length=said))
+
+    @router.post(
+        "/v1/reports/{report_id}/parts/{listener}/fail",
+        tags=_TAGS,
+        **answers(RefusedPart),
+        **takes(PartRefusal),
+    )
+    async def refuse_part(request: Request, report_id: Id, listener: ListenerName, caller: operator) -> Response:
+        """Say that a service cannot bring its part, for good: a required one fails the report."""
+        refusal = await gate.read(request, PartRefusal)
+        return answer(await deliveries.refuse(report_id, listener, refusal, caller=caller))
+
 
 Name = Annotated[str, Path(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (

@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
+from tickwright.capabilities.reports.merge.sandbox import sql_checks
 from tickwright.capabilities.reports.requests.views import ReportTypeDetail, ReportTypeView, StoredReportType
 from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.capabilities.reports.types.schema import check_definition
-from tickwright.capabilities.reports.types.schema_fields import words_of
-from tickwright.capabilities.reports.types.sql_checks import sql_checks
+from tickwright.capabilities.reports.types.schema import check_definition, words_of
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.ports.caller import Caller

@@ -33,19 +33,324 @@ Where there is nothing more to say of a listener than its name: ``listeners = ["
 checked in :mod:`definition_checks`.
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from tickwright.capabilities.reports.parts.columns import COLUMNS_MAX, check_type
 from tickwright.capabilities.reports.requests.conditions import read_condition
-from tickwright.capabilities.reports.types.definition_checks import SqlChecks, check_whole
-from tickwright.capabilities.reports.types.names import PARAMETER_NAME, TYPE_NAME, listener_problem
-from tickwright.capabilities.reports.types.plan import Listener, Parameter, Plan
-from tickwright.capabilities.reports.types.schema_fields import FIELDS, LISTENER_WORDS, PARAMETER_WORDS, TYPE_WORDS
+from tickwright.capabilities.reports.types.plan import Format, Listener, Parameter, ParameterType, Plan
+from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.wording import read_fields
+from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, read_fields, whole
+from tickwright.ports.reports import RESERVED_LISTENERS
+
+# ---------------------------------------------------------------------- names
+
+TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
+SOURCE_NAME = TYPE_NAME
+PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
+_LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,49}")
+RESERVED_FIELDS = frozenset(name.lower() for name in RESERVED_LISTENERS)
+"""What the Redis hash says of the report itself, and the queue of dead letters."""
+_WORDS = (
+    "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default "
+    "deferrable desc describe distinct do else end except false fetch for foreign from group having in initially "
+    "intersect into lambda lateral leading limit not null offset on only or order pivot pivot_longer pivot_wider "
+    "placing primary qualify references returning select show some summarize symmetric table then to trailing true "
+    "union unique unpivot using variadic when where window with"
+)
+RESERVED = frozenset(_WORDS.split())
+"""Words that DuckDB takes for itself: a table of such a name would have to be quoted everywhere."""
+
+
+def listener_problem(name: str) -> str | None:
+    """Return what is wrong with a listener's name, or ``None``."""
+    if not _LISTENER_NAME.fullmatch(name):
+        return "a listener's name has 1 to 50 letters, digits or '_', a letter first: it is a table of the merging SQL"
+    if name.lower() in RESERVED:
+        return f"{name} is a word of SQL; call the listener something else, such as {name[:45]}_rows"
+    if name.lower() in RESERVED_FIELDS:
+        return f"{name} is a field or a queue of our own; call the listener something else, such as {name[:45]}_rows"
+    return None
+
+
+# ---------------------------------------------------------------------- fields
+
+STAGES_MAX = 10
+SQL_BYTES_MAX = 65_536
+COLUMN_CHARS_MAX = 200
+NAMES_MAX = 1_000
+_SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+
+
+def words_of(plan: Plan) -> dict[str, Any]:
+    """Return a plan in the words above: what is read from them is the same plan again."""
+    words: dict[str, Any] = {"merge": plan.merge, "format": plan.format, "bom": plan.bom, "checks": plan.checks}
+    for word, seconds in (("check_every", plan.check_every_s), ("deadline", plan.deadline_s), ("keep", plan.keep_s)):
+        words[word] = format_duration(seconds * _SECOND)
+    if plan.notify is not None:
+        words["notify"] = plan.notify
+    if plan.parameters is not None:
+        words["parameters"] = {name: _parameter_words(one) for name, one in plan.parameters.items()}
+    if plan.feeds:
+        words["feeds"] = {str(stage): sql for stage, sql in sorted(plan.feeds.items())}
+    words["listeners"] = {one.name: _listener_words(one) for one in plan.listeners}
+    return words
+
+
+def _parameter_words(parameter: Parameter) -> dict[str, Any]:
+    words = {"type": parameter.type, "required": parameter.required}
+    return words if parameter.default is None else {**words, "default": parameter.default}
+
+
+def _listener_words(one: Listener) -> dict[str, Any]:
+    given = {"source": one.source, "sql": one.sql, "service": one.kind == "service" or None}
+    words: dict[str, Any] = {word: value for word, value in given.items() if value is not None}
+    words |= {"stage": one.stage, "required": one.required, "attempts": one.attempts}
+    words |= {"timeout": format_duration(one.timeout)}
+    return {**words, "columns": dict(one.columns)} if one.columns else words
+
+
+def _sql(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise bad("write one query in SQL")
+    if len(value.encode("utf-8", "surrogatepass")) > SQL_BYTES_MAX:
+        raise bad(f"at most {SQL_BYTES_MAX} bytes")
+    return value
+
+
+def _seconds(low: timedelta, high: timedelta) -> Reader:
+    read = lasting(low, high)
+
+    def seconds(value: Any) -> int:
+        duration: timedelta = read(value)
+        if duration % _SECOND:
+            raise bad("whole seconds")
+        return duration // _SECOND
+
+    return seconds
+
+
+def _milliseconds(value: Any) -> int:
+    duration: timedelta = lasting(timedelta(milliseconds=10), timedelta(hours=6))(value)
+    if duration % _MILLISECOND:
+        raise bad("whole milliseconds")
+    return duration // _MILLISECOND
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not SOURCE_NAME.fullmatch(value):
+        raise bad("a name has 1 to 50 letters, digits, '_', '.' or '-', a letter or digit first")
+    return value
+
+
+def _columns(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or len(value) > COLUMNS_MAX:
+        raise bad(f'write at most {COLUMNS_MAX} types by name, such as {{ id = "BIGINT" }}')
+    for name, kind in value.items():
+        if not isinstance(name, str) or not 0 < len(name) <= COLUMN_CHARS_MAX or "\0" in name:
+            raise bad(f"a column's name has 1 to {COLUMN_CHARS_MAX} characters")
+        if not isinstance(kind, str):
+            raise bad(f'{name}: write a type in DuckDB\'s words, such as "BIGINT", "DECIMAL(12,2)" or "TIMESTAMPTZ"')
+    return {name: check_type(kind) for name, kind in value.items()}
+
+
+def _feeds(value: Any) -> dict[int, str]:
+    if not isinstance(value, Mapping):
+        raise bad('write one query by stage, such as { 2 = "…" }')
+    feeds = {}
+    for stage, sql in value.items():
+        number = int(stage) if isinstance(stage, str) and stage.isdecimal() and stage.isascii() else stage
+        if isinstance(number, bool) or not isinstance(number, int) or not 2 <= number <= STAGES_MAX:
+            raise bad(f"{stage}: a stage from 2 to {STAGES_MAX}: the first one is fed by the conditions")
+        if number in feeds:
+            raise bad(f"{stage}: stands twice")
+        feeds[number] = _sql(sql)
+    return feeds
+
+
+def _listener_names(value: Any) -> Any:
+    if not isinstance(value, Mapping | list | tuple) or len(value) > NAMES_MAX:
+        raise bad("write a table for each, [report_types.NAME.listeners.LISTENER], or a list of names")
+    if any(not isinstance(name, str) for name in value):
+        raise bad("a name is a text")
+    return value
+
+
+def _stages(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= STAGES_MAX:
+        raise bad(f'write 1 to {STAGES_MAX} lists of names, such as [["users"], ["withdrawals"]]')
+    empty = [str(stage) for stage, group in enumerate(value, 1) if not group]
+    if empty:
+        raise bad(f"nobody is in stage {empty[0]}")
+    return [_listener_names(group) for group in value]
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise bad('write a table, such as { country = "text" }')
+    return value
+
+
+def _default(value: Any) -> Any:
+    """TOML has dates and times of its own; elsewhere they are texts."""
+    return value.isoformat() if isinstance(value, date | datetime) else value
+
+
+FIELDS = {"check_every": "check_every_s", "deadline": "deadline_s", "keep": "keep_s", "timeout": "timeout_ms"}
+"""Fields of a plan that have their unit in their name."""
+TYPE_WORDS: Mapping[str, Reader] = {
+    "merge": _sql,
+    "format": one_of(*get_args(Format)),
+    "bom": flag,
+    "checks": whole(1, 1_000),
+    "check_every": _seconds(_SECOND, timedelta(hours=1)),
+    "deadline": _seconds(_SECOND, timedelta(days=7)),
+    "keep": _seconds(timedelta(minutes=1), timedelta(days=3_650)),
+    "notify": _name,
+    "parameters": _table,
+    "feeds": _feeds,
+    "listeners": _listener_names,
+    "stages": _stages,
+}
+LISTENER_WORDS: Mapping[str, Reader] = {
+    "source": _name,
+    "sql": _sql,
+    "service": flag,
+    "stage": whole(1, STAGES_MAX),
+    "required": flag,
+    "attempts": whole(1, 100),
+    "timeout": _milliseconds,
+    "columns": _columns,
+}
+PARAMETER_WORDS: Mapping[str, Reader] = {
+    "type": one_of(*get_args(ParameterType)),
+    "required": flag,
+    "default": _default,
+}
+
+
+# ---------------------------------------------------------------------- checks of the whole definition
+class SqlChecks(NamedTuple):
+    """Who understands SQL.
+
+    Attributes:
+        select: Raises ``Rejected`` unless a text is one SELECT; it is told the names of the tables that there are.
+        placeholders: Returns the names of a query's values; raises ``Rejected`` unless its text is one query.
+        columns: Returns the names of a SELECT's columns; ``None`` where only running it would tell.
+    """
+
+    select: Callable[[str, Sequence[str]], None]
+    placeholders: Callable[[str], frozenset[str]]
+    columns: Callable[[str], frozenset[str] | None]
+
+
+def check_whole(plan: Plan, problems: list[str], *, where: str, checks: SqlChecks | None) -> None:
+    """Add to ``problems`` what is wrong with ``plan``, each with its remedy."""
+    before = len(problems)
+    _check_names(plan.listeners, problems, where=where)
+    _check_stages(plan, problems, where=where)
+    _check_timeouts(plan, problems, where=where)
+    if checks is None or len(problems) > before:
+        return
+    _check_select(plan, problems, checks, where=where)
+    if len(problems) == before:
+        _check_feeds(plan, problems, checks, where=where)
+        _check_values(plan, problems, checks, where=where)
+
+
+def _check_names(listeners: Iterable[Listener], problems: list[str], *, where: str) -> None:
+    seen: dict[str, str] = {}
+    for one in listeners:
+        first = seen.setdefault(one.name.lower(), one.name)
+        if first != one.name:
+            problems.append(f"{where}.listeners.{one.name}: for SQL this is the same name as {first}")
+    names = [one.name for one in listeners]
+    problems += [f"{where}.listeners.{name}: stands twice" for name in sorted({n for n in names if names.count(n) > 1})]
+
+
+def _check_stages(plan: Plan, problems: list[str], *, where: str) -> None:
+    stages = {one.stage for one in plan.listeners}
+    problems += [
+        f"{where}: nobody is in stage {stage}; stages have no gaps"
+        for stage in range(1, plan.stages)
+        if stage not in stages
+    ]
+    problems += [
+        f"{where}.feeds.{stage}: there is no stage {stage}; the last one is {plan.stages}"
+        for stage in plan.feeds
+        if stage > plan.stages
+    ]
+
+
+def _check_timeouts(plan: Plan, problems: list[str], *, where: str) -> None:
+    """A part that may take longer than anybody waits for it would be given up while it is brought as it should be."""
+    waits, every = format_duration(plan.waits), format_duration(timedelta(seconds=plan.check_every_s))
+    problems += [
+        f"{where}.listeners.{one.name}.timeout: {format_duration(one.timeout)}, and the report waits for {waits} "
+        f"({plan.checks} checks of {every}, deadline {format_duration(timedelta(seconds=plan.deadline_s))}); "
+        "shorten it, or raise those"
+        for one in plan.listeners
+        if one.timeout > plan.waits
+    ]
+
+
+def _check_select(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
+    texts = [("merge", plan.merge, plan.stages + 1)]
+    texts += [(f"feeds.{stage}", sql, stage) for stage, sql in sorted(plan.feeds.items())]
+    for word, sql, stage in texts:
+        try:
+            checks.select(sql, [one.name for one in plan.listeners if one.stage < stage])
+        except Rejected as error:
+            problems.append(f"{where}.{word}: {error.message}")
+
+
+def _check_values(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
+    """Each query's values are conditions, or columns of a feed of its stage or of one before it."""
+    known: set[str] | None = None if plan.parameters is None else set(plan.parameters)
+    fed = {stage: checks.columns(sql) for stage, sql in plan.feeds.items()}
+    for one in sorted(plan.listeners, key=lambda one: one.stage):
+        if one.sql is None:
+            continue
+        given = _with_feeds(known, fed, one.stage)
+        try:
+            asked = checks.placeholders(one.sql)
+        except Rejected as error:
+            problems.append(f"{where}.listeners.{one.name}.sql: {error.message}")
+            continue
+        problems += [
+            f"{where}.listeners.{one.name}.sql: nobody gives :{name}; there are {_listed(given)}"
+            for name in sorted(asked - given if given is not None else ())
+        ]
+
+
+def _check_feeds(plan: Plan, problems: list[str], checks: SqlChecks, *, where: str) -> None:
+    """A feed's column that is a parameter as well would be asked for with another value than the request's."""
+    for stage, sql in sorted(plan.feeds.items()):
+        twice = (checks.columns(sql) or frozenset()) & (plan.parameters or {}).keys()
+        problems += [
+            f"{where}.feeds.{stage}: its column {name} is a parameter, too; call one of them otherwise"
+            for name in sorted(twice)
+        ]
+
+
+def _with_feeds(known: set[str] | None, fed: Mapping[int, frozenset[str] | None], stage: int) -> set[str] | None:
+    """Return the values that there are for sure in a stage; ``None`` where nobody can say."""
+    for columns in (columns for first, columns in fed.items() if first <= stage):
+        known = None if known is None or columns is None else known | columns
+    return known
+
+
+def _listed(names: set[str] | None) -> str:
+    return ", ".join(f":{name}" for name in sorted(names or ()))[:500] or "no values: add it to the parameters"
+
+
+# ---------------------------------------------------------------------- reading
+
 
 LISTENERS_MAX, PARAMETERS_MAX, PROBLEMS_MAX = 100, 100, 100
 DEFINITION_BYTES_MAX = 262_144

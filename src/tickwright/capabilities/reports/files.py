@@ -1,23 +1,54 @@
 """A report's file for its users: a signed link, and the bytes behind it.
 
-Before the first byte goes out it is known that the file is there and whole: it has the size that the record says. What
-breaks off afterwards breaks the answer off; ``Content-Length`` and ``ETag`` (the SHA-256 of the file) tell a client.
+Before the first byte is sent the file is known to be there and whole: it has the size that the record says. An error
+after that breaks the answer off; ``Content-Length`` and ``ETag`` (the SHA-256 of the file) tell a client.
+
+A link opens one file until it ends, and nothing else: its signature covers the report, the file's key and the end. A
+new secret of the installation ends every link.
 """
 
 import asyncio
 import builtins
+import hmac
 import math
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-from tickwright.capabilities.reports.files import links
-from tickwright.capabilities.reports.files.views import ReportFile
 from tickwright.capabilities.reports.requests.records import LISTING, not_found
+from tickwright.capabilities.reports.requests.views import ReportFile
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.objects import ObjectStore
 from tickwright.store.pool import Pool
+
+LINK_LIFE = timedelta(minutes=15)
+
+
+def link_signature(secret: str, report_id: int, key: str, expires_s: int) -> str:
+    """Return the signature of a link, 64 hexadecimal digits.
+
+    Args:
+        secret: Of the installation.
+        report_id: Whose file it is.
+        key: Where the file is kept; without a line break, as every key.
+        expires_s: When the link ends, in Unix seconds by the database's clock.
+    """
+    text = f"tickwright report file\n{report_id}\n{expires_s}\n{key}"
+    return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
+
+
+def link_path(secret: str, report_id: int, key: str, expires_s: int) -> str:
+    """Return the link, as a path of the API."""
+    query = {"expires": expires_s, "signature": link_signature(secret, report_id, key, expires_s)}
+    return f"/v1/report-files/{report_id}?{urlencode(query)}"
+
+
+def is_signed(secret: str, report_id: int, key: str, expires_s: int, given: str) -> bool:
+    """Whether ``given`` is the signature; takes as long for every wrong one."""
+    return hmac.compare_digest(link_signature(secret, report_id, key, expires_s).encode(), given.encode())
+
 
 STRANGERS_MAX = 4
 """Links that are looked up at once: nobody needs a key to try one, and the database has others to serve."""
@@ -65,7 +96,7 @@ class Files:
             raise not_found(report_id)
         _check_there(row)
         await self._check_whole(row)
-        until = min(row["now"] + links.LIFE, row["file_expires_at"])
+        until = min(row["now"] + LINK_LIFE, row["file_expires_at"])
         url = await self._url(row, until)
         return ReportFile(
             url=url,
@@ -87,7 +118,7 @@ class Files:
         async with self._strangers:
             row = await self._row(report_id)
         key = row["file_key"] or ""
-        if not links.is_signed(row["secret"], report_id, key, expires_s, signature) or not key:
+        if not is_signed(row["secret"], report_id, key, expires_s, signature) or not key:
             raise Rejected(
                 "invalid_link", "this link was not made by this installation, or its file is gone", status=403
             )
@@ -109,7 +140,7 @@ class Files:
             raise _not_ours(error) from error
         if made is not None:
             return made
-        return links.path_of(row["secret"], row["id"], key, math.ceil(until.timestamp()))
+        return link_path(row["secret"], row["id"], key, math.ceil(until.timestamp()))
 
     async def _check_whole(self, row: Any) -> None:
         try:

@@ -1,1 +1,0 @@
-"""Files of reports: signed links and range responses."""
