@@ -12,12 +12,11 @@ from kit.leases import LONG
 from kit.pg_tasks import PgFanout
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout import message_keys
-from tickwright.capabilities.fanout.consumer.verdicts import DELAYS_MAX
+from tickwright.capabilities.fanout import messages as message_keys
+from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.capabilities.fanout.message_keys import SIGNATURE, read_keys
-from tickwright.capabilities.fanout.messages import write_task
-from tickwright.domain.windows import Window
+from tickwright.capabilities.fanout.messages import SIGNATURE, read_keys, write_task
+from tickwright.domain.modules import Window
 from tickwright.engine.leases import Leases
 from tickwright.engine.outbox.relay import OutboxRelay
 from tickwright.transports.postgres import PostgresBroker

@@ -15,8 +15,7 @@ from kit.api import RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.demo.receiver import Receiver, server_of
-from tickwright.domain.hosts import parse_hosts
-from tickwright.domain.networks import parse_networks
+from tickwright.domain.admission import parse_hosts, parse_networks
 from tickwright.process.health import HealthServer
 from tickwright.rest.admission import SPARES_MAX, UNREAD_UNCOUNTED, ListenerLimits
 from tickwright.rest.listener import PIPELINED_MAX, Listener, bind

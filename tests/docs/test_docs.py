@@ -26,8 +26,8 @@ from kit.cli import tickwright
 from kit.waiting import eventually_async
 from tickwright import Tickwright
 from tickwright.capabilities.fanout.messages import write_task
+from tickwright.domain.modules import Window
 from tickwright.domain.states import TRANSITIONS
-from tickwright.domain.windows import Window
 from tickwright.observe.alerts import OWN_RULES, RULES
 from tickwright.process.configfile import load_config
 from tickwright.process.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 from kit.fanout import MODULE, FanoutWorld, Hub, fanout_world
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.entities.requests import check_modules
-from tickwright.capabilities.fanout.scheduler import entity_lists as lists
-from tickwright.capabilities.fanout.scheduler.entity_lists import PARTY_KEPT_BYTES, UNKNOWN_MAX, read_lists
+from tickwright.capabilities.fanout.scheduler import publisher as lists
+from tickwright.capabilities.fanout.scheduler.publisher import PARTY_KEPT_BYTES, UNKNOWN_MAX, read_lists
 from tickwright.domain.errors import Rejected
 from tickwright.store.pool import Pool
 

@@ -20,20 +20,24 @@ from kit.servers import RabbitServer, RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer import run_claims as claim_book
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook
+from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
-from tickwright.capabilities.fanout.consumer.verdicts import DELAYS_MAX
 from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE, Publisher
-from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, REFRESH_WITHOUT_NEWS_S, FanoutScheduler
-from tickwright.capabilities.fanout.scheduler.windows import AGAIN_S, CHUNK
+from tickwright.capabilities.fanout.scheduler.scheduler import (
+    AGAIN_S,
+    CHANNEL,
+    CHUNK,
+    REFRESH_WITHOUT_NEWS_S,
+    FanoutScheduler,
+)
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import Ended, Run, Start
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.run_claims import RUN_LEASE, RedisRuns
+from tickwright.transports.redis.claims import RUN_LEASE, RedisRuns
 
 CODES = [f"E{number}" for number in range(3 * CHUNKS_AT_ONCE * CHUNK)]
 

@@ -23,17 +23,15 @@ from kit.redis_fanout import LONG, begin_one, end_one, fresh_prefix, open_sessio
 from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
+from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.fanout import Ended, Mark, Marks, Place, Run, Start
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.claims import RedisMarks, RedisRuns
 from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisLink
-from tickwright.transports.redis.publish_marks import RedisMarks
-from tickwright.transports.redis.run_claims import RedisRuns
 
 WINDOW = 1_700_000_000
 HOUR = timedelta(hours=1)

@@ -11,12 +11,11 @@ from kit.fanout import MODULE, Hub, fanout_world
 from kit.redis_fanout import begin_one, end_one, fresh_prefix, redis_link
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
+from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
 from tickwright.ports.fanout import Claimed, Mark, Place, Run, Start
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.publish_marks import RedisMarks
-from tickwright.transports.redis.run_claims import RedisRuns, runs_key
+from tickwright.transports.redis.claims import RedisMarks, RedisRuns, runs_key
 
 WINDOW = 1_795_255_200
 LEASE = timedelta(seconds=60)

@@ -19,17 +19,14 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer import runs_store
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
+from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.slow_share import SlotUse
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
+from tickwright.capabilities.fanout.consumer.task_run import SlotUse
 from tickwright.capabilities.fanout.handlers import EntityTask
-from tickwright.capabilities.fanout.message_keys import MessageKeys
-from tickwright.capabilities.fanout.messages import write_task
+from tickwright.capabilities.fanout.messages import MessageKeys, write_task
 from tickwright.capabilities.fanout.scheduler import publisher as publishing
-from tickwright.capabilities.fanout.scheduler.entity_lists import read_lists, read_parties
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
-from tickwright.capabilities.fanout.scheduler.publisher import Fate, Publisher
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publisher import Fate, Publisher, read_lists, read_parties
 from tickwright.ports.broker import Accepted
 from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
 from tickwright.ports.ids import random_token

@@ -7,7 +7,7 @@ import pytest
 
 from kit import listeners as checks
 from kit.mutants import mutate
-from tickwright.domain.hosts import Hosts
+from tickwright.domain.admission import Hosts
 from tickwright.rest.admission import Admission
 from tickwright.rest.listener import BoundedProtocol
 

@@ -17,7 +17,7 @@ from kit.servers import KafkaServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.polling.relay.messages import poll_key
 from tickwright.capabilities.polling.relay.store import BatchBounds
-from tickwright.domain.partitions import partition_of
+from tickwright.capabilities.polling.trackers.explain import partition_of
 from tickwright.transports.kafka.topics import prepare_topics
 
 BATCHES = """SELECT batch_no, partition_count, partitions, first_offsets, last_offsets, topic

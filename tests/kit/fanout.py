@@ -20,21 +20,16 @@ from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.slow_share import SlowShare
-from tickwright.capabilities.fanout.consumer.task_run import Caller
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
+from tickwright.capabilities.fanout.consumer.task_run import Caller, SlowShare
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
-from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys, read_keys
-from tickwright.capabilities.fanout.messages import message_id, write_task
-from tickwright.capabilities.fanout.scheduler.entity_lists import read_parties
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
-from tickwright.capabilities.fanout.scheduler.publisher import Publisher
+from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, message_id, read_keys, write_task
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.domain.leases import LeaseTerms
-from tickwright.domain.windows import Window, window_at
+from tickwright.domain.modules import Window, window_at
 from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
 from tickwright.partners import PartnerContract

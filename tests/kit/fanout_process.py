@@ -22,11 +22,11 @@ from kit.fanout import MODULE, FanoutWorld
 from kit.probes import KillAt
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.verdicts import Ack
+from tickwright.capabilities.fanout.consumer.consumer import Ack
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import message_id
-from tickwright.capabilities.fanout.scheduler.windows import ModuleRounds
-from tickwright.domain.windows import Window
+from tickwright.capabilities.fanout.scheduler.scheduler import ModuleRounds
+from tickwright.domain.modules import Window
 from tickwright.store.pool import open_pool
 from tickwright.transports.rabbitmq import FanoutNames
 

@@ -11,8 +11,8 @@ import asyncpg
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.claims import RedisRuns
 from tickwright.transports.redis.connection import RedisLink
-from tickwright.transports.redis.run_claims import RedisRuns
 
 OPEN = (
     "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "

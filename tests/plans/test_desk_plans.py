@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from kit.polling import Ground
-from tickwright.capabilities.fanout.entities import matrix
+from tickwright.capabilities.fanout import service as matrix
 from tickwright.capabilities.operations.machinery import _SQL as DESK
 from tickwright.capabilities.polling import partners
 from tickwright.capabilities.polling.trackers import accounts, freshness

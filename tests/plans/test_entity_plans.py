@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.fanout.entities import store as entities_store
+from tickwright.capabilities.fanout.entities import entities as entities_store
 from tickwright.capabilities.fanout.entities.entities import LAST_CODE
 
 ENTITIES = 30_000

@@ -7,7 +7,7 @@ import pytest
 
 from plans.conftest import Planner
 from tickwright.capabilities.fanout.consumer import runs_store
-from tickwright.capabilities.fanout.scheduler import marks_store
+from tickwright.capabilities.fanout.scheduler import publish_marks as marks_store
 
 FILL = """
 INSERT INTO tickwright.workers (id, name, roles, version, lease_until)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.durations import DURATION_MAX, format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.states import FINAL, TRANSITIONS, JobStatus
+from tickwright.domain.time_texts import DURATION_MAX, format_duration, parse_duration
 
 MICROSECOND = timedelta(microseconds=1)
 

@@ -13,7 +13,7 @@ from kit.redis_fanout import LONG, open_session
 from kit.servers import PostgresServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.fanout import Place, Run, Success
 from tickwright.store.migrate import migrate

@@ -21,12 +21,11 @@ from kit.redis_fanout import (
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
 from tickwright.ports.fanout import Mark, Marks, Place, Run
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.claims import RedisMarks, RedisRuns
 from tickwright.transports.redis.connection import RedisLink
-from tickwright.transports.redis.publish_marks import RedisMarks
-from tickwright.transports.redis.run_claims import RedisRuns
 
 HOUR = timedelta(hours=1)
 WINDOW = 1_800_000_000

@@ -25,7 +25,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.engine.session import WorkerSession
 from tickwright.ports.fanout import Ended, Run, Start, Success
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.run_claims import RedisRuns
+from tickwright.transports.redis.claims import RedisRuns
 
 WINDOW = 1_700_000_000
 RUN = Run("DE*ABC", "LOCATIONS", WINDOW, 2)

@@ -19,8 +19,8 @@ from kit.servers import RedisServer
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
 from tickwright.store.pool import open_pool
+from tickwright.transports.redis.claims import RedisRuns
 from tickwright.transports.redis.connection import RedisLink
-from tickwright.transports.redis.run_claims import RedisRuns
 
 T = TypeVar("T")
 EMPTY = "TRUNCATE tickwright.fanout_cursors, tickwright.fanout_windows, tickwright.workers CASCADE"

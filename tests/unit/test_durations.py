@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickwright.domain.durations import DURATION_MAX, format_duration, parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.time_texts import DURATION_MAX, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

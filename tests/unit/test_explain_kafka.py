@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.polling.relay.messages import poll_key
-from tickwright.capabilities.polling.trackers.explain import Stands, in_kafka, place
-from tickwright.domain.partitions import partition_of
+from tickwright.capabilities.polling.trackers.explain import Stands, in_kafka, partition_of, place
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 TRACKER = 42

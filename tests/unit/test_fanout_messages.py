@@ -17,7 +17,7 @@ from tickwright.capabilities.fanout.messages import (
     write_task,
 )
 from tickwright.domain.errors import Rejected
-from tickwright.domain.windows import Window, window_at
+from tickwright.domain.modules import Window, window_at
 from tickwright.ports.fanout import Delivery
 
 NOW_S = 1_700_000_000.0

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from tickwright.capabilities.fanout.consumer.slow_share import (
+from tickwright.capabilities.fanout.consumer.task_run import (
     QUICK_RUNS,
     SLOW_MAX,
     SLOW_PART,

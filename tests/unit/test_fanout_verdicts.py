@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tickwright.capabilities.fanout.consumer.verdicts import Ack, Delay, throttled
+from tickwright.capabilities.fanout.consumer.consumer import Ack, Delay, throttled
 from tickwright.partners import Throttled
 from tickwright.partners.outcomes import returned
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from tickwright.capabilities.fanout.consumer.reporter import LastMinute, Telling
+from tickwright.capabilities.fanout.consumer.consumer import LastMinute, Telling
 from tickwright.capabilities.operations.overview.views import FanoutNow
 from tickwright.cli.live.view import fanout_line
 

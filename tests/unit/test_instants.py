@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tickwright.domain.instants import wait_text
+from tickwright.domain.time_texts import wait_text
 
 
 @pytest.mark.parametrize(

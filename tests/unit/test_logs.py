@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 import structlog
 
-from tickwright.domain.spellings import MASK
+from tickwright.domain.secrets import MASK
 from tickwright.observe.logs import (
     configure_logging,
     flatten_event,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.domain.merge_patch import merged
+from tickwright.capabilities.polling.partners import merged
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tickwright.app.declarations import Declarations
 from tickwright.domain.errors import Rejected
-from tickwright.domain.rates import parse_rate
+from tickwright.domain.time_texts import parse_rate
 from tickwright.partners import PartnerSettings, check_settings
 from tickwright.partners.model import STEP_MAX_S, step_of
 

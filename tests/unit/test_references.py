@@ -1,6 +1,6 @@
 """Secrets by reference, and what is said after they were put in."""
 
-from tickwright.domain.references import HandedOut, put_in
+from tickwright.domain.secrets import HandedOut, put_in
 
 SECRETS = {"TOKEN": "a/b c", "LONGER": "a/b c d", "QUOTED": "it's\n", "EMPTY": ""}
 

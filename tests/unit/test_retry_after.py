@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tickwright.domain.retry_after import answered_at, parse_retry_after
+from tickwright.domain.retries import answered_at, parse_retry_after
 
 NOON = 1_795_262_400  # Sat, 21 Nov 2026 12:00:00 GMT
 DAY = timedelta(days=1)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.fanout.entities.party import masked_hosts
+from tickwright.capabilities.fanout.entities.requests import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import put_in
 from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts
+from tickwright.domain.secrets import put_in
 from tickwright.process.secrets import SECRET_BYTES_MAX, DeclaredSecrets
 
 ENVIRONMENT = {

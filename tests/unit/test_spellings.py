@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import pytest
 from yarl import URL
 
-from tickwright.domain.spellings import _found, spellings, without_any
+from tickwright.domain.secrets import _found, spellings, without_any
 
 SECRET = "a\"b&c+d e'ü<中\\%/=$\n\t😀z?"
 

@@ -30,8 +30,8 @@ from tickwright.api.session_routes import STRUCTS as SESSION_STRUCTS
 from tickwright.api.session_routes import session_routes
 from tickwright.capabilities.batches.rest.routes import STRUCTS as CAMPAIGN_STRUCTS
 from tickwright.capabilities.batches.rest.routes import campaign_routes
-from tickwright.capabilities.fanout.rest.routes import STRUCTS as FANOUT_STRUCTS
-from tickwright.capabilities.fanout.rest.routes import fanout_routes
+from tickwright.capabilities.fanout.rest import STRUCTS as FANOUT_STRUCTS
+from tickwright.capabilities.fanout.rest import fanout_routes
 from tickwright.capabilities.jobs.rest.routes import STRUCTS as JOB_STRUCTS
 from tickwright.capabilities.jobs.rest.routes import job_routes
 from tickwright.capabilities.operations.overview.type_figures import TypesNow
@@ -48,8 +48,8 @@ from tickwright.capabilities.polling.rest.routes import STRUCTS as POLLING_STRUC
 from tickwright.capabilities.polling.rest.routes import polling_routes
 from tickwright.capabilities.reports.rest.routes import STRUCTS as REPORT_STRUCTS
 from tickwright.capabilities.reports.rest.routes import report_routes
+from tickwright.domain.admission import client_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.networks import client_of
 from tickwright.ports.caller import CALLER, Role
 from tickwright.ports.user_data import let_see
 from tickwright.rest.bodies import ClientGone, Receive

@@ -11,7 +11,7 @@ from tickwright.capabilities.batches.definitions.program_schema import read_prog
 from tickwright.capabilities.batches.definitions.programs import DeclaredBatch, Plan
 from tickwright.capabilities.batches.definitions.programs import Function as BatchFunction
 from tickwright.capabilities.batches.definitions.schema import NAME as BATCH_NAME
-from tickwright.capabilities.fanout.entities.module_schema import check_module
+from tickwright.capabilities.fanout.entities.modules import check_module
 from tickwright.capabilities.fanout.handlers import DeclaredModule
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
 from tickwright.capabilities.jobs.handlers import Function, Handler, make_handler

@@ -41,7 +41,7 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.domain.failure_words import storable
+from tickwright.domain.functions import storable
 from tickwright.domain.targets import PythonTarget, WebTarget, parse_target
 from tickwright.domain.traceparent import NAME
 from tickwright.observe import traces

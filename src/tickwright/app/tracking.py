@@ -21,7 +21,7 @@ from tickwright.capabilities.polling.trackers.requests import (
 )
 from tickwright.capabilities.polling.trackers.views import EndedTracker, EventOutcome, TrackerDetail
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import parse_instant
+from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Explanation
 from tickwright.store.pool import Pool

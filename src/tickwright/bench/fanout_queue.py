@@ -12,9 +12,8 @@ from typing import TypeVar
 import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 
-from tickwright.capabilities.fanout.message_keys import SIGNATURE, MessageKeys
-from tickwright.capabilities.fanout.messages import write_task
-from tickwright.domain.windows import Window
+from tickwright.capabilities.fanout.messages import SIGNATURE, MessageKeys, write_task
+from tickwright.domain.modules import Window
 from tickwright.ports.broker import Accepted, Message
 from tickwright.transports.rabbitmq import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare

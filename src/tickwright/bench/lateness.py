@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tickwright.bench.ground import Ground, wait_until
 from tickwright.bench.jobs import SQL
 from tickwright.bench.report import Figures, quantile, run_bench
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.time_texts import parse_duration
 
 BARS = {
     "p50_ms": "≤ 2 (with a span)",

@@ -1,8 +1,14 @@
-"""What can be said of a function that somebody's program brings, without calling it."""
+"""A user's function: how it can be called, and what it raised as text that PostgreSQL can keep.
+
+A function may raise anything: an exit, a cancellation of its own, an error that cannot be printed or that quotes what
+no text in PostgreSQL holds, an error of ours with a message that is no text. None of that may block other work.
+"""
 
 import inspect
 from collections.abc import Callable
 from typing import Any
+
+from tickwright.domain.errors import TickwrightError
 
 
 def takes_one(function: Callable[..., Any]) -> bool:
@@ -12,3 +18,39 @@ def takes_one(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+CODE_CHARS = 100
+
+
+def failure_of(error: BaseException, mask: Callable[[str], str]) -> tuple[str, str]:
+    """Return the code and the text of whatever a user's function raised, both as PostgreSQL can keep them.
+
+    Args:
+        error: One of ours has a code; of all others, and where that cannot be read, it is ``exception``.
+        mask: Takes secrets out of a text.
+    """
+    if isinstance(error, TickwrightError):
+        code = said(lambda: f"{error.code}", "exception")
+        text = said(lambda: f"{error.message}", type(error).__name__)
+    else:
+        code, text = "exception", words_of(error)
+    return storable(mask(code))[:CODE_CHARS], storable(mask(text))
+
+
+def words_of(error: BaseException) -> str:
+    """Return an error's class and what it says of itself, if it can."""
+    return said(lambda: f"{type(error).__name__}: {error}", type(error).__name__)
+
+
+def said(text_of: Callable[[], str], otherwise: str) -> str:
+    """Return a text that code of a user's class makes, which may raise anything; then ``otherwise``."""
+    try:
+        return text_of()
+    except BaseException:  # noqa: BLE001  the user's class
+        return otherwise
+
+
+def storable(text: str) -> str:
+    """Return a text without what PostgreSQL refuses: NUL and halves of surrogate pairs."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()

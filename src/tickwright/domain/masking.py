@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tickwright.domain.references import REFERENCE
 from tickwright.domain.secret_hosts import names_address
-from tickwright.domain.spellings import MASK
+from tickwright.domain.secrets import MASK, REFERENCE
 
 DIGITS_MAX = 4_000  # Python refuses to read longer numbers; by SQL a document can have them
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)

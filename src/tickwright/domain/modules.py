@@ -1,6 +1,12 @@
-"""Modules: what an entity is polled for, and how the list of them is written in a column."""
+"""Modules, and the windows that entities are polled in.
+
+A window is known by its start in whole seconds since 1970 by the database's clock (the ``alignedTimestamp`` of a key).
+Code that iterates windows instead of ticks cannot drift, skip a window, or have one twice.
+"""
 
 import re
+from dataclasses import dataclass
+from math import floor
 
 MODULE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,49}")
 """A whole name of a module; it is the task type of a message, and a part of ``ENABLE_<NAME>_POLLING``."""
@@ -20,3 +26,29 @@ def parse_modules(text: str) -> tuple[str, ...]:
     """
     names = (name.strip().upper() for name in text.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """``[start_s, end_s)`` in seconds since 1970."""
+
+    start_s: int
+    length_s: int
+
+    @property
+    def end_s(self) -> int:
+        """Where the next one begins."""
+        return self.start_s + self.length_s
+
+
+def window_at(now_s: float, length_s: int) -> Window:
+    """Return the window that ``now_s`` lies in.
+
+    Args:
+        now_s: Seconds since 1970 by the database's clock.
+        length_s: 1 or more; it need not divide a day.
+
+    Invariants:
+        WIN-1: every instant lies in exactly one window of a length, and the start belongs to it.
+    """
+    return Window(floor(now_s / length_s) * length_s, length_s)

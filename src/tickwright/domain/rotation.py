@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import msgspec
 
-from tickwright.domain.durations import DurationText
 from tickwright.domain.errors import Rejected
+from tickwright.domain.time_texts import DurationText
 
 OVERLAP_DEFAULT = timedelta(hours=24)
 OVERLAP_MAX = timedelta(days=30)

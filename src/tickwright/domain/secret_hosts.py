@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tickwright.domain.addresses import Address
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import REFERENCE, Secrets
+from tickwright.domain.secrets import REFERENCE, Secrets
 from tickwright.domain.targets import WebTarget, parse_target
 
 HOSTS_MAX = 100

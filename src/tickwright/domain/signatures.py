@@ -9,6 +9,7 @@ Source: the Standard Webhooks specification.
 
 import base64
 import binascii
+import hashlib
 import hmac
 from collections.abc import Sequence
 from functools import lru_cache
@@ -59,3 +60,8 @@ def sign(message_id: str, timestamp: int, body: bytes, secrets: Sequence[str]) -
     signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     digests = (hmac.digest(secret_key(secret), signed, "sha256") for secret in secrets)
     return " ".join("v1," + base64.b64encode(digest).decode() for digest in digests)
+
+
+def digest_of(*parts: object) -> bytes:
+    """Return a digest of what makes two requests the same."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()

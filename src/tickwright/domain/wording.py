@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
+from tickwright.domain.time_texts import parse_duration
 
 Reader = Callable[[Any], Any]
 

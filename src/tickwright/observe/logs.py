@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from tickwright.domain.spellings import GROWTH_MAX, MASK, spellings, without_any
+from tickwright.domain.secrets import GROWTH_MAX, MASK, spellings, without_any
 from tickwright.observe.repeats import DriverRepeats, Repeats
 
 VALUE_CHARS_MAX = 4000

@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.domain.failure_words import said
+from tickwright.domain.functions import said
 from tickwright.domain.traceparent import read_traceparent
 
 Operation = Literal["create", "send", "process"]

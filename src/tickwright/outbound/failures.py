@@ -13,7 +13,7 @@ import ssl
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tickwright.domain.spellings import GROWTH_MAX, spellings, without_any
+from tickwright.domain.secrets import GROWTH_MAX, spellings, without_any
 from tickwright.outbound.resolver import BlockedError, ResolveTimeoutError
 from tickwright.ports.broker import Refused, Unknown
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.domain.failure_words import failure_of, said
-from tickwright.domain.retry_after import parse_retry_after
+from tickwright.domain.functions import failure_of, said
+from tickwright.domain.retries import parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)
 """Of silence: the breaker does not count a call that was throttled, so that no silence would be no limit."""

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.rates import parse_rate
+from tickwright.domain.time_texts import parse_rate
 from tickwright.domain.wording import Reader, bad, lasting, read_fields, whole
 from tickwright.partners.quiet import QuietHours, parse_quiet
 

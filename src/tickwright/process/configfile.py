@@ -23,7 +23,7 @@
     merge = "SELECT … FROM users JOIN withdrawals USING (user_id)"
 
 The words of a partner are in :mod:`tickwright.partners.settings`, those of a module in
-:mod:`tickwright.capabilities.fanout.entities.module_schema`, those of a report type in
+:mod:`tickwright.capabilities.fanout.entities.modules`, those of a report type in
 :mod:`tickwright.capabilities.reports.types.schema`. The same words are the keyword arguments of ``@app.job``,
 ``@app.partner``, ``@app.module`` and ``@app.report``. Every mistake is reported, with file, key and remedy, before
 anything is applied: half a configuration is worse than none.
@@ -39,16 +39,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tickwright.capabilities.fanout.entities.module_schema import read_module
+from tickwright.capabilities.fanout.entities.modules import read_module
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.polling.consumer.http_courier import read_http
 from tickwright.capabilities.reports.merge.sandbox import sql_checks
 from tickwright.capabilities.reports.types.schema import read_definition
-from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.rates import parse_rate
 from tickwright.domain.retries import RetryPolicy
 from tickwright.domain.targets import parse_target
+from tickwright.domain.time_texts import format_duration, parse_duration, parse_rate
 from tickwright.partners.settings import PartnerSettings, read_settings
 from tickwright.sources.named import SourceTerms, read_source
 

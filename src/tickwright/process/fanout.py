@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.reporter import Telling
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook
+from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer, Telling, consumer_source
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.slow_share import SlowShare
-from tickwright.capabilities.fanout.consumer.task_run import Caller
-from tickwright.capabilities.fanout.consumer.two_stores import RunsInTwo
+from tickwright.capabilities.fanout.consumer.task_run import Caller, SlowShare
 from tickwright.capabilities.fanout.handlers import ModuleRegistry
-from tickwright.capabilities.fanout.metrics import consumer_source, scheduler_source
-from tickwright.capabilities.fanout.scheduler.entity_lists import read_parties
-from tickwright.capabilities.fanout.scheduler.marks_store import LedgerMarks
-from tickwright.capabilities.fanout.scheduler.publish_marks import MarksInTurn
-from tickwright.capabilities.fanout.scheduler.publisher import Publisher
-from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
+from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
+from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession

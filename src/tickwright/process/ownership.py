@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tickwright.domain.digests import digest_of
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
+from tickwright.domain.signatures import digest_of
 from tickwright.process.brokers import kafka_terms
 from tickwright.process.database import translated
 from tickwright.process.objects import objects_url, open_objects

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import Secrets
 from tickwright.domain.secret_hosts import Destination, HostRule, parse_hosts
+from tickwright.domain.secrets import Secrets
 
 SECRET = "TICKWRIGHT_SECRET_"  # noqa: S105  the beginning of variables' names
 HOSTS = "TICKWRIGHT_SECRET_HOSTS_"

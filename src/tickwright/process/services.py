@@ -23,8 +23,8 @@ from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.relay.admin import PollDesk
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
-from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Unavailable
+from tickwright.domain.time_texts import format_duration
 from tickwright.engine.leases import Leases
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.brokers import dead_tasks, poll_events, poll_log, target_check

@@ -19,10 +19,9 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tickwright.domain.addresses import AllowList
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.admission import parse_hosts, parse_networks
 from tickwright.domain.errors import Rejected
-from tickwright.domain.hosts import parse_hosts
-from tickwright.domain.networks import parse_networks
+from tickwright.domain.time_texts import parse_duration
 from tickwright.process.secrets import SECRET, DeclaredSecrets
 from tickwright.rest.admission import PROBES_LIMITS, ListenerLimits
 from tickwright.store.dsn import check_primary_url

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tickwright.domain.hosts import Hosts
-from tickwright.domain.networks import Network, client_of, covers
+from tickwright.domain.admission import Hosts, Network, client_of, covers
 
 SPARES_MAX = 128
 UNREAD_UNCOUNTED = 16_384

@@ -1,38 +1,60 @@
-"""Putting dead letters of a broker back by REST: one route for every kind of them."""
+"""The REST routes of dead letters that a broker keeps: one pair of routes for each kind of them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.dead_letters import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import answer, answers, takes
+from tickwright.rest.routing import Limit, answer, answers, takes
 
 
-class Requeuing(Protocol):
-    """Who keeps dead letters of one kind."""
+class DeadLetters(Protocol):
+    """Lists and requeues dead letters of one kind; see ``engine.outbox.broker_dead_letters``."""
+
+    async def list(self, wanted: str | None, *, limit: int) -> Any:
+        """Return a page of the oldest ones, or of those ``wanted``."""
+        ...
 
     async def requeue(self, *, caller: Caller, ids: Sequence[str] | None, limit: int) -> DeadMessagesRequeued:
-        """Put back those of ``ids``, or the oldest."""
+        """Put those of ``ids``, or the oldest, into their queue again."""
         ...
 
 
-def add_requeue(router: APIRouter, letters: Requeuing, gate: Gate, *, kind: str, name: str, description: str) -> None:
-    """Add the route for a kind, named as in the path of its list.
+class Operation(NamedTuple):
+    """A route in the OpenAPI document: its name, which generated clients use, and its description."""
 
-    ``name`` is the operation's, which programs made from the OpenAPI document know; ``description`` says in it what
-    becomes of the messages.
-    """
+    name: str
+    description: str
+
+
+def add_dead_letters(
+    router: APIRouter, letters: DeadLetters, gate: Gate, *, kind: str, page: Any, filter_by: str,
+    listing: Operation, requeuing: Operation,
+) -> None:  # fmt: skip
+    """Add ``/v1/dead-letters/{kind}``, filtered by the parameter ``filter_by``, and its ``/requeue``."""
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    tags: Any = ["dead letters"]
+
+    @router.get(
+        f"/v1/dead-letters/{kind}",
+        **listing._asdict(),
+        tags=tags,
+        dependencies=[Depends(gate.allow(Role.VIEWER))],
+        **answers(page),
+    )
+    async def list_oldest(
+        wanted: Annotated[str | None, Query(alias=filter_by, min_length=1, max_length=50)] = None, limit: Limit = 50
+    ) -> Response:
+        return answer(await letters.list(wanted, limit=limit))
 
     @router.post(
         f"/v1/dead-letters/{kind}/requeue",
-        name=name,
-        description=description,
-        tags=["dead letters"],
+        **requeuing._asdict(),
+        tags=tags,
         **answers(DeadMessagesRequeued),
         **takes(DeadMessagesRequest),
     )

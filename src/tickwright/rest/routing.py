@@ -7,7 +7,7 @@ import msgspec
 from fastapi import Path, Query
 from fastapi.responses import Response
 
-from tickwright.domain.instants import parse_instant
+from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.user_data import shown
 from tickwright.ports.views import CURSOR_CHARS_MAX
 

@@ -18,9 +18,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import HandedOut, Secrets, put_in
+from tickwright.domain.secrets import HandedOut, Secrets, put_in
+from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.reports import Source
 
 SCHEMES = ("postgresql", "postgres", "sqlite", "duckdb", "files")

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tickwright.domain.digests import digest_of
 from tickwright.domain.errors import Rejected
+from tickwright.domain.signatures import digest_of
 from tickwright.ports.views import CURSOR_CHARS_MAX
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load

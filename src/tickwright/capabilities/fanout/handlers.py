@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import put_in
 from tickwright.domain.secret_hosts import SecretsFor, destination_of, destinations_of
+from tickwright.domain.secrets import put_in
 
 
 @dataclass(frozen=True, slots=True)

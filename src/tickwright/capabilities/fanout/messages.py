@@ -1,20 +1,30 @@
-"""A task as it stands in the queue: the one place that writes it, and that says how to read it.
+"""A task as a message of the queue: the one place that writes it, reads it and checks its signature.
 
-The message carries the whole entity, so that a consumer needs no database for it. What strangers put into the queue is
-read with suspicion: every way in which a message can be wrong has a code, under which it is among the dead letters.
+The message carries the whole entity, so a consumer needs no database to read it. Foreign messages are read with
+suspicion: each mistake of a message has a code, which the dead letters show.
+
+The queue, its exchange, a topic inside PostgreSQL and the outbox can be written by roles that may not decide what runs
+with which party. So schedulers sign each message with a key that only the owner of the schema can read, and consumers
+run nothing else. The keys are kept in memory: neither side asks the database for each message.
 """
 
+import base64
+import hmac
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
+import asyncpg
 import msgspec
 
-from tickwright.domain.errors import Rejected
-from tickwright.domain.modules import MODULE_NAME
-from tickwright.domain.windows import Window
+from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.domain.modules import MODULE_NAME, Window
 from tickwright.ports.fanout import Delivery
+from tickwright.ports.ids import monotonic
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
 
 VERSION = 1
 BODY_BYTES_MAX = 262_144
@@ -199,3 +209,59 @@ def _seconds(text: str) -> float:
     if at.tzinfo is None or not 0 <= at.timestamp() < YEAR_2200_S:
         raise ValueError(f"{text[:40]!r}: an instant with its offset, from 1970 to 2200")
     return at.timestamp()
+
+
+SIGNATURE = "tickwright-signature"
+SIGNATURE_VERSION = "v1,"
+FRESH_S = 15.0
+_PURPOSE = b"tickwright.fanout."
+
+_SQL = load("tickwright.capabilities.fanout.sql", "keys.sql")
+
+
+class MessageKeys(NamedTuple):
+    """The keys as they were read, the one that signs first."""
+
+    keys: Sequence[bytes] = ()
+    read_s: float = float("-inf")
+
+    def sign(self, body: bytes) -> str:
+        """Return the value of the header ``tickwright-signature``.
+
+        Raises:
+            Unavailable: ``no_message_key``. Retry once there is one.
+        """
+        if not self.keys:
+            remedy = "the owner of the schema makes one with tickwright.rotate_message_key()"
+            raise Unavailable("no_message_key", f"tickwright.message_keys has no key to sign with; {remedy}")
+        return _signature(self.keys[0], body)
+
+    def refusal(self, delivery: Delivery) -> str | None:
+        """Return why a message is not ours: ``unsigned`` or ``signature_wrong``; ``None`` where it is."""
+        shown = delivery.headers.get(SIGNATURE)
+        if shown is None:
+            return "unsigned"
+        if not isinstance(shown, str):
+            return "signature_wrong"
+        wanted = (_signature(key, delivery.body) for key in self.keys)
+        given = shown.encode("utf-8", "replace")
+        return None if any(hmac.compare_digest(one.encode(), given) for one in wanted) else "signature_wrong"
+
+    @property
+    def fresh(self) -> bool:
+        """Whether they were read so lately that a key which is not among them is none of ours."""
+        return bool(self.keys) and monotonic() - self.read_s < FRESH_S
+
+
+NO_KEYS = MessageKeys()
+
+
+def _signature(key: bytes, body: bytes) -> str:
+    digest = hmac.digest(key, _PURPOSE + body, "sha256")
+    return SIGNATURE_VERSION + base64.b64encode(digest).decode()
+
+
+async def read_keys(database: Pool | Connection) -> MessageKeys:
+    """Return the keys as they are now. Raises what a lost database raises; retry."""
+    rows: list[asyncpg.Record] = await database.fetch(_SQL["message_keys"])
+    return MessageKeys([bytes(row["key"]) for row in rows], monotonic())

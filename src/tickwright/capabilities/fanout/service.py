@@ -1,21 +1,180 @@
-"""What operators and programs do with fan-out, in one object: one per process and pool."""
+"""What operators and programs do with fan-out, in one object; with modules against windows, and dead letters."""
 
-from tickwright.capabilities.fanout.dead_letters import DeadLetters
-from tickwright.capabilities.fanout.entities.entities import Entities
-from tickwright.capabilities.fanout.entities.imports import Imports
-from tickwright.capabilities.fanout.entities.matrix import Matrix
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from tickwright.capabilities.fanout.entities.entities import Entities, EntityQuery, Imports, module_of
 from tickwright.capabilities.fanout.entities.modules import Modules
-from tickwright.ports.dead_letters import DeadMessages
+from tickwright.capabilities.fanout.entities.requests import masked
+from tickwright.capabilities.fanout.entities.views import (
+    DeadTaskPage,
+    DeadTaskView,
+    EntityStanding,
+    MatrixWindow,
+    ModuleWindows,
+    WindowMatrix,
+    WindowState,
+)
+from tickwright.domain.errors import Rejected
+from tickwright.domain.modules import parse_modules, window_at
+from tickwright.domain.time_texts import format_duration
+from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters, DeadLetterKind, common_fields
+from tickwright.ports.dead_letters import BODY_CHARS_MAX, DeadMessage, DeadMessages
+from tickwright.ports.views import Page
 from tickwright.store.paging import Cursors
-from tickwright.store.pool import Pool
+from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+NAME_CHARS_MAX = 100
+_SQL = load("tickwright.capabilities.fanout.sql", "matrix.sql")
+WINDOWS_MAX = 500
+"""Of one module."""
+ROWS_MAX = 20_000
+COUNTED_MAX = 10_000
+COUNTED_WINDOWS = 2
+WINDOW_MAX = timedelta(days=1)
+"""The longest window that there can be."""
+
+
+class Matrix:
+    """Looks; nothing here changes anything."""
+
+    def __init__(self, pool: Pool, entities: Entities) -> None:
+        self._pool, self._entities = pool, entities
+
+    async def windows(self, module: str | None, hours: int) -> WindowMatrix:
+        """Return what became of the windows of the last hours, of one module or of all.
+
+        Raises:
+            Rejected: ``module_not_found`` (404). Permanent.
+        """
+        name = None if module is None else module.strip().upper()
+        async with self._pool.acquire() as connection:
+            now: datetime = await connection.fetchval(_SQL["clock"])
+            rows = await connection.fetch(_SQL["modules"], name)
+            if name is not None and not rows:
+                raise Rejected("module_not_found", f"there is no module {name[:50]!r}", status=404)
+            since = now - timedelta(hours=hours)
+            names = [row["name"] for row in rows]
+            found = await connection.fetch(_SQL["windows"], since - WINDOW_MAX, names, ROWS_MAX)
+            counts = {(row["task_type"], row["window_at"]): row for row in found}
+            modules = [_module(row, now, since, counts) for row in rows]
+            await _count_published(connection, modules)
+        return WindowMatrix(at=now, since=since, modules=modules)
+
+    async def entities(self, query: EntityQuery) -> Page[EntityStanding]:
+        """Return a page of entities by their codes, each with what became of the modules that it is polled for.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        page = await self._entities.list(query)
+        codes = [one.code for one in page.items]
+        lists = [",".join(parse_modules(one.polling_enabled_modules)) for one in page.items]
+        rows = await self._pool.fetch(_SQL["states"], codes, lists)
+        states = {n: [module_of(row) for row in group] for n, group in groupby(rows, lambda row: row["n"])}
+        items = [
+            EntityStanding(
+                code=one.code,
+                is_polling_enabled=one.is_polling_enabled,
+                partner=one.partner,
+                modules=states.get(n, []),
+            )
+            for n, one in enumerate(page.items, 1)
+        ]
+        return Page(items, page.next)
+
+
+def _module(row: Any, now: datetime, since: datetime, counts: Mapping[tuple[str, datetime], Any]) -> ModuleWindows:
+    starts = _starts(row, now, since)
+    return ModuleWindows(
+        name=row["name"],
+        every=format_duration(timedelta(seconds=row["interval_seconds"])),
+        paused=row["paused_at"] is not None,
+        expected=row["entities"],
+        last_success_window_at=row["last_success_window_at"],
+        windows=[_window(row, now, at, counts.get((row["name"], at))) for at in starts[:WINDOWS_MAX]],
+        more=len(starts) > WINDOWS_MAX,
+    )
+
+
+async def _count_published(connection: Connection, modules: Sequence[ModuleWindows]) -> None:
+    """Say of the newest windows how many entities they were published for."""
+    newest = {(one.name, window.window_at): window for one in modules for window in one.windows[:COUNTED_WINDOWS]}
+    names, ats = [name for name, _ in newest], [at for _, at in newest]
+    for row in await connection.fetch(_SQL["published"], names, ats, COUNTED_MAX):
+        newest[row["task_type"], row["window_at"]].published = row["entities"]
+
+
+def _starts(row: Any, now: datetime, since: datetime) -> Sequence[datetime]:
+    """Return where the windows begin that end behind ``since``, the newest first; one more than are shown."""
+    length_s = row["interval_seconds"]
+    newest = int(window_at(now.timestamp(), length_s).start_s)
+    oldest = int(window_at(since.timestamp(), length_s).start_s)
+    starts = range(newest, max(oldest, newest - WINDOWS_MAX * length_s) - 1, -length_s)
+    return [datetime.fromtimestamp(at, UTC) for at in starts]
+
+
+def _window(row: Any, now: datetime, at: datetime, counts: Any) -> MatrixWindow:
+    ends_at = at + timedelta(seconds=row["interval_seconds"])
+    expected = row["entities"] if at >= row["created_at"] else 0
+    succeeded, *rest = (0 if counts is None else counts[name] for name in _COUNTS)
+    return MatrixWindow(
+        **dict(zip(_COUNTS, [succeeded, *rest], strict=True)),
+        window_at=at,
+        ends_at=ends_at,
+        state="open" if ends_at > now else _state(expected, succeeded, came=any(rest)),
+        published=None,
+    )
+
+
+_COUNTS = ("succeeded", "failed", "superseded", "expired")
+
+
+def _state(entities: int, succeeded: int, *, came: bool) -> WindowState:
+    """Return what a window that is over was."""
+    if not (entities or came or succeeded):
+        return "idle"
+    if not succeeded:
+        return "missed"
+    return "done" if succeeded >= entities else "partly"
+
+
+def _dead_task(dead: DeadMessage) -> DeadTaskView:
+    text = dead.body.decode("utf-8", "backslashreplace")
+    members: Any = None
+    try:
+        members = json.loads(text, parse_int=float)  # int refuses thousands of digits, and no number is shown
+    except RecursionError:
+        text = masked(text)
+    except ValueError:
+        members = None
+    else:
+        text = masked(text)
+    named = members if isinstance(members, dict) else {}
+    return DeadTaskView(
+        **{**common_fields(dead), "body": text[:BODY_CHARS_MAX]},
+        entity_code=_name(named.get("EntityCode")),
+        task_type=_name(named.get("TaskType")),
+    )
+
+
+def _name(value: Any) -> str | None:
+    return value[:NAME_CHARS_MAX] if isinstance(value, str) else None
+
+
+DEAD_TASKS = DeadLetterKind("fanout", "task_type", _dead_task, DeadTaskPage)
 
 
 class FanoutService:
     """Everything that the API and the command line do with fan-out.
 
     Attributes:
-        entities: Whom we poll.
-        modules: For what, and how often.
+        entities: What is polled.
+        modules: What entities are polled for, and how often.
         imports: Entities by the thousand.
         dead_letters: Tasks that were given up.
         matrix: Modules against windows, and entities against modules.
@@ -26,4 +185,4 @@ class FanoutService:
         self.modules = Modules(pool)
         self.matrix = Matrix(pool, self.entities)
         self.imports = Imports(pool)
-        self.dead_letters = DeadLetters(pool, dead_tasks)
+        self.dead_letters = BrokerDeadLetters(pool, dead_tasks, DEAD_TASKS)

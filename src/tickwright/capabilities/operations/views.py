@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from tickwright.domain.durations import DurationText
 from tickwright.domain.masking import masked_address, masked_document, read_json
+from tickwright.domain.time_texts import DurationText
 from tickwright.ports.user_data import Doors, UserData
 
 NOTE_CHARS_MAX = 1_000

@@ -11,7 +11,6 @@ from tickwright.capabilities.polling.consumer.http_courier import read_http
 from tickwright.capabilities.polling.trackers.requests import check_partner
 from tickwright.capabilities.polling.trackers.views import PartnerView, StoredPartner
 from tickwright.domain.errors import Rejected
-from tickwright.domain.merge_patch import merged
 from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
 from tickwright.ports.caller import Caller
@@ -413,3 +412,23 @@ def _calls_per_s(settings: PartnerSettings, row: Row, calls: CallCounts | None) 
     if row["window_at"] is None or now - row["window_at"] > 2 * settings.breaker.window:
         return None
     return float((row["window_ok"] + row["window_failed"]) / max(1.0, (now - row["window_at"]).total_seconds()))
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Return ``target`` with a JSON merge patch applied (RFC 7396).
+
+    ``null`` takes a member out, objects are merged, all else replaces.
+
+    Args:
+        target: As decoded from JSON; not changed.
+        patch: The same.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), value)
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tickwright.capabilities.reports.dead_letters import DeadCalls
+from tickwright.capabilities.reports.dead_letters import DEAD_CALLS
 from tickwright.capabilities.reports.files import Files
 from tickwright.capabilities.reports.parts.deliveries import BODY_BYTES_MAX, Deliveries
 from tickwright.capabilities.reports.parts.storage import PartPlaces
@@ -13,6 +13,7 @@ from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.requests.records import Records, RecordsList
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.capabilities.reports.types.report_types import ReportTypes
+from tickwright.engine.outbox.broker_dead_letters import BrokerDeadLetters
 from tickwright.ports.dead_letters import DeadMessages
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -63,7 +64,7 @@ class ReportsService:
         self.records = Records(pool, store, self.types, places, keeping.objects)
         self.listing = RecordsList(pool, cursors)
         self.files = Files(pool, keeping.objects)
-        self.dead_calls = DeadCalls(pool, keeping.dead_calls)
+        self.dead_calls = BrokerDeadLetters(pool, keeping.dead_calls, DEAD_CALLS)
         self.deliveries = Deliveries(
             pool, parts, places, keeping.folder, bytes_max=keeping.part_bytes_max, probe=keeping.probe
         )

@@ -1,56 +1,100 @@
-"""Looking at dead letters that a broker keeps, and putting them back under the audit trail."""
+"""Dead letters that a broker keeps: operators list them, and requeue them under the audit trail."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from tickwright.ports.caller import Caller
-from tickwright.ports.dead_letters import DeadMessage, DeadMessages, DeadMessagesRequeued
+from tickwright.ports.dead_letters import (
+    BODY_CHARS_MAX,
+    REQUEUE_MAX,
+    DeadMessage,
+    DeadMessages,
+    DeadMessagesRequeued,
+)
 from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.pool import Pool
 
-LOOK_AT_MAX = 1000
-"""Messages among which those that somebody asks for are sought."""
+SEARCHED_MAX = 1000
+"""A filtered listing searches so many of the oldest messages."""
 YEAR_9999_S = 253_370_764_800
 
-_V = TypeVar("_V")
+V = TypeVar("V")
+P = TypeVar("P")
 
 
-async def oldest(
-    messages: DeadMessages, show: Callable[[DeadMessage], _V], *, fits: Callable[[_V], bool] | None, limit: int
-) -> tuple[list[_V], int]:
-    """Return the oldest ones as ``show`` shows them, and how many there are in all; those that fit, among 1,000.
+@dataclass(frozen=True, slots=True)
+class DeadLetterKind(Generic[V, P]):
+    """What distinguishes the dead letters of one capability.
 
-    Raises:
-        Unavailable: The broker does not answer. Retry.
+    Attributes:
+        name: Of the kind, in REST paths and in the audit trail.
+        filter: The attribute of a view by which a listing is filtered.
+        view: Returns what operators see of a message; see :func:`common_fields`.
+        page: Returns the page of some views and the number of all dead letters.
     """
-    peeked = await messages.peek(limit if fits is None else LOOK_AT_MAX)
-    shown = [show(one) for one in peeked.messages]
-    fitting = shown if fits is None else [one for one in shown if fits(one)]
-    return fitting[:limit], peeked.total
+
+    name: str
+    filter: str
+    view: Callable[[DeadMessage], V]
+    page: Callable[[list[V], int], P]
 
 
-async def requeue(
-    pool: Pool, messages: DeadMessages, kind: str, *, caller: Caller, ids: Sequence[str] | None, limit: int
-) -> DeadMessagesRequeued:
-    """Put them back, those of ``ids`` or all, the oldest first, at most ``limit``.
+class BrokerDeadLetters(Generic[V, P]):
+    """The dead letters of one kind; ``messages`` is ``None`` where no broker is configured: then there are none."""
 
-    The line of the audit trail is written before: nothing goes back that nobody has asked for. Ids that are no dead
-    letters (any more) are left out of the answer.
+    def __init__(self, pool: Pool, messages: DeadMessages | None, kind: DeadLetterKind[V, P]) -> None:
+        self._pool, self._messages, self._kind = pool, messages, kind
 
-    Raises:
-        Unavailable: The broker does not answer, or takes nothing now. Retry; what went back before stays there.
-    """
-    asked = {"kind": kind, "ids": ids, "limit": limit}
-    async with pool.acquire() as connection:
-        line = await write_audit(connection, caller, "dead_letters.requeue", kind, before=asked)
-    done = await messages.requeue(limit, message_ids=ids)
-    async with pool.acquire() as connection:
-        await update_audit(connection, line, {"ids": done})
-    return DeadMessagesRequeued(len(done), done, len(done) == limit)
+    async def list(self, wanted: str | None = None, *, limit: int = 50) -> P:
+        """Return the oldest ones; of those ``wanted``, which are searched among the oldest 1,000.
+
+        Raises:
+            Unavailable: The broker does not answer. Retry.
+        """
+        if self._messages is None:
+            return self._kind.page([], 0)
+        peeked = await self._messages.peek(limit if wanted is None else SEARCHED_MAX)
+        views = [self._kind.view(one) for one in peeked.messages]
+        if wanted is not None:
+            views = [one for one in views if getattr(one, self._kind.filter) == wanted]
+        return self._kind.page(views[:limit], peeked.total)
+
+    async def requeue(
+        self, *, caller: Caller, ids: Sequence[str] | None, limit: int = REQUEUE_MAX
+    ) -> DeadMessagesRequeued:
+        """Put those of ``ids``, or all, into their queue again, the oldest first, at most ``limit``.
+
+        The audit row is written before: nothing is requeued without it. Ids that are no dead letters are left out of
+        the answer.
+
+        Raises:
+            Unavailable: The broker does not answer, or takes nothing now. Retry; what was requeued before stays so.
+        """
+        if self._messages is None:
+            return DeadMessagesRequeued(0, [], more=False)
+        kind = self._kind.name
+        request = {"kind": kind, "ids": ids, "limit": limit}
+        async with self._pool.acquire() as connection:
+            row = await write_audit(connection, caller, "dead_letters.requeue", kind, before=request)
+        done = await self._messages.requeue(limit, message_ids=ids)
+        async with self._pool.acquire() as connection:
+            await update_audit(connection, row, {"ids": done})
+        return DeadMessagesRequeued(len(done), done, len(done) == limit)
 
 
-def died_at(dead: DeadMessage) -> datetime | None:
-    """Return when it died; none where nobody said so, or said what no calendar has."""
-    since = dead.died_at_s
-    return datetime.fromtimestamp(since, UTC) if since is not None and 0 <= since < YEAR_9999_S else None
+def common_fields(dead: DeadMessage) -> dict[str, Any]:
+    """Return the fields that every kind shows: id, reason, error message, time of death and the escaped body."""
+    return {
+        "id": dead.message_id,
+        "reason": dead.reason,
+        "error_message": dead.text,
+        "died_at": _died_at(dead.died_at_s),
+        "body": dead.body.decode("utf-8", "backslashreplace")[:BODY_CHARS_MAX],
+    }
+
+
+def _died_at(seconds: float | None) -> datetime | None:
+    """Return when it died; ``None`` where the broker does not say so, or says what no calendar has."""
+    return datetime.fromtimestamp(seconds, UTC) if seconds is not None and 0 <= seconds < YEAR_9999_S else None

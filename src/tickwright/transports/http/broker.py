@@ -20,7 +20,7 @@ from yarl import URL
 
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
-from tickwright.domain.retry_after import answered_at, parse_retry_after
+from tickwright.domain.retries import answered_at, parse_retry_after
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.engine.outbox.alert_endpoints import SCHEME, read_endpoints

@@ -1,7 +1,7 @@
-"""The connection to Redis: one client for a process, every await bounded, nothing repeated behind our back.
+"""The connection to Redis: one client for a process, every await bounded, no command repeated by the library.
 
-A client library that repeats a command by itself can take its own success for somebody else's, so it is told not to;
-our scripts bear a repetition anyway, because every claim has a token. Refuses a Redis that may throw keys away.
+A client library that repeats a command by itself can take its own success for another's; our scripts bear a repetition
+anyway, because every claim has a token. Refuses a Redis that may evict keys.
 """
 
 import asyncio
@@ -201,3 +201,20 @@ class RedisLink:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await pool.update_active_connections_for_reconnect()
                 await pool.disconnect(inuse_connections=False)
+
+
+_OWNER = Script("owner.lua")
+
+
+def owner_key(prefix: str) -> str:
+    """Return the key that says whose ``prefix`` is."""
+    return f"{prefix}:installation"
+
+
+async def owner(link: RedisLink, prefix: str, installation: str) -> str:
+    """Return which installation has ``prefix``; from now on this one where none had it.
+
+    Raises:
+        Unavailable: ``redis_unavailable``. Retry.
+    """
+    return str(await link.call(_OWNER, [owner_key(prefix)], installation))

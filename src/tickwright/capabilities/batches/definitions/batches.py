@@ -27,8 +27,8 @@ from tickwright.capabilities.batches.views import (
     VersionView,
 )
 from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.instants import parse_instant
 from tickwright.domain.strict_json import shown
+from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit

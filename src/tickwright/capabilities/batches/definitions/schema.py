@@ -32,12 +32,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from tickwright.capabilities.batches.definitions.problems import Problems
-from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import YEAR_MAX, parse_instant
-from tickwright.domain.rates import parse_rate
 from tickwright.domain.recurrence import UNIT_MAX, Recurrence, UnitType
 from tickwright.domain.targets import parse_target
+from tickwright.domain.time_texts import YEAR_MAX, format_duration, parse_instant, parse_rate
 from tickwright.domain.wallclock import zone_of
 from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, whole
 

@@ -13,7 +13,7 @@ import structlog
 from tickwright.capabilities.batches.executions.chunks_store import ChunkClaim, ChunksStore, Failure, PlanClaim
 from tickwright.capabilities.batches.executions.open_chunk import ClaimedChunk
 from tickwright.domain.errors import Rejected
-from tickwright.domain.failure_words import failure_of, storable
+from tickwright.domain.functions import failure_of, storable
 from tickwright.engine.claimed_work import Held, write_surely
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.ports.batches import BatchWork, PlannedChunk, Run

@@ -11,7 +11,7 @@ from tickwright.capabilities.batches.definitions.store import first_from, recurr
 from tickwright.capabilities.batches.executions.facts import BatchFacts, Row
 from tickwright.capabilities.batches.views import BatchExplanation
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import instant_text, wait_text
+from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Reason
 
 LATE = timedelta(seconds=5)

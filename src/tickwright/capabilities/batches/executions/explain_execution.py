@@ -8,7 +8,7 @@ import msgspec
 from tickwright.capabilities.batches.executions.completion import WAITING_MAX
 from tickwright.capabilities.batches.executions.explain import nobody_executes
 from tickwright.capabilities.batches.executions.facts import ExecutionFacts, Row
-from tickwright.domain.instants import instant_text, wait_text
+from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Explanation, Reason
 
 OPEN = frozenset({"NEW", "IN_PROGRESS"})

@@ -12,39 +12,92 @@ happens when it crashes where.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias
 
 import structlog
 
 from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, ClaimLostError
-from tickwright.capabilities.fanout.consumer.slow_share import SlotUse, SlowShare, timed_out_lately
-from tickwright.capabilities.fanout.consumer.snapshot import Known
-from tickwright.capabilities.fanout.consumer.task_run import Called, Caller
-from tickwright.capabilities.fanout.consumer.verdicts import (
-    BUSY_SOON_MAX,
-    DELAYS_MAX,
-    LATER,
-    SOON,
-    SOON_MAX,
-    Ack,
-    Bury,
-    Delay,
-    GiveBack,
-    Verdict,
-    patience,
-    throttled,
-    until_the_end,
-)
+from tickwright.capabilities.fanout.consumer.task_run import Called, Caller, Known, SlotUse, SlowShare, timed_out_lately
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.certain_start import begins
+from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup, end_task
 from tickwright.store.pool import Pool
+
+# The disposition of a message, as a value: the consumer decides it, the task source carries it out.
+
+SOON = timedelta(seconds=1)
+LATER = timedelta(seconds=10)
+MUCH_LATER = timedelta(seconds=60)
+SOON_MAX, LATER_MAX = 5, 20
+BUSY_SOON_MAX = 15  # seconds: longer than the claim of a killed consumer lives, in Redis or as a session
+DELAYS_MAX = 30  # of what only another release can do
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Nothing is left to do. ``why`` is what is counted: ``succeeded``, ``superseded``, ``expired``, ``given_up``."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Not now. ``why`` is what is counted: ``busy``, ``slow``, ``failed``, ``throttled`` and such."""
+
+    why: str
+    by: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Nobody can do this: to the dead letters, with a code and words for people."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """As if it had not been taken: this process stops, or has lost the right to do it."""
+
+
+Verdict: TypeAlias = Ack | Delay | Bury | GiveBack
+
+
+def patience(delays: int, soon_max: int = SOON_MAX) -> timedelta:
+    """Return how long to wait after so many delays: a second ``soon_max`` times, then ten, then a minute."""
+    if delays < soon_max:
+        return SOON
+    return LATER if delays < LATER_MAX else MUCH_LATER
+
+
+def until_the_end(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Verdict:
+    """Return a delay, or ``Ack(over)`` where it would end behind the window: the next one's message is in the queue."""
+    return Delay(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
+
+
+def throttled(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Verdict:
+    """Return a delay beyond the silence that the partner asked for.
+
+    Who comes back at its end would be the first to call, be throttled again, and hold up the partner's other tasks.
+    """
+    verdict = until_the_end("throttled", retry_after + patience(delays), now_s, end_s, over="given_up")
+    if isinstance(verdict, Delay):
+        return verdict
+    return until_the_end("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")
+
 
 KNOWN_S = 5.0
 SHOWN_MAX = 10
@@ -316,3 +369,118 @@ def _unexpected(delivery: Delivery, error: Exception) -> Verdict:
     if delivery.delays < DELAYS_MAX:
         return Delay("unexpected", LATER)
     return Bury("unexpected", f"{type(error).__name__}; the consumer's log says where")
+
+
+# What a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The session is
+# renewed every few seconds anyway, so this costs no statement.
+
+TELL_S = 2.0
+MINUTE_S = 60.0
+OUTCOMES = {
+    "succeeded": ("succeeded",),
+    "failed": ("failed", "given_up"),
+    "superseded": ("superseded",),
+    "expired": ("expired",),
+}
+
+
+class Counting(Protocol):
+    """The consumer, as far as it counts: what became of messages since the start of its process."""
+
+    counts: Counter[str]
+
+
+class Queue(Protocol):
+    """The source of tasks, as far as it knows how many there are."""
+
+    @property
+    def queued(self) -> Sequence[int] | None:
+        """Tasks that nobody holds, and dead letters, as counted last; ``None`` while nobody can count."""
+        ...
+
+
+class LastMinute:
+    """Differences of counters over about a minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Counter[str]]] = deque()
+
+    def since(self, counts: Mapping[str, int], now_s: float) -> dict[str, int]:
+        """Return what was added within the last minute, or since the first call, by what operators call it."""
+        self._seen.append((now_s, Counter(counts)))
+        while now_s - self._seen[0][0] > MINUTE_S:
+            self._seen.popleft()
+        before = self._seen[0][1]
+        return {name: sum(counts.get(one, 0) - before[one] for one in ones) for name, ones in OUTCOMES.items()}
+
+
+class Telling:
+    """A :class:`tickwright.ports.service.Service`.
+
+    Args:
+        consumer: Of this process.
+        queue: Where it takes tasks from.
+        facts: Of the process's session. ``fanout_dead_letters`` and ``fanout_queued`` keep what was counted last while
+            nobody can count: that RabbitMQ is away is no news of the dead letters in it.
+    """
+
+    name = "fanout-telling"
+
+    def __init__(self, consumer: Counting, queue: Queue, facts: dict[str, Any]) -> None:
+        self._consumer, self._queue, self._facts = consumer, queue, facts
+        self._minute = LastMinute()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._over.set()
+        self._ticked_s: float | None = None
+
+    async def run(self) -> None:
+        """Tell until stopped."""
+        self._over.clear()
+        try:
+            while not self._stopping.is_set():
+                self.tell()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TELL_S):
+                        await self._stopping.wait()
+        finally:
+            self._over.set()
+
+    def tell(self) -> None:
+        """Say what is so now."""
+        self._ticked_s = monotonic()
+        self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, self._ticked_s)
+        queued = self._queue.queued
+        if queued is not None:
+            self._facts["fanout_queued"], self._facts["fanout_dead_letters"] = queued
+
+    async def quiesce(self) -> None:
+        """Tell on: what still runs counts."""
+
+    async def stop(self) -> None:
+        """Be silent."""
+        self._stopping.set()
+        await self._over.wait()
+
+    def last_tick_age_s(self) -> float | None:
+        """Seconds since it last told."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+
+def consumer_source(consumer: FanoutConsumer) -> Source:
+    """Return what reads a consumer."""
+
+    def read() -> Sequence[Sample]:
+        samples = [
+            Sample("tickwright_fanout_tasks_total", count, (outcome,))
+            for outcome, count in sorted(consumer.counts.items())
+        ]
+        slow = consumer.slow
+        return [
+            *samples,
+            Sample("tickwright_fanout_running_tasks", consumer.running),
+            Sample("tickwright_fanout_slow_entities", len(slow.known)),
+            Sample("tickwright_fanout_slow_running_tasks", slow.running),
+        ]
+
+    return read

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from tickwright.capabilities.fanout.short_connection import brief
+from tickwright.capabilities.fanout.store_access import brief
 from tickwright.engine.claim_gate import ClaimGate, Ticket
 from tickwright.ports.fanout import TIMED_OUT, Begun, Ended, Run, Start, Success
 from tickwright.ports.session import Session

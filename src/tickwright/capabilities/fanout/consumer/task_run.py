@@ -1,31 +1,72 @@
-"""One call of a module's function: within its time, and within the limits of the partner that it goes to."""
+"""One call of a module's function: within its time, its partner's limits and its entity's share of the slots."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import structlog
 
-from tickwright.capabilities.fanout.consumer.snapshot import Known
 from tickwright.capabilities.fanout.handlers import EntityTask, Handler
-from tickwright.capabilities.fanout.messages import Task
-from tickwright.domain.references import HandedOut, Secrets
+from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, read_keys
+from tickwright.domain.dbclock import DbClock
 from tickwright.domain.secret_hosts import Destination, SecretsFor
+from tickwright.domain.secrets import HandedOut, Secrets
 from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.fanout import TIMED_OUT, Begun
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import ends_task, take_cancels_back
+from tickwright.store.pool import UNAVAILABLE, Pool
+from tickwright.store.queries import load
+
+# The consumer snapshot: what a consumer knows beside its messages. It is read every few seconds and kept while the
+# database is unavailable.
+
+_SQL = load("tickwright.capabilities.fanout.sql", "known.sql")
+_log = structlog.get_logger("tickwright.fanout")
+
+
+@dataclass(slots=True)
+class Known:
+    """The time, the names of modules, the numbers of partners, and the keys of our messages.
+
+    Attributes:
+        modules: ``None`` before the first reading.
+    """
+
+    clock: DbClock = field(default_factory=DbClock)
+    modules: frozenset[str] | None = None
+    partners: Mapping[str, int] = field(default_factory=dict)
+    keys: MessageKeys = NO_KEYS
+
+    @property
+    def now_s(self) -> float | None:
+        """A time that the database's clock has reached, where it is known."""
+        return self.clock.now(monotonic()) if self.clock.known else None
+
+    async def read(self, pool: Pool) -> bool:
+        """Read it again; false when the database is away."""
+        try:
+            row = await pool.fetchrow(_SQL["known"])
+            self.keys = await read_keys(pool)
+        except UNAVAILABLE as error:
+            _log.warning("fanout.nothing_known_anew", error=repr(error))
+            return False
+        if self.clock.sample(row["now_s"], monotonic()):
+            _log.warning("db_clock_jump", now_s=row["now_s"])
+        self.modules = frozenset(row["modules"])
+        self.partners = dict(zip(row["partners"], row["numbers"], strict=True))
+        return True
+
 
 PERMIT_S = 1.0
 WAITING_SHARE = 4
 
 Outcome: TypeAlias = Answered | Failed | Throttled
-
-_log = structlog.get_logger("tickwright.fanout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +178,102 @@ def _entity_task(task: Task, begun: Begun, secrets: SecretsFor) -> EntityTask:
         fence=begun.fence,
         secrets=secrets,
     )
+
+
+# Slow entities. An entity is slow for a module while one of its last runs took half of its timeout or more, or ended by
+# it. Its next run needs one of the slow slots; every other slot is left to entities that are not slow. As many quick
+# runs in a row as are remembered end it: an entity that hangs every second or third time is always slow.
+
+SLOW_PART = 0.5
+SLOW_MAX = 10_000
+QUICK_RUNS = 5
+
+Key: TypeAlias = tuple[str, str]
+
+
+def timed_out_lately(since_timeout_s: float | None, window_s: int) -> bool:
+    """Return whether a run is one of the last, by the ledger: it knows when one timed out, and counts no others."""
+    return since_timeout_s is not None and 0 <= since_timeout_s < QUICK_RUNS * window_s
+
+
+class SlotUse:
+    """The use that one message makes of a slot."""
+
+    __slots__ = ("_key", "_share", "is_slow")
+
+    def __init__(self, share: "SlowShare", key: Key) -> None:
+        self._share, self._key, self.is_slow = share, key, False
+
+    def may_run(self, *, timed_out: bool = False) -> bool:
+        """Return whether its entity may run now; one that is slow takes a slow slot, false where all are taken.
+
+        Args:
+            timed_out: By the ledger: one of its last runs, perhaps in another process, ended by its timeout.
+        """
+        if timed_out:
+            self._share.heard(self._key)
+        if not self.is_slow and self._share.has(self._key):
+            self.is_slow = self._share.running < self._share.most
+            self._share.running += self.is_slow
+            return self.is_slow
+        return True
+
+    def ran(self, lasted_s: float, timeout_s: float) -> None:
+        """Note how long its run took."""
+        self._share.note(self._key, is_slow=lasted_s >= SLOW_PART * timeout_s)
+
+
+class SlowShare:
+    """One for a consumer.
+
+    Args:
+        slots: Of the process.
+        percent: Of the slots that slow entities hold at most, rounded down; at least one slot.
+
+    Attributes:
+        most: Slow slots.
+        running: Those that are taken.
+
+    Invariants:
+        FAN-10: no more than ``most`` slots run tasks of entities that were known to be slow when they began.
+    """
+
+    def __init__(self, slots: int, percent: int) -> None:
+        self.most = max(1, slots * percent // 100)
+        self.running = 0
+        self._slow: dict[Key, int] = {}
+
+    @contextmanager
+    def slot(self, entity_code: str, task_type: str) -> Iterator[SlotUse]:
+        """Return the use that one message makes of its slot, over at the end of the body."""
+        use = SlotUse(self, (entity_code, task_type))
+        try:
+            yield use
+        finally:
+            self.running -= use.is_slow
+
+    def note(self, key: Key, *, is_slow: bool) -> None:
+        """Note a run, and keep the newest slow ones; one that is forgotten is found again by its next slow run."""
+        quick_left = QUICK_RUNS if is_slow else self._slow.get(key, 0) - 1
+        self._slow.pop(key, None)
+        if quick_left > 0:
+            self._keep(key, quick_left)
+
+    def heard(self, key: Key) -> None:
+        """Note that the ledger calls it slow, which it says again with each claim for as long as that is so."""
+        if key not in self._slow:
+            self._keep(key, 1)
+
+    def _keep(self, key: Key, quick_left: int) -> None:
+        self._slow[key] = quick_left
+        if len(self._slow) > SLOW_MAX:
+            del self._slow[next(iter(self._slow))]
+
+    def has(self, key: Key) -> bool:
+        """Return whether this entity is slow for this module."""
+        return key in self._slow
+
+    @property
+    def known(self) -> list[Key]:
+        """Entities and modules that are slow, the latest last."""
+        return list(self._slow)

@@ -1,19 +1,26 @@
-"""Entities as operators see them: whom we poll, for what, and what became of it.
+"""Entities as operators see them: what is polled, for which modules, and what became of it.
 
-Nothing here publishes: schedulers hear of every change of the table and read their lists anew, so a change counts from
-their next round on, in every process. A party is shown without secrets that somebody wrote into it by SQL.
+Nothing here publishes: schedulers are notified of every change of the table and read their lists again, so a change
+counts from their next round on, in every process. A party is shown without secrets that were written into it by SQL.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.fanout.entities import store
 from tickwright.capabilities.fanout.entities.explain import explain
-from tickwright.capabilities.fanout.entities.party import masked, masked_hosts
-from tickwright.capabilities.fanout.entities.requests import EntityRequest, check_entity
+from tickwright.capabilities.fanout.entities.requests import (
+    EntityRequest,
+    NewEntity,
+    check_entity,
+    entity_of_row,
+    masked,
+    masked_hosts,
+    read_columns,
+    read_line,
+)
 from tickwright.capabilities.fanout.entities.views import (
     EntityDetail,
     EntityExplanation,
@@ -21,15 +28,74 @@ from tickwright.capabilities.fanout.entities.views import (
     EntityView,
     StoredEntity,
 )
-from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.modules import parse_modules
-from tickwright.domain.windows import Window, window_at
+from tickwright.domain.lines import ImportResult, csv_reader
+from tickwright.domain.modules import Window, parse_modules, window_at
+from tickwright.domain.time_texts import format_duration
+from tickwright.engine.bulk_import import BatchedImport
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.fanout.sql", "entities.sql")
+
+
+async def put_entity(connection: Connection, new: NewEntity) -> bool:
+    """Create an entity or set it whole; return whether it is new.
+
+    Raises:
+        Rejected: ``unknown_module``, ``unknown_partner``. Permanent until somebody sets them up.
+    """
+    known = await connection.fetchrow(SQL["known"], new.partner)
+    check_known(new, known["modules"], partner=known["partner"])
+    row = await connection.fetchrow(
+        SQL["put_entity"], new.code, new.party, new.is_polling_enabled, ",".join(new.modules), new.partner
+    )
+    return row is not None and bool(row["created"])
+
+
+async def put_entities(connection: Connection, batch: Sequence[NewEntity]) -> int:
+    """Create many or set them whole, each code once; return how many are new."""
+    created: int = await connection.fetchval(
+        SQL["put_entities"],
+        [new.code for new in batch],
+        [new.party for new in batch],
+        [new.is_polling_enabled for new in batch],
+        [",".join(new.modules) for new in batch],
+        [new.partner for new in batch],
+    )
+    return created
+
+
+async def known_names(connection: Connection) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of all modules and of all partners."""
+    row = await connection.fetchrow(SQL["known_names"])
+    return frozenset(row["modules"]), frozenset(row["partners"])
+
+
+def check_known(new: NewEntity, modules: Any, *, partner: bool) -> None:
+    """Refuse an entity with modules that nobody has set up, or a partner who is not there.
+
+    Raises:
+        Rejected: ``unknown_module``, ``unknown_partner``. Permanent until somebody sets them up.
+    """
+    unknown = next((name for name in new.modules if name not in modules), None)
+    if unknown is not None:
+        known = ", ".join(sorted(modules)) or "none yet"
+        raise Rejected(
+            "unknown_module",
+            f"there is no module {unknown}; known: {known}; another one comes with tickwright modules put",
+            field="polling_enabled_modules",
+            known=sorted(modules),
+        )
+    if not partner:
+        raise Rejected(
+            "unknown_partner", f"there is no partner {new.partner!r}; tickwright partners put", field="partner"
+        )
+
 
 LAST_CODE = "~"
 """Behind every code that there can be."""
@@ -71,7 +137,7 @@ class Entities:
         listing = ("entities", module, query.enabled, query.q)
         after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
         rows = await fetch_page(
-            self._pool, store.SQL["list_entities"], after, query.q, query.q + LAST_CODE, module, query.enabled,
+            self._pool, SQL["list_entities"], after, query.q, query.q + LAST_CODE, module, query.enabled,
             limit + 1, LOOKED_MAX,
         )  # fmt: skip
         items = [view(EntityView, row) for row in rows[:limit] if row["code"] is not None]
@@ -85,7 +151,7 @@ class Entities:
             Rejected: ``entity_not_found`` (404). Permanent.
         """
         async with self._pool.acquire() as connection:
-            row = await connection.fetchrow(store.SQL["get_entity"], code)
+            row = await connection.fetchrow(SQL["get_entity"], code)
             if row is None:
                 raise _not_found(code)
             states = await self._states(connection, code, parse_modules(row["polling_enabled_modules"]))
@@ -100,7 +166,7 @@ class Entities:
         """
         name = module.strip().upper()
         async with self._pool.acquire() as connection:
-            facts = await connection.fetchrow(store.SQL["explain"], code, name)
+            facts = await connection.fetchrow(SQL["explain"], code, name)
             if facts is None:
                 raise _not_found(code)
             [state] = [one for one in await self._states(connection, code, [name]) if one["name"] == name]
@@ -115,7 +181,7 @@ class Entities:
         new = check_entity(code, request)
         async with self._pool.acquire() as connection, connection.transaction():
             before = await self._locked(connection, code)
-            created = await store.put(connection, new)
+            created = await put_entity(connection, new)
             after = await self._written(connection, caller, "put", code, before)
         return StoredEntity(after, created)
 
@@ -129,7 +195,7 @@ class Entities:
             before = await self._locked(connection, code)
             if before is None:
                 raise _not_found(code)
-            await connection.execute(store.SQL["delete_entity"], code)
+            await connection.execute(SQL["delete_entity"], code)
             await write_audit(connection, caller, "entities.delete", f"entity:{code}", before=_shown(before))
 
     async def pause(self, code: str, *, caller: Caller) -> EntityView:
@@ -153,19 +219,19 @@ class Entities:
             before = await self._locked(connection, code)
             if before is None:
                 raise _not_found(code)
-            await connection.execute(store.SQL["set_enabled"], code, enabled)
+            await connection.execute(SQL["set_enabled"], code, enabled)
             return await self._written(connection, caller, action, code, before)
 
     async def _states(self, connection: Connection, code: str, names: Sequence[str]) -> Sequence[Any]:
-        states: Sequence[Any] = await connection.fetch(store.SQL["module_states"], code, names)
+        states: Sequence[Any] = await connection.fetch(SQL["module_states"], code, names)
         return states
 
     async def _locked(self, connection: Connection, code: str) -> Any:
-        await connection.execute(store.SQL["lock_entity"], code)
-        return await connection.fetchrow(store.SQL["get_entity"], code)
+        await connection.execute(SQL["lock_entity"], code)
+        return await connection.fetchrow(SQL["get_entity"], code)
 
     async def _written(self, connection: Connection, caller: Caller, action: str, code: str, before: Any) -> EntityView:
-        after = await connection.fetchrow(store.SQL["get_entity"], code)
+        after = await connection.fetchrow(SQL["get_entity"], code)
         was = None if before is None else _shown(before)
         if was is None or was["config_version"] != after["config_version"]:
             await write_audit(
@@ -217,3 +283,56 @@ def window_of(state: Any) -> Window | None:
 
 def _not_found(code: str) -> Rejected:
     return Rejected("entity_not_found", f"there is no entity {code[:100]!r}", status=404)
+
+
+# Imports: NDJSON or CSV, one entity per line, in constant memory. Each line sets its entity whole, as a put does. Of
+# two lines with one code the later one counts; the same file again changes nothing.
+
+BATCH_ROWS_MAX = 1_000
+
+
+class Imports:
+    """Streams of entities into the table."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def run(self, chunks: AsyncIterator[bytes], *, caller: Caller, as_csv: bool = False) -> ImportResult:
+        """Import a stream.
+
+        Args:
+            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            caller: For the audit trail.
+            as_csv: CSV with a line of columns instead of NDJSON.
+
+        Raises:
+            Rejected: ``invalid_columns`` (400): the first line of a CSV file names others. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send it again.
+        """
+        read = csv_reader(read_columns, entity_of_row) if as_csv else read_line
+        return await _EntityImport(self._pool, caller, read).run(chunks)
+
+
+class _EntityImport(BatchedImport[NewEntity]):
+    """One import under way."""
+
+    def __init__(self, pool: Pool, caller: Caller, read: Callable[[bytes], NewEntity | None]) -> None:
+        super().__init__(pool, caller, action="entities.import", subject="entities", rows_max=BATCH_ROWS_MAX)
+        self._read_line = read
+        self._modules: frozenset[str] = frozenset()
+        self._partners: frozenset[str] = frozenset()
+
+    async def _learn(self, connection: Connection) -> None:
+        self._modules, self._partners = await known_names(connection)
+
+    async def _thing(self, line: bytes, _number: int) -> NewEntity | None:
+        entity = self._read_line(line)
+        if entity is not None:
+            check_known(entity, self._modules, partner=entity.partner is None or entity.partner in self._partners)
+        return entity
+
+    async def _write(self, connection: Connection, batch: Sequence[NewEntity]) -> None:
+        newest = {entity.code: entity for entity in batch}
+        created = await put_entities(connection, [*newest.values()]) if newest else 0
+        self.result.created += created
+        self.result.existing += len(batch) - created

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tickwright.capabilities.fanout.consumer.slow_share import timed_out_lately
+from tickwright.capabilities.fanout.consumer.task_run import timed_out_lately
 from tickwright.capabilities.fanout.entities.views import EntityExplanation
-from tickwright.domain.instants import instant_text, wait_text
-from tickwright.domain.modules import parse_modules
-from tickwright.domain.windows import window_at
+from tickwright.domain.modules import parse_modules, window_at
+from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.partners.quiet import quiet_until
 from tickwright.partners.settings import read_kept, unreadable
 from tickwright.ports.fanout import TIMED_OUT

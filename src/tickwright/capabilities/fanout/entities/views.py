@@ -1,11 +1,11 @@
-"""What callers get to see of fan-out: the answers of the REST API and of ``--json``."""
+"""The answers of the REST API and of ``--json``: entities, modules, both against windows, and dead letters."""
 
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
-from tickwright.capabilities.fanout.entities.party import masked_hosts
+from tickwright.capabilities.fanout.entities.requests import masked_hosts
 from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import Reason
 
@@ -152,3 +152,86 @@ class StoredModule(msgspec.Struct):
 
     module: ModuleView
     created: bool
+
+
+WindowState = Literal["open", "done", "partly", "missed", "idle"]
+
+
+class MatrixWindow(ModuleWindow, kw_only=True):
+    """One window of a module.
+
+    Attributes:
+        ends_at: Where the next one begins.
+        state: ``open`` while it lies around now, ``done`` when it succeeded for as many entities as are polled now,
+            ``partly``, ``missed`` when it did for none, ``idle`` where nothing came and nothing was to come,
+            as before the module was there.
+        published: Entities it was published for, of the last two windows: where PostgreSQL says who publishes. None
+            for older ones; with Redis that is not known.
+    """
+
+    ends_at: datetime
+    state: WindowState
+    published: int | None
+
+
+class ModuleWindows(msgspec.Struct, kw_only=True):
+    """A module and its windows, the newest first.
+
+    Attributes:
+        expected: Entities that are polled for it now.
+        last_success_window_at: The newest window in which a run succeeded.
+        more: There are older windows in the range; 500 are shown.
+    """
+
+    name: str
+    every: str
+    paused: bool
+    expected: int
+    last_success_window_at: datetime | None
+    windows: list[MatrixWindow]
+    more: bool
+
+
+class WindowMatrix(msgspec.Struct, kw_only=True):
+    """Modules against windows."""
+
+    at: datetime
+    since: datetime
+    modules: list[ModuleWindows]
+
+
+class EntityStanding(msgspec.Struct, kw_only=True):
+    """An entity and the modules that it is polled for."""
+
+    code: str
+    is_polling_enabled: bool
+    partner: str | None
+    modules: list[EntityModule]
+
+
+class DeadTaskView(msgspec.Struct, UserData, kw_only=True):
+    """A task that was given up.
+
+    Attributes:
+        id: Of the message; none where it has none, and then it is requeued with ``all`` only.
+        entity_code: As far as the body can be read, as ``task_type``.
+        reason: Why, as a code: ``delivery_limit``, ``rejected`` or ``expired`` where RabbitMQ moved it by itself.
+        body: At most 64 KiB, escaped; what looks like a secret is ``***``.
+    """
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("body",)
+    id: str | None
+    entity_code: str | None
+    task_type: str | None
+    reason: str
+    error_message: str
+    died_at: datetime | None
+    body: str | None
+    payload_hidden: bool = False
+
+
+class DeadTaskPage(msgspec.Struct):
+    """The oldest dead letters, and how many there are in all."""
+
+    items: list[DeadTaskView]
+    count: int

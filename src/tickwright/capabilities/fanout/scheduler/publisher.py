@@ -1,7 +1,7 @@
-"""Claim, publish, seal: how one chunk of a window leaves, whoever else tries the same.
+"""Claim, publish, seal: how one chunk of a window is published once, whichever schedulers try.
 
-A claim has a short life. Whoever dies behind it leaves a place that anybody takes again within seconds; whoever is
-stopped behind it publishes nothing once it may be somebody else's. A message whose confirm was lost is sent again under
+A claim has a short life. When a scheduler dies behind it, another one claims the place within seconds; a scheduler that
+was suspended publishes nothing once its claim may be another's. A message whose confirm was lost is sent again under
 the same claim and the same id: consumers drop the second one.
 """
 
@@ -9,20 +9,125 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 import structlog
 
-from tickwright.capabilities.fanout.message_keys import NO_KEYS, SIGNATURE, MessageKeys
-from tickwright.capabilities.fanout.messages import write_task
-from tickwright.capabilities.fanout.scheduler.entity_lists import Listed, ModuleList
+from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, read_keys, write_task
 from tickwright.domain.errors import Unavailable
-from tickwright.domain.windows import Window
+from tickwright.domain.modules import Window, parse_modules
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.fanout import Mark, Marks, Place
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.store.pool import UNAVAILABLE, Pool
+from tickwright.store.queries import load
+
+# The lists: per module the entities that are polled for it, ready for messages. They are read whole, every few minutes
+# and when a row changes, in pages, so that the rest of the process keeps running. Between two readings only parties
+# that are too large to keep are read.
+
+PAGE = 5_000
+PARTY_KEPT_BYTES = 2_000
+"""Of a party that is kept in memory: as much as an ordinary one has. Larger ones may be packed on disk."""
+UNKNOWN_MAX = 100
+
+_SQL = load("tickwright.capabilities.fanout.sql", "lists.sql")
+
+
+class Listed(NamedTuple):
+    """One entity as a message needs it; ``party`` is JSON text, empty where it is too large to be kept."""
+
+    party: bytes
+    partner: str | None
+    config_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleList:
+    """One module and whom it is polled for."""
+
+    name: str
+    length_s: int
+    timeout_ms: int
+    is_gated: bool
+    is_paused: bool
+    entities: Mapping[str, Listed]
+    last_success_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """All modules by name, as of one snapshot.
+
+    Attributes:
+        unknown: Modules that entities name and that are not set up, with how many entities; a hundred at most.
+        now_s: The database's clock when they were read, and ``received_s`` the monotonic one when they were here.
+        keys: That messages are signed with.
+    """
+
+    modules: Mapping[str, ModuleList]
+    unknown: Mapping[str, int]
+    now_s: float
+    received_s: float
+    keys: MessageKeys = NO_KEYS
+
+
+EMPTY = Lists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
+
+
+async def read_lists(pool: Pool) -> Lists:
+    """Return the lists as they are now, all from one snapshot. Raises what a lost database raises; retry."""
+    async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        now_s = await connection.fetchval(_SQL["now"])
+        received_s = monotonic()
+        modules = await connection.fetch(_SQL["list_modules"])
+        listed: dict[str, dict[str, Listed]] = {row["name"]: {} for row in modules}
+        unknown: dict[str, int] = {}
+        async for code, party, names, partner, version in connection.cursor(
+            _SQL["list_enabled"], PARTY_KEPT_BYTES, prefetch=PAGE
+        ):
+            entry = Listed(party.encode(), partner, version)
+            for name in parse_modules(names):
+                if name in listed:
+                    listed[name][code] = entry
+                elif name in unknown or len(unknown) < UNKNOWN_MAX:
+                    unknown[name] = unknown.get(name, 0) + 1
+        successes: dict[str, dict[str, float]] = {}
+        async for code, task_type, at_s in connection.cursor(_SQL["list_successes"], prefetch=PAGE):
+            successes.setdefault(task_type, {})[code] = at_s
+        keys = await read_keys(connection)
+    made = {
+        row["name"]: ModuleList(
+            row["name"],
+            row["interval_seconds"],
+            row["timeout_ms"],
+            row["is_gated"],
+            row["is_paused"],
+            listed[row["name"]],
+            successes.get(row["name"], {}),
+        )
+        for row in modules
+    }
+    return Lists(made, unknown, now_s, received_s, keys)
+
+
+async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, Listed]:
+    """Return those of ``codes`` that are there, with their parties.
+
+    Raises:
+        Unavailable: The database is away. Retry.
+    """
+    try:
+        rows = await pool.fetch(_SQL["parties"], codes)
+    except UNAVAILABLE as error:
+        raise Unavailable("database_unavailable", f"parties of entities were not read: {error!r}") from error
+    return {code: Listed(party.encode(), partner, version) for code, party, partner, version in rows}
+
 
 LEASE = timedelta(seconds=10)
 LEASE_MIN = timedelta(seconds=2)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tickwright.capabilities.jobs.model import furthest_start_s
-from tickwright.domain.instants import instant_text, wait_text
-from tickwright.domain.rates import RATE_PER_S_MIN
+from tickwright.domain.time_texts import RATE_PER_S_MIN, instant_text, wait_text
 from tickwright.ports.views import Explanation, Reason
 
 WAITING_SHOWN_MAX = 10_000

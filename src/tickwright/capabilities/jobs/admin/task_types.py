@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from tickwright.capabilities.jobs.admin.views import SecretView, StoredTaskType, TaskTypeView, task_type_view
 from tickwright.capabilities.jobs.enqueue.requests import TaskTypeChange, TaskTypeRequest
-from tickwright.domain.durations import format_duration, parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.signatures import SECRET_BYTES, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.domain.time_texts import format_duration, parse_duration
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes
 from tickwright.store.audit import write_audit

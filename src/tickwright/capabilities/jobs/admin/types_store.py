@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.domain.rates import RATE_PER_S_MIN
 from tickwright.domain.retries import RetryPolicy
+from tickwright.domain.time_texts import RATE_PER_S_MIN
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 

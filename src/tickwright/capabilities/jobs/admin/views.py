@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from tickwright.domain.durations import format_duration
 from tickwright.domain.masking import masked_address
+from tickwright.domain.time_texts import format_duration
 from tickwright.ports.user_data import Doors, UserData
 from tickwright.ports.views import view
 

@@ -23,8 +23,8 @@ import structlog
 from tickwright.capabilities.jobs.admin.types_store import load_types
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
-from tickwright.domain.failure_words import storable
-from tickwright.domain.instants import YEAR_MAX
+from tickwright.domain.functions import storable
+from tickwright.domain.time_texts import YEAR_MAX
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within

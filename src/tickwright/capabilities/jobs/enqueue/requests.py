@@ -24,12 +24,10 @@ from tickwright.capabilities.jobs.enqueue.enqueue import (
     check_new_job,
 )
 from tickwright.domain import strict_json
-from tickwright.domain.digests import digest_of
-from tickwright.domain.durations import DurationText, parse_duration
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import InstantText, parse_instant
-from tickwright.domain.rates import RATE_PER_S_MIN
+from tickwright.domain.signatures import digest_of
 from tickwright.domain.states import JobStatus
+from tickwright.domain.time_texts import RATE_PER_S_MIN, DurationText, InstantText, parse_duration, parse_instant
 from tickwright.ports.views import CURSOR_CHARS_MAX
 
 TypeName = Annotated[

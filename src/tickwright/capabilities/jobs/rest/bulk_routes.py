@@ -10,7 +10,7 @@ from tickwright.capabilities.jobs.admin.bulk_actions import Call, ManyJobs, Move
 from tickwright.capabilities.jobs.admin.filters import JobFilter
 from tickwright.capabilities.jobs.admin.views import BulkAction, Requeued
 from tickwright.capabilities.jobs.enqueue.requests import FilterRequest, MoveRequest
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.user_data import sees
 from tickwright.rest.gate import Gate

@@ -38,10 +38,10 @@ from tickwright.capabilities.jobs.enqueue.requests import (
 )
 from tickwright.capabilities.jobs.rest.bulk_routes import many_routes
 from tickwright.capabilities.jobs.rest.search_routes import looking_routes
-from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.rotation import RotateRequest
+from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role

@@ -10,7 +10,7 @@ import structlog
 
 from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Fail, Job, Retry, Snooze, Snoozed
-from tickwright.domain.failure_words import words_of
+from tickwright.domain.functions import words_of
 from tickwright.domain.retries import WAIT_MAX
 
 _log = structlog.get_logger("tickwright.jobs")

@@ -22,7 +22,7 @@ import structlog
 
 from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.domain.failure_words import storable
+from tickwright.domain.functions import storable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX, Begin, Completed, Ending, Errored, Job, Snoozed
 from tickwright.capabilities.jobs.worker.result_writer import Settler
-from tickwright.domain.failure_words import storable
+from tickwright.domain.functions import storable
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.ports.ids import random_unit

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from tickwright.domain.durations import format_duration
 from tickwright.domain.errors import Rejected
 from tickwright.domain.rotation import OVERLAP_DEFAULT, check_overlap
 from tickwright.domain.signatures import SECRET_BYTES, secret_of
 from tickwright.domain.targets import WebTarget, parse_target
+from tickwright.domain.time_texts import format_duration
 from tickwright.observe.alerts import OWN_RULES, RULES
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import random_bytes

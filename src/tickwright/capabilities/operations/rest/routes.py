@@ -26,7 +26,7 @@ from tickwright.capabilities.polling.relay.admin import (
     ReconcileView,
     poll_partitions,
 )
-from tickwright.domain.durations import parse_duration
+from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Page
 from tickwright.rest.gate import Gate

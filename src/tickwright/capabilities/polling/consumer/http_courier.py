@@ -40,9 +40,8 @@ from tickwright.capabilities.polling.consumer.courier import (
 )
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
-from tickwright.domain.references import Secrets, put_in
-from tickwright.domain.retry_after import answered_at
-from tickwright.domain.spellings import MASK
+from tickwright.domain.retries import answered_at
+from tickwright.domain.secrets import MASK, Secrets, put_in
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.wording import Reader, bad, read_fields
 from tickwright.outbound import GuardedSessions, blocked, outcome_of

@@ -51,8 +51,8 @@ from tickwright.capabilities.polling.trackers.views import (
 )
 from tickwright.capabilities.polling.wheels.slices import HeatCell, SliceHeat
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import parse_instant
 from tickwright.domain.lines import ImportResult
+from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate

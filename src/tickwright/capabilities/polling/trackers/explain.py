@@ -11,8 +11,7 @@ from typing import Any
 from tickwright.capabilities.polling.relay.messages import poll_key
 from tickwright.capabilities.polling.relay.store import find_batches, group_at
 from tickwright.capabilities.polling.trackers.events import is_terminal
-from tickwright.domain.instants import instant_text, wait_text
-from tickwright.domain.partitions import partition_of
+from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.partners.quiet import quiet_until
 from tickwright.partners.settings import read_kept, unreadable
 from tickwright.ports.views import Explanation, Reason
@@ -337,3 +336,34 @@ def _turn(facts: Facts) -> Iterator[Reason]:
     place = f"slot {facts['slot_id']}, second {facts['second']}, every {facts['interval_minutes']} minutes"
     wait = wait_text(turn - facts["now"]) if turn > facts["now"] else "now"
     yield Reason("in_slot", f"its next turn is at {instant_text(turn)}, in {wait} ({place})")
+
+
+# Kafka's clients hash a key with murmur2 and take the rest by the number of partitions; our producer is configured to
+# do the same, so the partition of a poll follows without asking Kafka. A test compares it with the real producer.
+
+_SEED = 0x9747B28C
+_FACTOR = 0x5BD1E995
+_WORD = 0xFFFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key.
+
+    Args:
+        key: Of the record; not empty.
+        partitions: Of the topic, when the record was produced. At least 1.
+    """
+    return (_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    whole = len(data) & ~3
+    found = _SEED ^ len(data)
+    for begin in range(0, whole, 4):
+        word = int.from_bytes(data[begin : begin + 4], "little") * _FACTOR & _WORD
+        word = (word ^ word >> 24) * _FACTOR & _WORD
+        found = (found * _FACTOR & _WORD) ^ word
+    if len(data) > whole:
+        found = (found ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _WORD
+    found = (found ^ found >> 13) * _FACTOR & _WORD
+    return found ^ found >> 15

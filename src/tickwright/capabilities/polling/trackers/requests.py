@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
-from tickwright.domain.instants import InstantText, parse_instant
+from tickwright.domain.time_texts import InstantText, parse_instant
 
 ACCOUNT_CHARS_MAX = 200
 EXTERNAL_ID_CHARS_MAX = 200

@@ -26,7 +26,7 @@ from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.failure_words import failure_of
+from tickwright.domain.functions import failure_of
 from tickwright.engine.claimed_work import Held, write_surely
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text

@@ -12,7 +12,7 @@ import msgspec
 
 from tickwright.capabilities.reports.requests.views import PartView
 from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.domain.instants import instant_text, wait_text
+from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.ports.views import Explanation, Reason, view
 
 ERROR_CHARS_MAX = 300

@@ -20,9 +20,9 @@ from tickwright.capabilities.reports.requests.store import SQL, RecordsStore
 from tickwright.capabilities.reports.requests.views import ReportDetail, ReportRequestBody, ReportView, RequestedReport
 from tickwright.capabilities.reports.types.plan import Plan
 from tickwright.capabilities.reports.types.report_types import ReportTypes
-from tickwright.domain.durations import parse_duration
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
 from tickwright.domain.strict_json import shown
+from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.caller import Caller
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.views import Explanation, Page, view

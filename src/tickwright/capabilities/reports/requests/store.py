@@ -11,7 +11,7 @@ import msgspec
 from tickwright.capabilities.reports.merge.steps import Part, Record
 from tickwright.capabilities.reports.requests.messages import Announcement, Routes, tell_all, write_call
 from tickwright.capabilities.reports.types.plan import Plan
-from tickwright.domain.failure_words import storable
+from tickwright.domain.functions import storable
 from tickwright.ports.reports import PartFacts
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from tickwright.capabilities.reports.dead_letters import STRUCTS as DEAD_STRUCTS
-from tickwright.capabilities.reports.dead_letters import dead_call_routes
+from tickwright.capabilities.reports.dead_letters import add_dead_calls
 from tickwright.capabilities.reports.files import OpenFile
 from tickwright.capabilities.reports.requests.records import ReportQuery
 from tickwright.capabilities.reports.requests.views import (
@@ -321,7 +321,7 @@ def report_routes(service: ReportsService, gate: Gate) -> APIRouter:
     router = APIRouter()
     _types(router, service, gate)
     record_routes(router, service, gate)
-    dead_call_routes(router, service.dead_calls, gate)
+    add_dead_calls(router, service.dead_calls, gate)
     return router
 
 

@@ -1,12 +1,15 @@
-"""Whether a store is asked at all: while it does not answer it is tried again now and then, by one caller."""
+"""How fan-out asks a store: whether to ask it at all, and for how long it may keep a caller waiting."""
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.ports.ids import monotonic
+from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 TRY_AGAIN_S = 2.0
 
@@ -55,3 +58,30 @@ class Standing:
             self.away = False
             _log.warning(f"{self._event}_back")
         return answer
+
+
+@asynccontextmanager
+async def brief(pool: Pool, seconds: float, unknown: str) -> AsyncIterator[Connection]:
+    """Give a connection that is cut after ``seconds``; getting one takes at most as long again.
+
+    A polite cancel, and the ROLLBACK behind it, would wait for an answer without a bound. A cut connection fails
+    everything that waits for it at once.
+
+    Args:
+        pool: Where it comes from.
+        seconds: For all statements together.
+        unknown: What cannot be said when the server does not answer, such as ``who publishes``.
+
+    Raises:
+        Unavailable: ``database_unavailable``. What was asked may have been done. Retry.
+    """
+    try:
+        connection = await pool.acquire(timeout=seconds)
+        cut = asyncio.get_running_loop().call_later(seconds, connection.terminate)
+        try:
+            yield connection
+        finally:
+            cut.cancel()
+            await pool.release(connection, timeout=seconds)
+    except UNAVAILABLE as error:
+        raise Unavailable("database_unavailable", f"{unknown} is not known: {error!r}"[:500]) from error

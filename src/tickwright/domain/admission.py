@@ -1,13 +1,15 @@
-"""Under which names a listener may be asked for: the rule against DNS rebinding.
+"""Which requests a listener answers: the names in ``Host``, and what counts as one client.
 
-A page of somebody else can point its own name at our address and then read our answers in a visitor's browser. The
-browser says that name in ``Host``. So a name counts only if no stranger can own it: an address, a name without a dot
-(``localhost``, a service of a cluster or of Compose), this machine's own name, and what the operator lists.
+Against DNS rebinding: a foreign page can point its own name at our address and then read our answers in a visitor's
+browser. The browser sends that name in ``Host``. So a name counts only if no stranger can own it: an address, a name
+without a dot (``localhost``, a service of a cluster or of Compose), this machine's own name, and what the operator
+lists.
 """
 
 import re
 from collections.abc import Iterable
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 NAMES_SEEN_MAX = 1_000
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(?::[0-9]{1,5})?")
@@ -65,3 +67,43 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_NEIGHBOURS_BITS = 64
+Network = IPv4Network | IPv6Network
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Read a list of networks with commas, such as ``10.0.0.0/8, 127.0.0.1``.
+
+    Raises:
+        ValueError: An entry is none. Permanent.
+    """
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("write networks with commas, such as 10.0.0.0/8, 127.0.0.1") from None
+
+
+@lru_cache(4096)
+def client_of(text: str) -> str:
+    """Return what counts as one client: nobody has one address of IPv6."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    if not isinstance(address, IPv6Address):
+        return text
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((int(address), _NEIGHBOURS_BITS), strict=False).network_address)
+
+
+@lru_cache(4096)
+def covers(networks: tuple[Network, ...], text: str) -> bool:
+    """Whether an address lies in one of the networks."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    return any(address.version == network.version and address in network for network in networks)

@@ -1,41 +1,47 @@
-"""The REST routes of entities and modules."""
+"""The REST routes of fan-out: entities, modules, windows at a glance and dead letters."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.fanout.dead_letters import STRUCTS as DEAD_STRUCTS
-from tickwright.capabilities.fanout.dead_letters import add_dead_letters
 from tickwright.capabilities.fanout.entities.entities import EntityQuery
 from tickwright.capabilities.fanout.entities.requests import EntityLine, EntityRequest, ModuleRequest
 from tickwright.capabilities.fanout.entities.views import (
+    DeadTaskPage,
+    DeadTaskView,
     EntityDetail,
     EntityExplanation,
     EntityModule,
+    EntityStanding,
     EntityView,
+    MatrixWindow,
     ModuleDetail,
     ModuleView,
     ModuleWindow,
+    ModuleWindows,
     StoredEntity,
     StoredModule,
+    WindowMatrix,
 )
-from tickwright.capabilities.fanout.rest.matrix_routes import STRUCTS as MATRIX_STRUCTS
-from tickwright.capabilities.fanout.rest.matrix_routes import add_matrix
-from tickwright.capabilities.fanout.service import FanoutService
+from tickwright.capabilities.fanout.service import DEAD_TASKS, FanoutService
 from tickwright.domain.lines import ImportResult
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.dead_letters import DeadMessagesRequest, DeadMessagesRequeued
 from tickwright.ports.views import Page, Reason
+from tickwright.rest.dead_letters import Operation, add_dead_letters
 from tickwright.rest.gate import Gate
 from tickwright.rest.routing import NDJSON, Cursor, Limit, answer, answers, takes
 
 CSV = "text/csv"
 Code = Annotated[str, Path(min_length=1, max_length=100)]
 Name = Annotated[str, Path(min_length=1, max_length=50)]
+ModuleName = Annotated[str | None, Query(min_length=1, max_length=50)]
 STRUCTS: tuple[Any, ...] = (
     EntityDetail, EntityExplanation, EntityLine, EntityModule, EntityRequest, EntityView, ImportResult, ModuleRequest,
     ModuleDetail, ModuleView, ModuleWindow, Page[EntityView], Page[ModuleView], Reason, StoredEntity, StoredModule,
-    *DEAD_STRUCTS, *MATRIX_STRUCTS,
+    DeadMessagesRequest, DeadMessagesRequeued, DeadTaskPage, DeadTaskView, EntityStanding, MatrixWindow, ModuleWindows,
+    Page[EntityStanding], WindowMatrix,
 )  # fmt: skip
 
 
@@ -46,8 +52,8 @@ def fanout_routes(service: FanoutService, gate: Gate) -> APIRouter:
     _setting(router, service, gate)
     _importing(router, service, gate)
     _modules(router, service, gate)
-    add_matrix(router, service.matrix, gate)
-    add_dead_letters(router, service.dead_letters, gate)
+    _matrix(router, service, gate)
+    _dead_letters(router, service, gate)
     return router
 
 
@@ -154,3 +160,51 @@ def _modules(router: APIRouter, service: FanoutService, gate: Gate) -> None:
     async def enable_module(name: Name, caller: admin) -> Response:
         """Poll for it again, from the window on that lies around now."""
         return answer(await modules.enable(name, caller=caller))
+
+
+def _matrix(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    tags: Any = ["fan-out"]
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/fanout/windows", tags=tags, dependencies=viewer, **answers(WindowMatrix))
+    async def window_matrix(
+        module: ModuleName = None,
+        hours: Annotated[int, Query(ge=1, le=168, description="Back from now")] = 24,
+    ) -> Response:
+        """Return modules against windows: what became of each, the newest first, at most 500 of a module."""
+        return answer(await service.matrix.windows(module, hours))
+
+    @router.get("/v1/fanout/entities", tags=tags, dependencies=viewer, **answers(Page[EntityStanding]))
+    async def entity_matrix(
+        module: ModuleName = None,
+        enabled: Annotated[bool | None, Query()] = None,
+        q: Annotated[str, Query(max_length=100, description="What the code begins with")] = "",
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List entities by their codes, each with the last success, the last error and the next window per module.
+
+        A page that filters looks at 5,000 at most.
+        """
+        return answer(await service.matrix.entities(EntityQuery(module, enabled, q, cursor, limit)))
+
+
+def _dead_letters(router: APIRouter, service: FanoutService, gate: Gate) -> None:
+    add_dead_letters(
+        router,
+        service.dead_letters,
+        gate,
+        kind=DEAD_TASKS.name,
+        page=DeadTaskPage,
+        filter_by=DEAD_TASKS.filter,
+        listing=Operation(
+            "list_dead_tasks",
+            "List tasks of fan-out that were given up, the oldest first. They stay in RabbitMQ until they are "
+            "requeued.",
+        ),
+        requeuing=Operation(
+            "requeue_dead_tasks",
+            "Put them back into the queue, the oldest first, at most 1,000 a call. Ids are sought among the oldest "
+            "10,000.\n\nA task whose window is over is dropped when it is read again.",
+        ),
+    )
