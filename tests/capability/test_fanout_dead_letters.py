@@ -14,7 +14,7 @@ from tickwright.capabilities.fanout.messages import write_task
 from tickwright.domain.modules import Window
 from tickwright.ports.broker import Message
 from tickwright.store.pool import open_pool
-from tickwright.transports.postgres import PostgresBroker, PostgresDeadTasks, PostgresTasks
+from tickwright.transports.postgres import PostgresBroker, PostgresDeadLetters, PostgresTaskQueue
 
 WINDOW = Window(1_800_000_000, 300)
 
@@ -36,7 +36,7 @@ async def bury(fanout: Fanout, *tasks: tuple[str, bytes]) -> list[str]:
     async with fanout.consumer() as source:
         for message_id, body in tasks:
             await fanout.put(message_id, body=body)
-            assert await source.bury(await taken(source), "no_handler", "Nobody here handles it.")
+            assert await source.dead_letter(await taken(source), "no_handler", "Nobody here handles it.")
     return [message_id for message_id, _ in tasks]
 
 
@@ -182,13 +182,15 @@ async def test_the_command_line_lists_and_puts_back(database_url: str, fanout: F
 async def test_without_rabbitmq_they_are_in_postgresql(database_url: str) -> None:
     """The same words, whatever the queue is in."""
     pool = await open_pool(database_url, max_size=4)
-    source = PostgresTasks(pool, "tickwright.fanout", slots=1)
+    source = PostgresTaskQueue(pool, "tickwright.fanout", slots=1)
     running = asyncio.create_task(source.run())
     message_id, body = task("ACME")
     try:
         await PostgresBroker(pool).publish(Message(message_id, "pg:tickwright.fanout", body))
-        assert await source.bury(await asyncio.wait_for(source.take(), 10), "no_handler", "Nobody here handles it.")
-        async with running_api(database_url, dead_tasks=PostgresDeadTasks(pool, "tickwright.fanout")) as api:
+        assert await source.dead_letter(
+            await asyncio.wait_for(source.take(), 10), "no_handler", "Nobody here handles it."
+        )
+        async with running_api(database_url, dead_tasks=PostgresDeadLetters(pool, "tickwright.fanout")) as api:
             (item,) = (await api.viewer.get("/v1/dead-letters/fanout")).json["items"]
             assert (item["entity_code"], item["reason"]) == ("ACME", "no_handler")
         env = environment(DATABASE_URL=database_url)

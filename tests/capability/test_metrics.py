@@ -38,7 +38,7 @@ from tickwright.process.registry import Brought
 from tickwright.process.settings import Bind, Settings
 from tickwright.process.supervisor import ServiceState
 from tickwright.transports.kafka.poll_partition import SourceCounts, samples_of
-from tickwright.transports.rabbitmq import FanoutNames, RabbitTasks
+from tickwright.transports.rabbitmq import FanoutNames, RabbitTaskQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -213,7 +213,7 @@ async def test_every_metric_of_the_contract_appears_on_some_page(
     state = ServiceState("s", running=True, tick_age_s=1.0, tick_within_s=5, restarts=1, last_error="")
     session = [Sample("tickwright_session_token", 1), Sample("tickwright_session_held", 1)]
     consumer = await _samples_of_a_consumer(database_url)
-    tasks = RabbitTasks("amqp://nowhere.invalid", FanoutNames(), slots=1)
+    tasks = RabbitTaskQueue("amqp://nowhere.invalid", FanoutNames(), slots=1)
     tasks.queued = [0, 0]
     sources: list[Source] = [
         lambda: consumer,

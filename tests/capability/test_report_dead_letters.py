@@ -10,7 +10,7 @@ from kit.cli import Said, environment, tickwright
 from kit.rabbit_reports import Reports
 from kit.rabbit_tasks import taken
 from kit.servers import RabbitServer
-from tickwright.transports.rabbitmq import RabbitDeadTasks, ReportExchanges
+from tickwright.transports.rabbitmq import RabbitDeadLetters, ReportExchanges
 
 BODY = b'{"report_id": 42, "listeners": ["users"]}'
 
@@ -36,7 +36,7 @@ async def bury(queues: Reports, listener: str, *ids: str, body: bytes = BODY) ->
     async with queues.consumer(listener) as source:
         for one in ids:
             await queues.tell(listener, one, body=body)
-            assert await source.bury(await taken(source), "unreadable", "It is no call.")
+            assert await source.dead_letter(await taken(source), "unreadable", "It is no call.")
 
 
 async def test_a_viewer_sees_whose_calls_died_and_why(api: RunningApi, queues: Reports) -> None:
@@ -84,7 +84,7 @@ async def test_without_rabbitmq_there_are_none(database_url: str) -> None:
 
 async def test_a_rabbitmq_that_is_away_is_unavailable(database_url: str) -> None:
     """Worth trying again."""
-    away = RabbitDeadTasks("amqp://guest:guest@127.0.0.1:1/", ReportExchanges("t"))
+    away = RabbitDeadLetters("amqp://guest:guest@127.0.0.1:1/", ReportExchanges("t"))
     async with running_api(database_url, dead_calls=away) as api:
         (await api.viewer.get("/v1/dead-letters/reports")).says(503, "rabbitmq_unavailable")
 

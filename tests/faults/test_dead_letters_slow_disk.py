@@ -13,7 +13,7 @@ from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, started
 from kit.waiting import eventually_async
 from tickwright.transports.rabbitmq import dead_letters
-from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 
 IDS = [*"abcdefgh"]
 
@@ -89,7 +89,7 @@ async def test_the_mutants_are_caught(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str, check: Any
 ) -> None:
     """Who does not wait, and who waits for ever."""
-    function = dead_letters._Look.give_back if "until" in guard else RabbitDeadTasks._look
+    function = dead_letters._Look.give_back if "until" in guard else RabbitDeadLetters._look
     mutate(monkeypatch, function, guard, instead)
     with pytest.raises((AssertionError, TimeoutError)):
         await check(fanout)

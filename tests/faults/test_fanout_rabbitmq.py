@@ -19,7 +19,7 @@ from kit.rabbit_tasks import Fanout, nothing_comes, taken
 from kit.servers import RabbitServer
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.transports.rabbitmq import RabbitTasks, prepare
+from tickwright.transports.rabbitmq import RabbitTaskQueue, prepare
 from tickwright.transports.rabbitmq.topology import DELAYS_S, REDELIVERIES_MAX, FanoutNames
 
 SECOND = timedelta(seconds=1)
@@ -53,7 +53,7 @@ async def test_a_queue_with_another_argument_is_named_with_the_argument_and_the_
     assert "'10'" in refused.value.message
     assert "'3'" in refused.value.message
     assert "TICKWRIGHT_AMQP_PREFIX" in refused.value.message
-    source = RabbitTasks(rabbit_server.url, fanout.names, slots=1)
+    source = RabbitTaskQueue(rabbit_server.url, fanout.names, slots=1)
     with pytest.raises(Rejected):
         await asyncio.wait_for(source.run(), 10)
     await source.stop()

@@ -78,7 +78,7 @@ async def test_the_acks_of_a_lost_connection_are_void(fanout: Fanout, mortal_rab
             assert [(one.message_id, one.deliveries) for one in new] == [("a", 2), ("b", 2)]
             assert not await source.ack(old[0])
             assert not await source.delay(old[1], SECOND)
-            assert not await source.bury(old[0], "no", "no")
+            assert not await source.dead_letter(old[0], "no", "no")
             await source.release(old[1])
             assert await source.ack(new[0])
             assert await source.ack(new[1])
@@ -158,10 +158,10 @@ async def test_an_alarm_stops_no_consumer(fanout: Fanout, mortal_rabbit: RabbitS
         try:
             assert await source.ack(first)
             since = monotonic()
-            assert await source.bury(await taken(source), "bad", "words")
+            assert await source.dead_letter(await taken(source), "bad", "words")
             assert monotonic() - since < 50, "the first publish of an alarm has a bound"
             since = monotonic()
-            assert await source.bury(await taken(source), "bad", "words")
+            assert await source.dead_letter(await taken(source), "bad", "words")
             assert monotonic() - since < 4, "the second is not even tried"
             assert await source.ack(await taken(source))
             await fanout.counted(fanout.names.dead, 2)

@@ -24,7 +24,7 @@ from tickwright.transports.rabbitmq import dead_letters, tasks
 from tickwright.transports.rabbitmq import raw_connection as wire
 from tickwright.transports.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
 from tickwright.transports.rabbitmq.raw_connection import Life, deliveries_of
-from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY
 
 SECOND = timedelta(seconds=1)
@@ -96,7 +96,7 @@ async def test_properties_that_nobody_can_read_close_no_connection(fanout: Fanou
         assert await source.delay(strange, SECOND)
         again = await taken(source)
         assert again.delays == 1
-        assert await source.bury(again, "poison", "unreadable")
+        assert await source.dead_letter(again, "poison", "unreadable")
         assert await source.ack(beside)
     assert [one.reason for one in (await fanout.dead.peek(10)).messages] == ["poison"]
 
@@ -150,7 +150,7 @@ async def test_a_routing_key_that_nobody_can_read_closes_no_connection(
         strange = await taken(source)
         assert (strange.message_id, strange.deliveries) == ("s", 1)
         assert await source.delay(strange, SECOND)
-        assert await source.bury(await taken(source), "poison", "unreadable")
+        assert await source.dead_letter(await taken(source), "poison", "unreadable")
         assert await source.ack(beside)
     assert [(one.message_id, one.reason) for one in (await fanout.dead.peek(10)).messages] == [("s", "poison")]
 
@@ -240,7 +240,7 @@ async def test_a_connection_that_counts_at_once_is_found(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer
 ) -> None:
     """Mutant: failures are forgotten as soon as there is a connection."""
-    mutate(monkeypatch, RabbitTasks._forget_failures, " and monotonic() - life.begun_s >= STEADY_S", "")
+    mutate(monkeypatch, RabbitTaskQueue._forget_failures, " and monotonic() - life.begun_s >= STEADY_S", "")
     with pytest.raises(AssertionError):
         await test_each_connection_that_is_lost_at_once_lengthens_the_pause(fanout, monkeypatch, rabbit_server, 3600.0)
 
@@ -289,7 +289,7 @@ async def test_a_message_without_an_id_gets_one_with_its_copy(fanout: Fanout) ->
     async with fanout.consumer() as source:
         task = await taken(source)
         assert task.message_id is None
-        assert await source.bury(task, "no_id", "it has none")
+        assert await source.dead_letter(task, "no_id", "it has none")
     dead = (await fanout.dead.peek(1)).messages[0]
     assert dead.message_id is not None
     assert await fanout.dead.requeue(10, message_ids=[dead.message_id]) == [dead.message_id]
@@ -328,7 +328,7 @@ async def test_headers_that_fill_a_frame_are_buried_by_the_broker(fanout: Fanout
     """With our words they would not fit, and the broker would close the connection that brings them."""
     await fanout.put("a", headers={"big": "x" * 130_000})
     async with fanout.consumer() as source:
-        assert await source.bury(await taken(source), "poison", "t" * 5000)
+        assert await source.dead_letter(await taken(source), "poison", "t" * 5000)
         await fanout.put("b")
         assert await source.delay(await taken(source), SECOND)
     assert [(one.message_id, one.reason) for one in (await fanout.dead.peek(10)).messages] == [("a", "rejected")]
@@ -349,14 +349,16 @@ async def bury_all(fanout: Fanout, *ids: str) -> None:
     await fanout.put(*ids)
     async with fanout.consumer() as source:
         for one in ids:
-            assert await source.bury(await taken(source), f"reason_{one}", f"text of {one}")
+            assert await source.dead_letter(await taken(source), f"reason_{one}", f"text of {one}")
 
 
 async def test_a_dead_letter_says_why_and_since_when(fanout: Fanout) -> None:
     """A code, words for people, and an instant; the message as it was."""
     await fanout.put("a", body=b'{"TaskType": "TARIFFS"}', headers={"trace": "x"})
     async with fanout.consumer() as source:
-        assert await source.bury(await taken(source), "unknown_module", "Nobody here handles TARIFFS." + "." * 2000)
+        assert await source.dead_letter(
+            await taken(source), "unknown_module", "Nobody here handles TARIFFS." + "." * 2000
+        )
     [dead], count = await fanout.dead.peek(10)
     assert count == 1
     assert (dead.message_id, dead.reason, dead.body) == ("a", "unknown_module", b'{"TaskType": "TARIFFS"}')
@@ -438,7 +440,7 @@ async def test_what_is_buried_again_at_once_is_not_requeued_for_ever(fanout: Fan
 
         async def bury_for_ever() -> None:
             while True:
-                await source.bury(await source.take(), "again", "and again")
+                await source.dead_letter(await source.take(), "again", "and again")
 
         burying = asyncio.create_task(bury_for_ever())
         assert await fanout.dead.requeue(1000) == ["a"]
@@ -452,7 +454,7 @@ async def test_a_requeue_that_nobody_confirms_keeps_the_dead_letter(
     """It is acknowledged behind the confirm of its copy: two at worst, none never."""
     await fanout.put("a", body=b"the last word")
     async with fanout.consumer() as source:
-        assert await source.bury(await taken(source), "reason", "text")
+        assert await source.dead_letter(await taken(source), "reason", "text")
     async with TcpProxy("127.0.0.1", rabbit_server.port) as proxy:
         behind = fanout.behind(proxy.rewrite(rabbit_server.url)).dead
         proxy.drop_replies_after(b"the last word")

@@ -28,9 +28,10 @@ from tickwright.capabilities.fanout.scheduler import publisher as publishing
 from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
 from tickwright.capabilities.fanout.scheduler.publisher import Fate, Publisher, read_lists, read_parties
 from tickwright.ports.broker import Accepted
-from tickwright.ports.fanout import Begun, Claimed, Delivery, Mark, Place, Run, Start
+from tickwright.ports.fanout import Begun, Claimed, Mark, Place, Run, Start
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.task_queue import Delivery
 from tickwright.process.secrets import DeclaredSecrets
 from tickwright.transports.rabbitmq import RabbitBroker
 from tickwright.transports.rabbitmq.topology import TASK_KEY

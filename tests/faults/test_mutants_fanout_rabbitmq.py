@@ -17,7 +17,7 @@ from kit.rabbit_checks import (
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
 from tickwright.transports.rabbitmq.raw_connection import Held
-from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
 CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew
 
@@ -49,13 +49,13 @@ def not_mandatory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original goes before its copy is confirmed."""
-    real = RabbitTasks._forwarded
+    real = RabbitTaskQueue._forwarded
 
-    async def forwarded(source: RabbitTasks, held: Held, *more: Any) -> bool:
+    async def forwarded(source: RabbitTaskQueue, held: Held, *more: Any) -> bool:
         await held.ack()
         return await real(source, held, *more)
 
-    monkeypatch.setattr(RabbitTasks, "_forwarded", forwarded)
+    monkeypatch.setattr(RabbitTaskQueue, "_forwarded", forwarded)
 
 
 def said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given_back_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be delayed goes back into the queue."""
-    monkeypatch.setattr(RabbitTasks, "_park", lambda source, delivery, _: source.release(delivery))
+    monkeypatch.setattr(RabbitTaskQueue, "_park", lambda source, delivery, _: source.release(delivery))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Lease
 from tickwright.ports.log import Aborted, Batch, Committed, Doubt
 from tickwright.store.pool import Connection
-from tickwright.transports.kafka import KafkaLog, KafkaTerms, transactions
+from tickwright.transports.kafka import KafkaLog, KafkaSettings, transactions
 from tickwright.transports.kafka.topics import prepare_topics
 
 THAW = """
@@ -45,7 +45,9 @@ async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str)
 
 def random_transactional_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every producer has a name of its own, so that nobody is fenced."""
-    monkeypatch.setattr(KafkaTerms, "transactional_id", lambda terms, shard: f"{terms.prefix}.{secrets.token_hex(4)}")
+    monkeypatch.setattr(
+        KafkaSettings, "transactional_id", lambda terms, shard: f"{terms.prefix}.{secrets.token_hex(4)}"
+    )
 
 
 def position_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,7 @@ def no_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idempotent producer and nothing more: no position, and what it sends again after a restart are new records."""
 
     def begin(session: transactions._Session, topic: str) -> None:
-        terms = session._terms
+        terms = session._settings
         session._topic, session._partitions = topic, prepare_topics(terms, topic)
         session._producer = Producer({"bootstrap.servers": terms.bootstrap, "enable.idempotence": True, "log_level": 0})
 

@@ -20,9 +20,9 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused
-from tickwright.transports.rabbitmq import RabbitBroker, RabbitTasks, ReportExchanges, ReportNames, examine, prepare
+from tickwright.transports.rabbitmq import RabbitBroker, RabbitTaskQueue, ReportExchanges, ReportNames, examine, prepare
 from tickwright.transports.rabbitmq import dead_letters as module
-from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.forwarding import Copy, Forwarder
 from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX
 
@@ -130,7 +130,7 @@ async def test_what_cannot_be_read_is_buried_with_a_reason_and_can_go_back_to_it
     await reports.tell_all("garbage", body=b"\xff")
     for listener in ("users", "tags"):
         async with reports.consumer(listener) as source:
-            assert await source.bury(await taken(source), "not_json", f"{listener} cannot read it")
+            assert await source.dead_letter(await taken(source), "not_json", f"{listener} cannot read it")
     found = (await reports.dead.peek(10)).messages
     assert [(one.message_id, one.reason, one.text, one.body) for one in found] == [
         ("garbage", "not_json", "users cannot read it", b"\xff"),
@@ -312,7 +312,7 @@ async def test_a_killed_node_loses_no_message(mortal: Reports, mortal_rabbit: Ra
 async def test_a_source_makes_its_queue_where_nobody_has_announced_yet(rabbit_server: RabbitServer) -> None:
     """A listener's process may start before the first report is asked for."""
     reports = Reports(rabbit_server.url)
-    source: RabbitTasks
+    source: RabbitTaskQueue
     async with reports.consumer("early") as source:
         await eventually_async(lambda: source.connected, 30, what="it consumes")
         await reports.tell_all("first")
@@ -349,7 +349,7 @@ async def test_the_suite_notices_a_requeue_that_tries_each_letter(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant: keys that came back are not remembered."""
-    mutate(monkeypatch, RabbitDeadTasks.requeue, "unroutable.add(key)", "unroutable.add('')")
+    mutate(monkeypatch, RabbitDeadLetters.requeue, "unroutable.add(key)", "unroutable.add('')")
     with pytest.raises(AssertionError, match="letters of a key without a queue are published"):
         await check_a_key_without_a_queue_is_tried_once(reports, monkeypatch)
 

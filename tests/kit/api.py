@@ -36,7 +36,7 @@ from tickwright.rest.listener import Listener, bind
 from tickwright.sources.named import Sources
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.objectstore import open_store
-from tickwright.transports.postgres import PostgresDeadTasks
+from tickwright.transports.postgres import PostgresDeadLetters
 
 ADMIN = Caller("test", Role.ADMIN)
 
@@ -201,7 +201,7 @@ async def running_api(
         jobs=service,
         operations=operations,
         polling=polling,
-        fanout=FanoutService(pool, dead_tasks or PostgresDeadTasks(pool, "tickwright.fanout")),
+        fanout=FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")),
         reports=ReportsService(pool, keeping),
         campaigns=CampaignsService(pool, audiences or Audiences(Sources({}, lambda _: None), None), allow_target),
         polls=PollDesk(pool, Leases(pool, owner="test"), lambda: None),

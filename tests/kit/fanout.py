@@ -38,8 +38,8 @@ from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
 from tickwright.process.secrets import DeclaredSecrets
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.postgres import PostgresBroker, PostgresTasks
-from tickwright.transports.rabbitmq import TASK_KEY, RabbitBroker, RabbitTasks
+from tickwright.transports.postgres import PostgresBroker, PostgresTaskQueue
+from tickwright.transports.rabbitmq import TASK_KEY, RabbitBroker, RabbitTaskQueue
 from tickwright.transports.redis import RedisLink, RedisMarks, RedisRuns
 
 MODULE = "LOCATIONS"
@@ -288,10 +288,10 @@ class FanoutWorld:
             return self.queues.destination
         return f"amqp:{self.queues.names.exchange}/{TASK_KEY}"
 
-    def _source(self, pool: Pool, url: str, slots: int) -> RabbitTasks | PostgresTasks:
+    def _source(self, pool: Pool, url: str, slots: int) -> RabbitTaskQueue | PostgresTaskQueue:
         if isinstance(self.queues, PgFanout):
-            return PostgresTasks(pool, self.queue, slots=slots)
-        return RabbitTasks(url, self.queues.names, slots=slots)
+            return PostgresTaskQueue(pool, self.queue, slots=slots)
+        return RabbitTaskQueue(url, self.queues.names, slots=slots)
 
     # ------------------------------------------------------------------ in a process of its own
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message
 from tickwright.store.pool import Pool
-from tickwright.transports.postgres import PostgresBroker, PostgresDeadTasks
+from tickwright.transports.postgres import PostgresBroker, PostgresDeadLetters
 from tickwright.transports.rabbitmq import FanoutNames
 
 _WAITING = """
@@ -43,9 +43,9 @@ class PgFanout:
         return f"pg:{self.names.queue}"
 
     @property
-    def dead(self) -> PostgresDeadTasks:
+    def dead(self) -> PostgresDeadLetters:
         """The dead letters, as an operator sees them."""
-        return PostgresDeadTasks(self._pool, self.names.queue)
+        return PostgresDeadLetters(self._pool, self.names.queue)
 
     async def put(self, *ids: str, body: bytes = b"{}", headers: Mapping[str, Any] | None = None) -> None:
         """Store a task under each id; the same one again is a message of its own, as if a scheduler had erred."""

@@ -41,7 +41,7 @@ async def check_said_once(fanout: Fanout) -> None:
         assert await source.ack(first)
         assert not await source.ack(first)
         assert not await source.delay(first, SECOND)
-        assert not await source.bury(first, "no", "no")
+        assert not await source.dead_letter(first, "no", "no")
         await source.release(first)
         assert await source.ack(second)
     assert await fanout.ids_in(fanout.names.queue) == []

@@ -9,7 +9,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
 
 from kit.waiting import eventually_async
-from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ class Queues:
 
 
 @asynccontextmanager
-async def consuming(source: RabbitTasks) -> AsyncIterator[None]:
+async def consuming(source: RabbitTaskQueue) -> AsyncIterator[None]:
     """Run a source for the length of the block."""
     running = asyncio.create_task(source.run())
     try:

@@ -7,7 +7,7 @@ from uuid import uuid4
 from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
-from tickwright.transports.rabbitmq import RabbitDeadTasks, RabbitTasks, ReportExchanges, ReportNames, prepare
+from tickwright.transports.rabbitmq import RabbitDeadLetters, RabbitTaskQueue, ReportExchanges, ReportNames, prepare
 from tickwright.transports.rabbitmq.topology import Topology
 
 
@@ -53,9 +53,9 @@ class Reports(Queues):
         return found
 
     @property
-    def dead(self) -> RabbitDeadTasks:
+    def dead(self) -> RabbitDeadLetters:
         """The dead letters of all listeners, as an operator sees them."""
-        return RabbitDeadTasks(self.url, self.shared)
+        return RabbitDeadLetters(self.url, self.shared)
 
     async def remove(self) -> None:
         """Remove everything."""
@@ -68,8 +68,8 @@ class Reports(Queues):
                 await channel.exchange_delete(exchange)
 
     @asynccontextmanager
-    async def consumer(self, listener: str, slots: int = 1) -> AsyncIterator[RabbitTasks]:
+    async def consumer(self, listener: str, slots: int = 1) -> AsyncIterator[RabbitTaskQueue]:
         """A process of a listener, as far as it reads messages."""
-        source = RabbitTasks(self.url, self.names(listener), slots=slots)
+        source = RabbitTaskQueue(self.url, self.names(listener), slots=slots)
         async with consuming(source):
             yield source

@@ -10,10 +10,10 @@ from uuid import uuid4
 from pamqp.commands import Basic
 
 from kit.rabbit_queues import Queues, consuming, raw_channel
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
-from tickwright.transports.rabbitmq.tasks import HELD_MAX, RabbitTasks
+from tickwright.ports.task_queue import Delivery
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
+from tickwright.transports.rabbitmq.tasks import HELD_MAX, RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 
 
@@ -50,9 +50,9 @@ class Fanout(Queues):
                 )
 
     @property
-    def dead(self) -> RabbitDeadTasks:
+    def dead(self) -> RabbitDeadLetters:
         """The dead letters, as an operator sees them."""
-        return RabbitDeadTasks(self.url, self.names)
+        return RabbitDeadLetters(self.url, self.names)
 
     async def remove(self) -> None:
         """Remove everything."""
@@ -78,20 +78,20 @@ class Fanout(Queues):
     @asynccontextmanager
     async def consumer(
         self, slots: int = 1, probe: Probe = NO_PROBE, held_max: timedelta = HELD_MAX
-    ) -> AsyncIterator[RabbitTasks]:
+    ) -> AsyncIterator[RabbitTaskQueue]:
         """A source that consumes."""
-        source = RabbitTasks(self.url, self.names, slots=slots, probe=probe, held_max=held_max)
+        source = RabbitTaskQueue(self.url, self.names, slots=slots, probe=probe, held_max=held_max)
         async with consuming(source):
             yield source
 
 
-async def taken(source: RabbitTasks, within_s: float = 10) -> Delivery:
+async def taken(source: RabbitTaskQueue, within_s: float = 10) -> Delivery:
     """Return the next delivery; fail the test when none comes."""
     async with asyncio.timeout(within_s):
         return await source.take()
 
 
-async def nothing_comes(source: RabbitTasks, for_s: float = 0.3) -> bool:
+async def nothing_comes(source: RabbitTaskQueue, for_s: float = 0.3) -> bool:
     """Whether nothing is handed out for that long."""
     try:
         await taken(source, for_s)

@@ -48,13 +48,13 @@ class Dead:
         async with self.fanout.consumer() as source:
             for one in ids:
                 await self.fanout.put(one, body=body)
-                assert await source.bury(await taken(source), "no_handler", f"Nobody handles it. {CANARY}")
+                assert await source.dead_letter(await taken(source), "no_handler", f"Nobody handles it. {CANARY}")
 
     async def _bury_calls(self, ids: tuple[str, ...], body: bytes) -> None:
         async with self.reports.consumer("users") as source:
             for one in ids:
                 await self.reports.tell("users", one, body=body)
-                assert await source.bury(await taken(source), "unreadable", f"It is no call. {CANARY}")
+                assert await source.dead_letter(await taken(source), "unreadable", f"It is no call. {CANARY}")
 
     def put_back(self, kind: str) -> list[str | None]:
         """Take everything out of the queue that consumers read; return whose ids."""

@@ -11,9 +11,9 @@ from kit.fanout import running
 from kit.pg_tasks import PgFanout
 from kit.waiting import eventually_async
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.fanout import Delivery
+from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Pool, open_pool
-from tickwright.transports.postgres import PostgresDeadTasks, PostgresTasks
+from tickwright.transports.postgres import PostgresDeadLetters, PostgresTaskQueue
 from tickwright.transports.postgres.tasks import DELIVERIES_MAX
 
 SHORT = timedelta(seconds=0.6)
@@ -28,14 +28,14 @@ def queue(pool: Pool) -> PgFanout:
 @asynccontextmanager
 async def consumer(
     pool: Pool, queue: PgFanout, *, slots: int = 1, lease: timedelta = SHORT
-) -> AsyncIterator[PostgresTasks]:
+) -> AsyncIterator[PostgresTaskQueue]:
     """Run a source."""
-    source = PostgresTasks(pool, queue.names.queue, slots=slots, lease=lease)
+    source = PostgresTaskQueue(pool, queue.names.queue, slots=slots, lease=lease)
     async with running([source]):
         yield source
 
 
-async def take(source: PostgresTasks) -> Delivery:
+async def take(source: PostgresTaskQueue) -> Delivery:
     """Take the next message, within some seconds."""
     return await asyncio.wait_for(source.take(), 10)
 
@@ -72,7 +72,7 @@ async def test_what_is_in_hand_stays_in_hand_however_long_it_takes(pool: Pool, q
 async def test_a_dead_consumers_message_comes_back(pool: Pool, queue: PgFanout) -> None:
     """Its lease ends, the next one has it, and what the dead one still says changes nothing."""
     await queue.put("a")
-    dead = PostgresTasks(pool, queue.names.queue, slots=1, lease=SHORT)
+    dead = PostgresTaskQueue(pool, queue.names.queue, slots=1, lease=SHORT)
     running_dead = asyncio.create_task(dead.run())
     held = await take(dead)
     running_dead.cancel()
@@ -81,7 +81,7 @@ async def test_a_dead_consumers_message_comes_back(pool: Pool, queue: PgFanout) 
         assert (again.message_id, again.deliveries) == ("a", 2)
         assert not await dead.ack(held)
         assert not await dead.delay(held, timedelta(seconds=1))
-        assert not await dead.bury(held, "no", "no")
+        assert not await dead.dead_letter(held, "no", "no")
         await dead.release(held)
         assert await other.ack(again)
 
@@ -114,7 +114,7 @@ async def test_what_is_buried_can_be_looked_at_and_put_back(pool: Pool, queue: P
     await queue.put("a", "b", "c", body=b"\x00not json")
     async with consumer(pool, queue) as source:
         for reason in ("one", "two", "three"):
-            assert await source.bury(await take(source), reason, f"because\x00 of {reason} \udc80")
+            assert await source.dead_letter(await take(source), reason, f"because\x00 of {reason} \udc80")
         assert (await queue.dead.peek(1)).total == 3
         dead = (await queue.dead.peek(2)).messages
         assert [(one.message_id, one.reason, one.body) for one in dead] == [
@@ -158,4 +158,4 @@ async def test_without_the_database_nothing_is_said_and_nothing_raised(database_
         own.terminate()
         assert not await source.ack(held)
     with pytest.raises(Unavailable):
-        await PostgresDeadTasks(own, queue.names.queue).peek(1)
+        await PostgresDeadLetters(own, queue.names.queue).peek(1)

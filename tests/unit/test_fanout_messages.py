@@ -18,7 +18,7 @@ from tickwright.capabilities.fanout.messages import (
 )
 from tickwright.domain.errors import Rejected
 from tickwright.domain.modules import Window, window_at
-from tickwright.ports.fanout import Delivery
+from tickwright.ports.task_queue import Delivery
 
 NOW_S = 1_700_000_000.0
 WINDOW = window_at(NOW_S, 900)

@@ -1,15 +1,14 @@
-"""What fan-out needs of Redis and of RabbitMQ, as values: who publishes a window, who runs it, where tasks come from.
+"""What fan-out needs of Redis, as values: who publishes a window, and who runs it.
 
 *Marks* say which scheduler publishes the window of an entity, and that it is published. *Run claims* say which consumer
 runs a task, so that no two run at once and none runs twice. Both are kept in two places, Redis and PostgreSQL, behind
-the same words. A *task source* hands out messages of one queue.
+the same protocols.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 TIMED_OUT = "timeout"  # the error of a run that its timeout ended
 
@@ -145,47 +144,4 @@ class CarryingRunClaims(RunClaims, Protocol):
 
     async def forget(self, told: Sequence[Success]) -> None:
         """Drop what the ledger was told; what has changed since stays."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Delivery:
-    """One message in a consumer's hands until it says something about it, or the connection is lost.
-
-    Attributes:
-        deliveries: How often the broker has handed it out, this time included, as far as it says so.
-        delays: How often it was put back with a delay.
-        handle: The source's own.
-    """
-
-    body: bytes
-    headers: Mapping[str, Any]
-    message_id: str | None
-    content_encoding: str | None
-    deliveries: int
-    delays: int
-    handle: Any
-
-
-class TaskSource(Protocol):
-    """Messages of one queue, at most as many at a time as there are slots. A ``Service`` keeps the connection."""
-
-    async def take(self) -> Delivery:
-        """Wait for the next message, however long the broker is away."""
-        ...
-
-    async def ack(self, delivery: Delivery) -> bool:
-        """Say that nothing is left to do; false when the message is somebody else's by now."""
-        ...
-
-    async def delay(self, delivery: Delivery, by: timedelta) -> bool:
-        """Put it back for later: kept durably before the original is acknowledged. False as for ``ack``."""
-        ...
-
-    async def bury(self, delivery: Delivery, reason: str, text: str) -> bool:
-        """Move it to the dead letters with a code and words for people. False as for ``ack``."""
-        ...
-
-    async def release(self, delivery: Delivery) -> None:
-        """Give it back at once, as if it had not been taken."""
         ...

@@ -17,7 +17,7 @@ from tickwright.store.pool import Pool
 if TYPE_CHECKING:
     from tickwright.ports.dead_letters import DeadMessages
     from tickwright.transports.http import HttpBroker
-    from tickwright.transports.kafka import KafkaLog, KafkaPollSource, KafkaTerms
+    from tickwright.transports.kafka import KafkaLog, KafkaPollSource, KafkaSettings
     from tickwright.transports.rabbitmq import FanoutNames
     from tickwright.transports.websocket import WebSocketBroker
 
@@ -63,24 +63,24 @@ def fanout_topic(settings: Settings) -> str:
 def dead_tasks(settings: Settings, pool: Pool) -> "DeadMessages":
     """Return the dead letters of fan-out, which are where its queue is: in RabbitMQ, or in PostgreSQL without one."""
     if settings.amqp_url is None:
-        from tickwright.transports.postgres import PostgresDeadTasks
+        from tickwright.transports.postgres import PostgresDeadLetters
 
-        return PostgresDeadTasks(pool, fanout_topic(settings))
-    from tickwright.transports.rabbitmq import RabbitDeadTasks
+        return PostgresDeadLetters(pool, fanout_topic(settings))
+    from tickwright.transports.rabbitmq import RabbitDeadLetters
 
-    return RabbitDeadTasks(settings.amqp_url.get_secret_value(), fanout_names(settings))
+    return RabbitDeadLetters(settings.amqp_url.get_secret_value(), fanout_names(settings))
 
 
 def dead_calls(settings: Settings) -> "DeadMessages | None":
     """Return the dead letters of reports' calls; ``None`` without RabbitMQ, where nobody is called."""
     if settings.amqp_url is None:
         return None
-    from tickwright.transports.rabbitmq import RabbitDeadTasks, ReportExchanges
+    from tickwright.transports.rabbitmq import RabbitDeadLetters, ReportExchanges
 
-    return RabbitDeadTasks(settings.amqp_url.get_secret_value(), ReportExchanges(settings.amqp_prefix))
+    return RabbitDeadLetters(settings.amqp_url.get_secret_value(), ReportExchanges(settings.amqp_prefix))
 
 
-def kafka_terms(settings: Settings) -> "KafkaTerms | None":
+def kafka_terms(settings: Settings) -> "KafkaSettings | None":
     """Return where Kafka is and what we are called there; ``None`` without one.
 
     Raises:
@@ -88,9 +88,9 @@ def kafka_terms(settings: Settings) -> "KafkaTerms | None":
     """
     if settings.kafka_bootstrap is None:
         return None
-    from tickwright.transports.kafka import KafkaTerms
+    from tickwright.transports.kafka import KafkaSettings
 
-    terms = KafkaTerms(
+    terms = KafkaSettings(
         settings.kafka_bootstrap,
         settings.kafka_prefix,
         replication=settings.kafka_replication,

@@ -30,8 +30,8 @@ from tickwright.store.pool import Pool
 
 if TYPE_CHECKING:
     from tickwright.ports.fanout import CarryingRunClaims, Marks
-    from tickwright.transports.postgres import PostgresTasks
-    from tickwright.transports.rabbitmq import RabbitTasks
+    from tickwright.transports.postgres import PostgresTaskQueue
+    from tickwright.transports.rabbitmq import RabbitTaskQueue
     from tickwright.transports.redis import RedisLink
 
 _GATE = re.compile(r"ENABLE_([A-Z][A-Z0-9_]{0,49})_POLLING")
@@ -100,15 +100,15 @@ class Fanout:
         url, names = self.settings.amqp_url.get_secret_value(), fanout_names(self.settings)
         return f"amqp:{names.exchange}/{TASK_KEY}", lambda: prepare(url, names)
 
-    def _source(self, slots: int) -> "RabbitTasks | PostgresTasks":
+    def _source(self, slots: int) -> "RabbitTaskQueue | PostgresTaskQueue":
         """Return where tasks are taken from."""
         if self.settings.amqp_url is None:
-            from tickwright.transports.postgres import PostgresTasks
+            from tickwright.transports.postgres import PostgresTaskQueue
 
-            return PostgresTasks(self.pool, fanout_topic(self.settings), slots=slots)
-        from tickwright.transports.rabbitmq import RabbitTasks
+            return PostgresTaskQueue(self.pool, fanout_topic(self.settings), slots=slots)
+        from tickwright.transports.rabbitmq import RabbitTaskQueue
 
-        return RabbitTasks(self.settings.amqp_url.get_secret_value(), fanout_names(self.settings), slots=slots)
+        return RabbitTaskQueue(self.settings.amqp_url.get_secret_value(), fanout_names(self.settings), slots=slots)
 
     def _fast_marks(self) -> "Marks | None":
         if self.redis is None:

@@ -84,12 +84,12 @@ class Reports:
         return services, [source_of(listener, supervisor)]
 
     def _calls(self, url: str, listener: ReportListener, bringers: Bringers) -> ReportCalls:
-        from tickwright.transports.rabbitmq import RabbitTasks, ReportExchanges, ReportNames, prepare
+        from tickwright.transports.rabbitmq import RabbitTaskQueue, ReportExchanges, ReportNames, prepare
 
         prefix = self.settings.amqp_prefix
 
         def open_queue(name: str) -> CallQueue:
-            return RabbitTasks(url, ReportNames(prefix, name), slots=CALLS_AT_ONCE)
+            return RabbitTaskQueue(url, ReportNames(prefix, name), slots=CALLS_AT_ONCE)
 
         async def declare(names: Sequence[str]) -> None:
             await prepare(url, ReportExchanges(prefix), *(ReportNames(prefix, name) for name in names))

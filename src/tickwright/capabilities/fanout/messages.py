@@ -21,8 +21,8 @@ import msgspec
 
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.domain.modules import MODULE_NAME, Window
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 

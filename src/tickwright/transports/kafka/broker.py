@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import KafkaTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused, Unknown
-from tickwright.transports.kafka.config import KafkaTerms
+from tickwright.transports.kafka.config import KafkaSettings
 from tickwright.transports.kafka.producer import BYTES_MAX, TOO_LARGE, KafkaLink, judge
 
 TEXT_BYTES_MAX = 255
@@ -30,7 +30,7 @@ class KafkaBroker:
     """Publishes to topics.
 
     Args:
-        terms: Where Kafka is.
+        settings: Where Kafka is.
 
     Raises:
         Rejected: ``kafka_unsafe_option``. Permanent.
@@ -41,9 +41,9 @@ class KafkaBroker:
         KFK-4: a publish ends within ``message.timeout``, whatever Kafka does.
     """
 
-    def __init__(self, terms: KafkaTerms) -> None:
-        terms.check_options()
-        self._link = KafkaLink(terms)
+    def __init__(self, settings: KafkaSettings) -> None:
+        settings.check_options()
+        self._link = KafkaLink(settings)
         self._closed = False
 
     @property

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, TopicDescription
 
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollRecord
-from tickwright.transports.kafka.config import KafkaTerms, log
+from tickwright.transports.kafka.config import KafkaSettings, log
 
 POLL_S = 0.1
 BATCH_MAX = 1000
@@ -87,15 +87,15 @@ class Feed:
     """
 
     def __init__(
-        self, terms: KafkaTerms, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
+        self, settings: KafkaSettings, topic: str, read: ReadPoll, counts: FeedCounts, *, session_ms: int = SESSION_MS
     ) -> None:
         self._topic, self._read, self._counts = topic, read, counts
         self._watch: TopicWatch | None = None
-        self._watch_config = terms.client()
+        self._watch_config = settings.client()
         self._made_again = False
         self._over_by_s = 0.0
-        self._config = terms.client(
-            group_id=terms.topic("poll-consumer"),
+        self._config = settings.client(
+            group_id=settings.topic("poll-consumer"),
             isolation_level="read_committed",
             enable_auto_commit=False,
             enable_auto_offset_store=False,

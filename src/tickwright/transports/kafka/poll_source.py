@@ -26,7 +26,7 @@ from tickwright.ports.polls import PollRecord, Turn
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
-from tickwright.transports.kafka.config import KafkaTerms
+from tickwright.transports.kafka.config import KafkaSettings
 from tickwright.transports.kafka.poll_partition import (
     Holding,
     Pile,
@@ -57,7 +57,7 @@ class KafkaPollSource:
     """Implements :class:`tickwright.ports.polls.PollSource` on the polls' topic; a service itself.
 
     Args:
-        terms: Where Kafka is; the group is ``<prefix>.poll-consumer``.
+        settings: Where Kafka is; the group is ``<prefix>.poll-consumer``.
         topic: Full name.
         read: Says what a record means; ``ValueError`` for one that is skipped.
         session_ms: Without a sign for that long, the group gives our partitions to others. At least 6,000.
@@ -73,7 +73,7 @@ class KafkaPollSource:
         self,
         pool: Pool,
         session: Session,
-        terms: KafkaTerms,
+        settings: KafkaSettings,
         topic: str,
         read: ReadPoll,
         *,
@@ -81,7 +81,7 @@ class KafkaPollSource:
     ) -> None:
         self._pool, self._session, self._topic = pool, session, topic
         self.counts = SourceCounts()
-        self._open_feed = partial(Feed, terms, topic, read, self.counts.feed, session_ms=session_ms)
+        self._open_feed = partial(Feed, settings, topic, read, self.counts.feed, session_ms=session_ms)
         self._feed: Feed | None = None
         self._holdings: dict[int, Holding] = {}
         self._waiting = Waiting()

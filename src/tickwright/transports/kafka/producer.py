@@ -18,7 +18,7 @@ from confluent_kafka import Message as Delivered
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import monotonic
-from tickwright.transports.kafka.config import KafkaTerms, log
+from tickwright.transports.kafka.config import KafkaSettings, log
 
 # Shares of the producer's queue. A topic may use as much as is free: one alone gets half of the queue, and two get a
 # third each. A topic whose messages time out gets a sixteenth of what is free: a hundred such topics leave a seventh of
@@ -206,7 +206,9 @@ class Engine:
         broken: The library said that this producer can do nothing more.
     """
 
-    def __init__(self, terms: KafkaTerms, reported: Callable[["Engine", list[Report]], None], *, alone: bool) -> None:
+    def __init__(
+        self, settings: KafkaSettings, reported: Callable[["Engine", list[Report]], None], *, alone: bool
+    ) -> None:
         self.up, self.broken = False, False
         self._loop = asyncio.get_running_loop()
         self._reported = reported
@@ -214,7 +216,7 @@ class Engine:
         self._reports: list[Report] = []
         self._stopping = Event()
         self._retire_by_s: float | None = None
-        config = terms.producer(
+        config = settings.producer(
             request_timeout_ms=10_000,
             message_timeout_ms=MESSAGE_TIMEOUT_MS,
             message_max_bytes=BYTES_MAX,
@@ -361,8 +363,8 @@ class Silences:
 class KafkaLink:
     """Owns the engine: made when needed, replaced when it is broken, asked before it is trusted with a message."""
 
-    def __init__(self, terms: KafkaTerms) -> None:
-        self._terms = terms
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
         self._engines: dict[bool, Engine] = {}
         self._topics: set[str] = set()
         self._asking: dict[str, asyncio.Task[Refused | None]] = {}
@@ -441,7 +443,7 @@ class KafkaLink:
             closing.add_done_callback(self._closing.discard)
             engine = None
         if engine is None:
-            engine = self._engines[alone] = Engine(self._terms, self._reported, alone=alone)
+            engine = self._engines[alone] = Engine(self._settings, self._reported, alone=alone)
         return engine
 
     def _reported(self, engine: Engine, reports: list[Report]) -> None:

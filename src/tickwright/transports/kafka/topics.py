@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.ports.ids import monotonic
-from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaTerms, log, unavailable
+from tickwright.transports.kafka.config import REPLICATION_SAFE, SHARDS_MAX, KafkaSettings, log, unavailable
 
 IN_SYNC_SAFE = 2
 LOOK_S = 0.05
@@ -37,11 +37,11 @@ to make 120 MB, and fail at it each time."""
 _POSITION_CONFIG = {**NEVER_GONE, **PLAIN, "cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
-def prepare_topics(terms: KafkaTerms, topic: str) -> int:
+def prepare_topics(settings: KafkaSettings, topic: str) -> int:
     """Make sure that the topics of polls, of their news and of positions are there and keep what they are given.
 
     Args:
-        terms: Checked.
+        settings: Checked.
         topic: Full name of the polls' topic.
 
     Returns:
@@ -52,19 +52,19 @@ def prepare_topics(terms: KafkaTerms, topic: str) -> int:
             ``kafka_not_allowed``. Permanent.
         Unavailable: Kafka does not answer. Retry.
     """
-    admin = AdminClient(terms.client(), logger=log)
+    admin = AdminClient(settings.client(), logger=log)
     try:
-        positions = terms.topic(POSITIONS)
+        positions = settings.topic(POSITIONS)
         wanted = {
-            topic: (terms.partitions, PLAIN),
-            terms.topic(EVENTS): (terms.partitions, {}),
+            topic: (settings.partitions, PLAIN),
+            settings.topic(EVENTS): (settings.partitions, {}),
             positions: (SHARDS_MAX, _POSITION_CONFIG),
         }
-        known = make_missing(admin, terms, wanted)
-        if not terms.allow_single_broker:
+        known = make_missing(admin, settings, wanted)
+        if not settings.allow_single_broker:
             for name in wanted:
                 _check_replicas(name, known.topics[name])
-        _check_configs(admin, terms, topic, positions)
+        _check_configs(admin, settings, topic, positions)
         if len(known.topics[positions].partitions) < SHARDS_MAX:
             raise _unsafe_positions(positions, f"it needs {SHARDS_MAX} partitions, one for each shard")
         return len(known.topics[topic].partitions)
@@ -72,20 +72,22 @@ def prepare_topics(terms: KafkaTerms, topic: str) -> int:
         raise translate(error) from error
 
 
-def make_missing(admin: AdminClient, terms: KafkaTerms, wanted: Mapping[str, tuple[int, Mapping[str, str]]]) -> Any:
+def make_missing(
+    admin: AdminClient, settings: KafkaSettings, wanted: Mapping[str, tuple[int, Mapping[str, str]]]
+) -> Any:
     """Make the topics that are missing, of so many partitions and with this configuration; return the cluster.
 
     Raises:
         KafkaException: As the brokers say. See :func:`translate`.
         Unavailable: Kafka does not answer in time. Retry.
     """
-    known = admin.list_topics(timeout=terms.wait_s)
+    known = admin.list_topics(timeout=settings.wait_s)
     missing = {name: shape for name, shape in wanted.items() if name not in known.topics}
     if not missing:
         return known
-    replicas = min(terms.replication, len(known.brokers)) if terms.allow_single_broker else terms.replication
-    _make(admin, terms, missing, replicas)
-    return _await(admin, terms, missing)
+    replicas = min(settings.replication, len(known.brokers)) if settings.allow_single_broker else settings.replication
+    _make(admin, settings, missing, replicas)
+    return _await(admin, settings, missing)
 
 
 def translate(error: KafkaException) -> TickwrightError:
@@ -118,7 +120,7 @@ _NOT_TO_BE = frozenset({KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG})
 
 
 def _make(
-    admin: AdminClient, terms: KafkaTerms, missing: Mapping[str, tuple[int, Mapping[str, str]]], replicas: int
+    admin: AdminClient, settings: KafkaSettings, missing: Mapping[str, tuple[int, Mapping[str, str]]], replicas: int
 ) -> None:
     in_sync = {"min.insync.replicas": str(IN_SYNC_SAFE)} if replicas >= REPLICATION_SAFE else {}
     topics = [
@@ -127,10 +129,10 @@ def _make(
         )
         for name, (partitions, config) in missing.items()
     ]
-    made: dict[str, Future[None]] = admin.create_topics(topics, operation_timeout=terms.wait_s)
+    made: dict[str, Future[None]] = admin.create_topics(topics, operation_timeout=settings.wait_s)
     for name, future in made.items():
         try:
-            future.result(terms.wait_s)
+            future.result(settings.wait_s)
         except TimeoutError as error:
             raise unavailable("topics could not be made in time") from error
         except KafkaException as error:
@@ -139,11 +141,11 @@ def _make(
         log.info("topic %s is made: %d replicas", name, replicas)
 
 
-def _await(admin: AdminClient, terms: KafkaTerms, names: Collection[str]) -> Any:
+def _await(admin: AdminClient, settings: KafkaSettings, names: Collection[str]) -> Any:
     """Return the cluster as it is when the broker that we ask has heard of the new topics."""
-    deadline = monotonic() + terms.wait_s
+    deadline = monotonic() + settings.wait_s
     while True:
-        known = admin.list_topics(timeout=terms.wait_s)
+        known = admin.list_topics(timeout=settings.wait_s)
         if all(name in known.topics and known.topics[name].partitions for name in names):
             return known
         if monotonic() > deadline:
@@ -158,12 +160,12 @@ def _check_replicas(name: str, topic: Any) -> None:
         raise Rejected("kafka_replication_unsafe", text, topic=name, replication=fewest)
 
 
-def _check_configs(admin: AdminClient, terms: KafkaTerms, topic: str, positions: str) -> None:
+def _check_configs(admin: AdminClient, settings: KafkaSettings, topic: str, positions: str) -> None:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in (topic, positions)]
     try:
         found = {
-            asked.name: {name: entry.value for name, entry in future.result(terms.wait_s).items()}
-            for asked, future in admin.describe_configs(resources, request_timeout=terms.wait_s).items()
+            asked.name: {name: entry.value for name, entry in future.result(settings.wait_s).items()}
+            for asked, future in admin.describe_configs(resources, request_timeout=settings.wait_s).items()
         }
     except TimeoutError as error:
         raise unavailable("the topics' settings could not be read in time") from error
@@ -173,20 +175,20 @@ def _check_configs(admin: AdminClient, terms: KafkaTerms, topic: str, positions:
         )
     for name, config in found.items():
         if config["compression.type"] != PLAIN["compression.type"]:
-            _make_plain(admin, terms, name)
+            _make_plain(admin, settings, name)
         in_sync = int(config["min.insync.replicas"] or 1)
-        if in_sync < IN_SYNC_SAFE and not terms.allow_single_broker:
+        if in_sync < IN_SYNC_SAFE and not settings.allow_single_broker:
             text = f"the topic {name} has min.insync.replicas={in_sync}; {IN_SYNC_SAFE} are needed"
             raise Rejected("kafka_replication_unsafe", text, topic=name)
 
 
-def _make_plain(admin: AdminClient, terms: KafkaTerms, name: str) -> None:
+def _make_plain(admin: AdminClient, settings: KafkaSettings, name: str) -> None:
     """Let a topic take no compressed records any more: it was made by an earlier release, or by somebody else."""
     entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in PLAIN.items()]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-    (done,) = admin.incremental_alter_configs([resource], request_timeout=terms.wait_s).values()
+    (done,) = admin.incremental_alter_configs([resource], request_timeout=settings.wait_s).values()
     try:
-        done.result(terms.wait_s)
+        done.result(settings.wait_s)
     except TimeoutError as error:
         raise unavailable(f"the topic {name} could not be altered in time") from error
     except KafkaException as error:
@@ -210,20 +212,20 @@ OWNER = "installation"
 POLL_S = 0.25
 
 
-def owner(terms: KafkaTerms, installation: str) -> str:
+def owner(settings: KafkaSettings, installation: str) -> str:
     """Return which installation has the prefix; from now on this one where none had it.
 
     Raises:
         Rejected: ``kafka_not_allowed``, ``kafka_replication_unsafe``. Permanent.
         Unavailable: ``kafka_unavailable``. Retry.
     """
-    topic = terms.topic(OWNER)
+    topic = settings.topic(OWNER)
     try:
-        make_missing(AdminClient(terms.client(), logger=log), terms, {topic: (1, {**NEVER_GONE, **PLAIN})})
-        first = _first_record(terms, topic)
+        make_missing(AdminClient(settings.client(), logger=log), settings, {topic: (1, {**NEVER_GONE, **PLAIN})})
+        first = _first_record(settings, topic)
         if first is None:
-            _write(terms, topic, installation)
-            first = _first_record(terms, topic)
+            _write(settings, topic, installation)
+            first = _first_record(settings, topic)
     except KafkaException as error:
         raise translate(error) from error
     if first is None:
@@ -231,20 +233,20 @@ def owner(terms: KafkaTerms, installation: str) -> str:
     return first
 
 
-def _write(terms: KafkaTerms, topic: str, installation: str) -> None:
+def _write(settings: KafkaSettings, topic: str, installation: str) -> None:
     errors: list[KafkaError | None] = []
-    producer = Producer(terms.producer(), logger=log)
+    producer = Producer(settings.producer(), logger=log)
     producer.produce(topic, installation, partition=0, on_delivery=lambda error, _: errors.append(error))
-    if producer.flush(terms.wait_s) or errors != [None]:
+    if producer.flush(settings.wait_s) or errors != [None]:
         raise unavailable(errors[0] if errors else f"the topic {topic} could not be written in time")
 
 
-def _first_record(terms: KafkaTerms, topic: str) -> str | None:
-    config = terms.client(group_id=topic, enable_partition_eof=True, enable_auto_commit=False)
+def _first_record(settings: KafkaSettings, topic: str) -> str | None:
+    config = settings.client(group_id=topic, enable_partition_eof=True, enable_auto_commit=False)
     consumer = Consumer(config, logger=log)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        deadline = monotonic() + terms.wait_s
+        deadline = monotonic() + settings.wait_s
         while monotonic() < deadline:
             message = consumer.poll(POLL_S)
             if message is None:

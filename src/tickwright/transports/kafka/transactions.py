@@ -30,7 +30,7 @@ from msgspec import Meta
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.ids import monotonic
 from tickwright.ports.log import NOWHERE, POSITION_UNREADABLE, Aborted, Batch, Committed, Doubt, Fenced, Outcome, Place
-from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaTerms, log, unavailable
+from tickwright.transports.kafka.config import SHARDS_MAX, TRANSACTION_TIMEOUT_MS, KafkaSettings, log, unavailable
 from tickwright.transports.kafka.topics import POSITIONS, prepare_topics, translate
 
 # Where a relay's writing stands, as Kafka says it: the last committed record of the shard's own partition.
@@ -59,7 +59,7 @@ class _Position(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Position).decode
 
 
-def read_position(terms: KafkaTerms, shard: int) -> int | None:
+def read_position(settings: KafkaSettings, shard: int) -> int | None:
     """Return the number of the last batch that is in; ``None`` where the topic says nothing, or there is no topic.
 
     Reads committed records to the end of the partition. It is the truth about the past only after whoever wrote
@@ -70,25 +70,25 @@ def read_position(terms: KafkaTerms, shard: int) -> int | None:
         Rejected: ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
         Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
     """
-    config = terms.client(
-        group_id=terms.transactional_id(shard),
+    config = settings.client(
+        group_id=settings.transactional_id(shard),
         isolation_level="read_committed",
         enable_partition_eof=True,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
     consumer = Consumer(config, logger=log)
-    place = TopicPartition(terms.topic(POSITIONS), shard)
+    place = TopicPartition(settings.topic(POSITIONS), shard)
     try:
-        if place.topic not in consumer.list_topics(timeout=terms.wait_s).topics:
+        if place.topic not in consumer.list_topics(timeout=settings.wait_s).topics:
             return None
-        low, high = _bounds(consumer, place, terms.wait_s)  # of what is readable
-        end = _end(config, place, terms.wait_s)
+        low, high = _bounds(consumer, place, settings.wait_s)  # of what is readable
+        end = _end(config, place, settings.wait_s)
         start = max(low, high - TAIL)  # nearly always has it; a partition that was not compacted may be long
-        found = _last_from(consumer, place, start, end, terms.wait_s)
+        found = _last_from(consumer, place, start, end, settings.wait_s)
         if found is not None or start == low:
             return found
-        return _last_from(consumer, place, OFFSET_BEGINNING, end, terms.wait_s)
+        return _last_from(consumer, place, OFFSET_BEGINNING, end, settings.wait_s)
     except KafkaException as error:
         raise translate(error) from error
     finally:
@@ -175,7 +175,7 @@ class KafkaLog:
     """Writes the batches of one shard at a time; a :class:`tickwright.ports.log.PositionedLog`.
 
     Args:
-        terms: Where Kafka is. Checked by ``open``.
+        settings: Where Kafka is. Checked by ``open``.
         topic: Full name of the topic that batches go to; it is made when it is missing.
 
     Invariants:
@@ -183,8 +183,8 @@ class KafkaLog:
         KFK-2: after a doubt the producer is never used again.
     """
 
-    def __init__(self, terms: KafkaTerms, topic: str) -> None:
-        self._terms, self._topic = terms, topic
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self._settings, self._topic = settings, topic
         self._session: _Session | None = None
         self._doubted: tuple[int, Committed] = (0, NOWHERE)
 
@@ -198,10 +198,10 @@ class KafkaLog:
             Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
         """
         self._discard()
-        self._terms.check()
+        self._settings.check()
         if not 0 <= shard < SHARDS_MAX:
             raise Rejected("kafka_shards", f"a relay's shard is 0 to {SHARDS_MAX - 1}", shard=shard)
-        session = self._session = _Session(self._terms, shard)
+        session = self._session = _Session(self._settings, shard)
         return await session.call(lambda: session.begin(self._topic))
 
     async def position(self, shard: int) -> int | None:
@@ -211,8 +211,8 @@ class KafkaLog:
             Rejected: ``kafka_unsafe_option``, ``kafka_not_allowed``, ``kafka_position_unreadable``. Permanent.
             Unavailable: ``kafka_unavailable``, ``kafka_position_blocked``. Retry.
         """
-        self._terms.check_options()
-        return await asyncio.to_thread(read_position, self._terms, shard)
+        self._settings.check_options()
+        return await asyncio.to_thread(read_position, self._settings, shard)
 
     async def publish(self, batch: Batch) -> Outcome:
         """Put one batch in, whole, with its number."""
@@ -243,11 +243,11 @@ class KafkaLog:
 class _Session:
     """One producer from ``init_transactions`` to the first doubt, and its thread."""
 
-    def __init__(self, terms: KafkaTerms, shard: int) -> None:
-        self._terms, self._shard = terms, shard
+    def __init__(self, settings: KafkaSettings, shard: int) -> None:
+        self._settings, self._shard = settings, shard
         self._producer: Producer | None = None
         self._topic, self._partitions = "", 0
-        self._positions = terms.topic(POSITIONS)
+        self._positions = settings.topic(POSITIONS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tickwright-kafka")
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -261,10 +261,10 @@ class _Session:
         self._producer = None
 
     def begin(self, topic: str) -> int | None:
-        self._topic, self._partitions = topic, prepare_topics(self._terms, topic)
+        self._topic, self._partitions = topic, prepare_topics(self._settings, topic)
         producer = Producer(
-            self._terms.producer(
-                transactional_id=self._terms.transactional_id(self._shard),
+            self._settings.producer(
+                transactional_id=self._settings.transactional_id(self._shard),
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 queue_buffering_max_messages=QUEUE_MESSAGES_MAX,
             ),
@@ -272,10 +272,10 @@ class _Session:
         )
         self._producer = producer
         try:
-            producer.init_transactions(self._terms.wait_s)
+            producer.init_transactions(self._settings.wait_s)
         except KafkaException as error:
             raise translate(error) from error
-        return read_position(self._terms, self._shard)
+        return read_position(self._settings, self._shard)
 
     def send(self, batch: Batch) -> Outcome:
         producer = self._producer
@@ -291,7 +291,7 @@ class _Session:
     def _commit(self, producer: Producer, edges: "_Edges") -> Outcome:
         """Ask for the commit. From here on no error proves that it was not done, whatever the library says of it."""
         try:
-            producer.commit_transaction(self._terms.wait_s)
+            producer.commit_transaction(self._settings.wait_s)
         except KafkaException as error:
             return _fenced(error) or Doubt(_reason(error), Committed(edges.places(), self._partitions))
         finally:
@@ -305,7 +305,7 @@ class _Session:
     def _count(self, producer: Producer) -> int:
         """Return how many partitions the topic has now: somebody gave it more; 0 where nobody answers."""
         try:
-            return len(producer.list_topics(self._topic, timeout=self._terms.wait_s).topics[self._topic].partitions)
+            return len(producer.list_topics(self._topic, timeout=self._settings.wait_s).topics[self._topic].partitions)
         except KafkaException:
             return 0
 
@@ -327,7 +327,7 @@ class _Session:
         if isinstance(cause, KafkaException) and _fenced(cause):
             return Fenced()
         try:
-            producer.abort_transaction(self._terms.wait_s)
+            producer.abort_transaction(self._settings.wait_s)
         except KafkaException as error:
             return _fenced(error) or Doubt(f"{_reason(cause)}; and the abort: {_reason(error)}")
         return Aborted(_reason(cause))

@@ -16,8 +16,8 @@ import structlog
 from tickwright.domain.errors import Unavailable
 from tickwright.observe.metrics import Sample
 from tickwright.ports.dead_letters import DeadMessage, Peeked
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import Delivery
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 from tickwright.transports.postgres.broker import Delivery as Row
@@ -36,8 +36,8 @@ _SQL = load("tickwright.transports.postgres", "tasks.sql")
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class PostgresTasks:
-    """Implements :class:`tickwright.ports.fanout.TaskSource` on a topic; a service itself.
+class PostgresTaskQueue:
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a topic; a service itself.
 
     Args:
         pool: Opened and closed by the caller.
@@ -142,7 +142,7 @@ class PostgresTasks:
         """Seconds since the loop came round."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
-    # ------------------------------------------------------------------ TaskSource
+    # ------------------------------------------------------------------ TaskQueue
 
     async def take(self) -> Delivery:
         """Wait for the next message."""
@@ -156,7 +156,7 @@ class PostgresTasks:
         """Put it back for later."""
         return await self._say(delivery, "delay_task", by, str(delivery.delays + 1))
 
-    async def bury(self, delivery: Delivery, reason: str, text: str) -> bool:
+    async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
         """Move it to the dead letters."""
         words = text.replace("\x00", " ").encode("utf-8", "backslashreplace").decode()
         return await self._say(delivery, "bury_task", reason, words)
@@ -196,7 +196,7 @@ def _delivery(row: Row) -> Delivery:
     )
 
 
-class PostgresDeadTasks:
+class PostgresDeadLetters:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages` on a topic."""
 
     def __init__(self, pool: Pool, topic: str) -> None:

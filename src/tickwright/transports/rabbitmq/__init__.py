@@ -1,9 +1,9 @@
 """RabbitMQ; README.md has the promise, the outcomes and the limits."""
 
 from tickwright.transports.rabbitmq.broker import RabbitBroker
-from tickwright.transports.rabbitmq.dead_letters import RabbitDeadTasks
+from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
 from tickwright.transports.rabbitmq.ownership import owner
-from tickwright.transports.rabbitmq.tasks import RabbitTasks
+from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import (
     TASK_KEY,
     FanoutNames,
@@ -18,8 +18,8 @@ __all__ = [
     "TASK_KEY",
     "FanoutNames",
     "RabbitBroker",
-    "RabbitDeadTasks",
-    "RabbitTasks",
+    "RabbitDeadLetters",
+    "RabbitTaskQueue",
     "ReportExchanges",
     "ReportNames",
     "declare",

@@ -54,7 +54,7 @@ _BROKERS_WORDS = {
 }
 
 
-class RabbitDeadTasks:
+class RabbitDeadLetters:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
     Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one

@@ -18,8 +18,8 @@ from pamqp.encode import encode_table_value
 from tickwright.domain.errors import Rejected
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import random_token, unix_seconds
+from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.transports.rabbitmq.raw_connection import as_count, dial, hang_up, open_channel
 from tickwright.transports.rabbitmq.topology import Topology, declare

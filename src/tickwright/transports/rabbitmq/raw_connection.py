@@ -18,8 +18,8 @@ from pamqp.commands import Basic
 from yarl import URL
 
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
+from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import (
     CHANNEL_TIMEOUT_S,
     CLOSE_TIMEOUT_S,

@@ -26,9 +26,9 @@ from tickwright.domain.errors import Rejected
 from tickwright.observe.metrics import Sample
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Refused, Unknown
-from tickwright.ports.fanout import Delivery
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
+from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
 from tickwright.transports.rabbitmq.forwarding import (
     OUR_HEADERS,
@@ -49,8 +49,8 @@ STEADY_S = 5.0
 HELD_MAX = timedelta(minutes=15)
 
 
-class RabbitTasks:
-    """Implements :class:`tickwright.ports.fanout.TaskSource` on a queue of ours; a service itself.
+class RabbitTaskQueue:
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a queue of ours; a service itself.
 
     Args:
         names: What queue, delays and dead letters are called, and the words for them.
@@ -242,7 +242,7 @@ class RabbitTasks:
         if not held.is_ours():
             return False
         if again >= REDELIVERIES_MAX:
-            return await self.bury(delivery, "delivery_limit", f"came again {again} times without a word")
+            return await self.dead_letter(delivery, "delivery_limit", f"came again {again} times without a word")
         copy = copy_of(delivery.body, held.properties, more, without=OUR_HEADERS)
         if await self._forwarded(held, copy, "", self._names.delay(by)):
             return await held.ack()
@@ -250,7 +250,7 @@ class RabbitTasks:
             await self._park(replace(delivery, delays=delivery.delays + 1), by)
         return held.life.is_alive()
 
-    async def bury(self, delivery: Delivery, reason: str, text: str) -> bool:
+    async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
         """Put a copy among the dead letters; where that cannot be done, RabbitMQ moves the message, without words."""
         held: Held = delivery.handle
         if not held.is_ours():

@@ -29,10 +29,11 @@ from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.certain_start import begins
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
-from tickwright.ports.fanout import Begun, Delivery, Ended, Run, Start, TaskSource
+from tickwright.ports.fanout import Begun, Ended, Run, Start
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup, end_task
+from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import Pool
 
 # The disposition of a message, as a value: the consumer decides it, the task source carries it out.
@@ -128,7 +129,7 @@ class FanoutConsumer:
     def __init__(
         self,
         pool: Pool,
-        source: TaskSource,
+        source: TaskQueue,
         book: ClaimBook,
         *,
         caller: Caller,
@@ -233,7 +234,7 @@ class FanoutConsumer:
                 kept = await self._source.delay(delivery, by)
             case Bury(why, text):
                 _log.warning("fanout.buried", message_id=delivery.message_id, reason=why, text=text)
-                kept = await self._source.bury(delivery, why, text)
+                kept = await self._source.dead_letter(delivery, why, text)
             case GiveBack():
                 why, kept = "given_back", True
                 await self._source.release(delivery)

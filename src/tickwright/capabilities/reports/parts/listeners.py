@@ -31,11 +31,11 @@ from tickwright.capabilities.reports.requests.messages import FutureVersionError
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
 from tickwright.engine.hearing import Hearing
-from tickwright.ports.fanout import Delivery, TaskSource
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
 from tickwright.ports.session import Session
+from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
 RENEW_S = 60.0
@@ -188,7 +188,7 @@ LATER = timedelta(seconds=10)
 DELAYS_MAX = 30
 
 
-class CallQueue(TaskSource, Service, Protocol):
+class CallQueue(TaskQueue, Service, Protocol):
     """The queue of one listener."""
 
 
@@ -332,10 +332,10 @@ class ReportCalls:
             if delivery.delays < DELAYS_MAX:
                 await queue.delay(delivery, LATER)
                 return "delayed"
-            await queue.bury(delivery, "unknown_version", str(error))
+            await queue.dead_letter(delivery, "unknown_version", str(error))
             return "buried"
         except Rejected as error:
-            await queue.bury(delivery, error.code, error.message)
+            await queue.dead_letter(delivery, error.code, error.message)
             return "buried"
         try:
             await self._listener.hear(call.report_id, name)
