@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tickwright.app import Tickwright
     from tickwright.app.tracking import Tracked
-    from tickwright.capabilities.batches.definitions.programs import BatchChunk, BatchRun, Member
+    from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
     from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
@@ -24,15 +24,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": "tickwright.capabilities.polling.consumer.courier",
-    "BatchChunk": "tickwright.capabilities.batches.definitions.programs",
-    "BatchRun": "tickwright.capabilities.batches.definitions.programs",
+    "BatchChunk": "tickwright.capabilities.batches.executions.work",
+    "BatchRun": "tickwright.capabilities.batches.executions.work",
     "Completed": "tickwright.capabilities.jobs.model",
     "Contended": "tickwright.domain.errors",
     "EntityTask": "tickwright.capabilities.fanout.handlers",
     "Fail": "tickwright.capabilities.jobs.model",
     "InvariantBroken": "tickwright.domain.errors",
     "Job": "tickwright.capabilities.jobs.model",
-    "Member": "tickwright.capabilities.batches.definitions.programs",
+    "Member": "tickwright.capabilities.batches.executions.work",
     "NewJob": "tickwright.capabilities.jobs.enqueue.enqueue",
     "Poll": "tickwright.capabilities.polling.consumer.courier",
     "Rejected": "tickwright.domain.errors",

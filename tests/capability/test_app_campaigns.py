@@ -1,12 +1,25 @@
 """Campaigns from a program: started by their names, looked at through the same service as everybody's."""
 
+from typing import Any
+
 import pytest
 
 from kit.campaigns import LOAN
 from tickwright import Rejected, Tickwright, Unavailable
+from tickwright.capabilities.batches.definitions.campaigns import read_campaign
+from tickwright.capabilities.batches.definitions.schema import Draft, Mistakes
 from tickwright.ports.caller import Caller, Role
 
 PROGRAM = Caller("python", Role.ADMIN)
+
+
+def draft(**changes: Any) -> Draft:
+    """Return the checked definition of the campaign, with changes."""
+    mistakes = Mistakes("campaign")
+    read, _ = read_campaign({**LOAN, **changes}, mistakes, lambda _: None)
+    mistakes.raise_found()
+    assert read is not None
+    return read
 
 
 async def test_a_program_starts_a_campaign(database_url: str) -> None:
@@ -17,7 +30,7 @@ async def test_a_program_starts_a_campaign(database_url: str) -> None:
     async with app:
         with pytest.raises(Rejected, match="there is no campaign"):
             await app.start_campaign("loans")
-        await app.campaigns.campaigns.declare("loans", LOAN, caller=PROGRAM)
+        await app.campaigns.campaign_batches.register("loans", draft(), caller=PROGRAM)
         execution_id = await app.start_campaign("loans")
         shown = await app.campaigns.executions.get(execution_id)
         assert (shown.name, shown.status, shown.started_by) == ("loans", "NEW", "python")
@@ -30,17 +43,15 @@ async def test_a_program_starts_a_campaign(database_url: str) -> None:
 
 
 async def test_what_an_operator_has_set_up_a_program_leaves_alone(database_url: str) -> None:
-    """A declaration replaces what came from a program, and nothing else; no source is asked for it."""
+    """A registration replaces what a program registered, and nothing else."""
     async with Tickwright(database_url) as app:
-        campaigns, rows = app.campaigns.campaigns, app.campaigns.campaign_rows
-        await campaigns.declare("loans", LOAN, caller=PROGRAM)
-        await campaigns.declare("loans", {**LOAN, "chunk_rows": 200}, caller=PROGRAM)
+        rows = app.campaigns.campaign_batches
+        await rows.register("loans", draft(), caller=PROGRAM)
+        await rows.register("loans", draft(chunk_rows=200), caller=PROGRAM)
         declared = await rows.get("loans")
         assert (declared.version, declared.set_by, declared.definition["chunk_rows"]) == (2, "app", 200)
-        await app.campaigns.campaign_rows.put(
-            "loans", (await campaigns._read({**LOAN, "chunk_rows": 200}, ask=False)).draft, caller=PROGRAM
-        )
+        await rows.put("loans", draft(chunk_rows=200), caller=PROGRAM)
         taken = await rows.get("loans")
         assert (taken.version, taken.set_by) == (2, "operator")
-        await campaigns.declare("loans", {**LOAN, "chunk_rows": 300}, caller=PROGRAM)
+        await rows.register("loans", draft(chunk_rows=300), caller=PROGRAM)
         assert (await rows.get("loans")).definition["chunk_rows"] == 200

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kit.audiences import DATABASES, AudienceWorld, audience_world
-from tickwright.capabilities.batches.audience.check import check_audience
+from tickwright.capabilities.batches.audience.audience import check_audience
 from tickwright.domain.errors import Rejected
 
 

@@ -14,9 +14,8 @@ import pytest
 from kit.audiences import NOW, OlderThan
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.batches.audience.audience import Audiences
-from tickwright.capabilities.batches.audience.check import check_audience
-from tickwright.capabilities.batches.audience.schema import AudienceTerms, read_audience
+from tickwright.capabilities.batches.audience.audience import Audiences, check_audience
+from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.batches import Judge, PlannedChunk
 from tickwright.ports.objects import ObjectStore
@@ -55,12 +54,12 @@ class Process:
         self.files = ObjectFiles(self.store, folder, kept=kept)
         self.audiences = Audiences(Sources({}, lambda _: None), self.files)
 
-    async def cut(self, terms: AudienceTerms, rows: int) -> list[PlannedChunk]:
+    async def cut(self, terms: AudienceSettings, rows: int) -> list[PlannedChunk]:
         """Return all ranges."""
         async with self.audiences.open(terms) as audience:
             return [chunk async for chunk in audience.cut(rows)]
 
-    async def read(self, terms: AudienceTerms, value: Mapping[str, Any], judge: Judge | None = None) -> list[str]:
+    async def read(self, terms: AudienceSettings, value: Mapping[str, Any], judge: Judge | None = None) -> list[str]:
         """Return who is in a range, in no order."""
         async with self.audiences.open(terms, value) as audience, audience.read(value, judge, NOW) as reading:
             return sorted([action.client_id async for piece in reading for action in piece])

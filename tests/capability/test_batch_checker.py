@@ -11,7 +11,7 @@ from kit.batches import TARGET, BatchWorld, Numbers
 from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.capabilities.batches.executions import checker as checker_module
-from tickwright.capabilities.batches.executions import completion as ending_module
+from tickwright.capabilities.batches.executions import checker as ending_module
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.domain.errors import Rejected

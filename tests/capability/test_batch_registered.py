@@ -6,10 +6,8 @@ import pytest
 
 from tickwright import BatchChunk
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.batches.definitions import store as batches_store
 from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.definitions.control import Running
-from tickwright.capabilities.batches.definitions.store import PROGRAM
+from tickwright.capabilities.batches.definitions.schema import PROGRAM
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.batches import register_batches
 from tickwright.store.paging import Cursors
@@ -44,7 +42,7 @@ async def test_a_timed_batch_runs_by_itself_when_it_is_first_registered(pool: Po
     assert (made.status, made.set_by) == ("SCHEDULED", "app")
     assert made.next_slot_at == made.next_slots[0]
     assert [row["action"] for row in await pool.fetch(AUDITED)] == ["batches.create", "batches.activate"]
-    await Running(pool, rows).deactivate("months.close", caller=ADMIN)
+    await rows.deactivate("months.close", caller=ADMIN)
     await register_batches(batches, rows)
     assert (await rows.get("months.close")).status == "IDLE"
 
@@ -59,7 +57,7 @@ async def test_a_registration_that_ends_between_making_and_scheduling_left_nothi
 
     batches = program(cron="0 3 1 * *").brought.batches
     with monkeypatch.context() as broken:
-        broken.setattr(batches_store, "set_status", fail)
+        broken.setattr(Batches, "_activate", fail)
         with pytest.raises(ConnectionResetError):
             await register_batches(batches, rows)
     assert await pool.fetchval("SELECT count(*) FROM tickwright.batches") == 0

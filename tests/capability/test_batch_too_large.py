@@ -115,7 +115,7 @@ async def test_a_payload_that_postgresql_keeps_as_too_much_ends_its_own_executio
 
     settings = settings_of(database_url, tmp_path, "")
     async with running(settings, program, "scheduler", "campaign-consumer") as node:
-        start = node.link.campaigns.running_programs.start
+        start = node.link.campaigns.programs.start
         for name in ("large", "small"):
             await start(name, caller=ADMIN)
         asked = "SELECT status, error_code, released FROM tickwright.executions ORDER BY id"

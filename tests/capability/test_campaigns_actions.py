@@ -10,8 +10,7 @@ from kit.campaigns import LOAN, SIX_HOURS, CampaignApi
 from kit.probes import Stops
 from kit.waiting import eventually_async
 from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.definitions.control import Running
-from tickwright.capabilities.batches.definitions.store import PROGRAM
+from tickwright.capabilities.batches.definitions.schema import PROGRAM
 from tickwright.capabilities.batches.executions.chunks_store import ChunkKey
 from tickwright.capabilities.batches.executions.executions import Executions
 from tickwright.capabilities.batches.executions.producer import Producer
@@ -183,10 +182,10 @@ async def test_a_chunk_that_is_worked_while_its_batch_is_stopped_counts_for_noth
 
     process = await batches.process(Numbers(before=hold), at_once=1)
     await batches.put()
-    running = Running(batches.pool, Batches(batches.pool, Cursors(batches.pool), PROGRAM))
-    started = (await running.start("numbers", caller=ADA)).executions[0].id
+    control = Batches(batches.pool, Cursors(batches.pool), PROGRAM)
+    started = (await control.start("numbers", caller=ADA)).executions[0].id
     await asyncio.wait_for(begun.wait(), 30)
-    await running.stop("numbers", caller=ADA)
+    await control.stop("numbers", caller=ADA)
     go_on.set()
     await eventually_async(lambda: process.consumer.running == 0, what="the consumer has nothing in its hands")
     row = await batches.execution(started)

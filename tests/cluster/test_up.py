@@ -22,7 +22,7 @@ from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually
 from tickwright.cli.live.up import Receiver, open_receiver
-from tickwright.demo.providers import PROVIDERS
+from tickwright.demo.receiver import PROVIDERS
 from tickwright.transports.rabbitmq import ReportExchanges
 
 _ADDRESS = re.compile(r"^  API +(http://\S+)/v1", re.MULTILINE)

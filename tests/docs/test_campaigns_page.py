@@ -4,10 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from tickwright.capabilities.batches.definitions.campaign_schema import OWN, read_campaign
-from tickwright.capabilities.batches.definitions.problems import Problems
-from tickwright.capabilities.batches.definitions.schema import words_for
-from tickwright.capabilities.batches.executions.states_page import BEGIN, END, states_text
+from tickwright.capabilities.batches.definitions.campaigns import CAMPAIGN_FIELDS, read_campaign
+from tickwright.capabilities.batches.definitions.schema import Mistakes, field_readers
+from tickwright.capabilities.batches.executions.states import BEGIN, END, states_text
 
 PAGE = Path(__file__).parents[2] / "docs/campaigns.md"
 
@@ -22,7 +21,7 @@ def test_the_words_on_the_page_are_those_that_are_read() -> None:
     """Every word has its line, with the defaults of the code."""
     said = PAGE.read_text(encoding="utf-8").partition("| word |")[2].partition("\n\n")[0]
     lines = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", said, re.MULTILINE))
-    assert set(lines) == {"name", *words_for(lambda _: None), *OWN}
+    assert set(lines) == {"name", *field_readers(lambda _: None), *CAMPAIGN_FIELDS}
     shown = {"skip": "overlap", "one": "misfire", "1m": "misfire_grace", "UTC": "time_zone", "false": "restartable"}
     assert {lines[word].strip("`"): word for word in shown.values()} == shown
 
@@ -32,10 +31,9 @@ def test_the_campaign_on_the_page_is_one() -> None:
     text, *_ = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     words = json.loads(text)
     assert words.pop("name") == "loans"
-    problems = Problems("campaign")
-    campaign, _ = read_campaign(words, problems, lambda _: None)
-    assert (problems.found, campaign is None) == ([], False)
+    mistakes = Mistakes("campaign")
+    campaign, _ = read_campaign(words, mistakes, lambda _: None)
+    assert (mistakes.found, campaign is None) == ([], False)
     assert campaign is not None
-    assert (campaign.draft.terms.chunk_rows, campaign.draft.terms.misfire_max, campaign.draft.terms.attempts) == (
-        5_000, 100, 10,
-    )  # fmt: skip
+    settings = campaign.settings
+    assert (settings.chunk_rows, settings.misfire_max, settings.attempts) == (5_000, 100, 10)

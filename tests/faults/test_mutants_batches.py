@@ -11,7 +11,7 @@ import pytest
 from kit.batches import BatchWorld, Numbers
 from tickwright.capabilities.batches.executions import checker, chunks_store, producer
 from tickwright.capabilities.batches.executions.chunks_store import ChunkClaim, Failure
-from tickwright.capabilities.batches.executions.open_chunk import ClaimedChunk
+from tickwright.capabilities.batches.executions.consumer import ClaimedChunk
 from tickwright.domain.errors import Contended
 from tickwright.engine.claimed_work import Held
 from tickwright.ports.batches import Action, ChunkResult

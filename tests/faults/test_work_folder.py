@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from kit.merges import merge_processes, merged
-from tickwright.capabilities.batches.definitions.programs import BatchRegistry
+from tickwright.capabilities.batches.executions.work import BatchRegistry
 from tickwright.capabilities.reports.merge.merge import PartFile
 from tickwright.capabilities.reports.merge.sandbox import MergeBounds
 from tickwright.capabilities.reports.parts.spool import write_part

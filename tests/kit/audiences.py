@@ -12,7 +12,7 @@ import psycopg
 
 from kit.postgres import as_reader
 from tickwright.capabilities.batches.audience.audience import Audiences, Found
-from tickwright.capabilities.batches.audience.schema import AudienceTerms, read_audience
+from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter, Verdict
 from tickwright.ports.objects import ObjectStore
@@ -87,7 +87,7 @@ class AudienceWorld:
             return {"source": self.kind, "table": "members"}
         return {"file": f"audiences/members.{self.kind}"}
 
-    def terms(self, **words: Any) -> AudienceTerms:
+    def terms(self, **words: Any) -> AudienceSettings:
         """Return an audience of it."""
         return read_audience({**self.place, "key": "id", **words})
 
@@ -138,12 +138,12 @@ class AudienceWorld:
     def _duckdb(self) -> Path:
         return self.folder / ("shop.duckdb" if self.kind == "duckdb" else "made.duckdb")
 
-    async def cut(self, terms: AudienceTerms, rows: int) -> list[PlannedChunk]:
+    async def cut(self, terms: AudienceSettings, rows: int) -> list[PlannedChunk]:
         """Return all ranges."""
         async with self.audiences.open(terms) as audience:
             return [chunk async for chunk in audience.cut(rows)]
 
-    async def read(self, terms: AudienceTerms, value: Mapping[str, Any], judge: Judge | None = None) -> Read:
+    async def read(self, terms: AudienceSettings, value: Mapping[str, Any], judge: Judge | None = None) -> Read:
         """Read one range."""
         async with (
             self.audiences.open(terms, value) as audience,
@@ -152,11 +152,11 @@ class AudienceWorld:
             actions = [action async for piece in reading for action in piece]
         return Read(actions, reading.result)
 
-    async def everything(self, terms: AudienceTerms, rows: int, judge: Judge | None = None) -> list[Read]:
+    async def everything(self, terms: AudienceSettings, rows: int, judge: Judge | None = None) -> list[Read]:
         """Cut, and read every range."""
         return [await self.read(terms, chunk.value, judge) for chunk in await self.cut(terms, rows)]
 
-    async def count(self, terms: AudienceTerms, judge: Judge | None = None, limit: int = 10) -> Found:
+    async def count(self, terms: AudienceSettings, judge: Judge | None = None, limit: int = 10) -> Found:
         """Dry run."""
         async with self.audiences.open(terms) as audience:
             return await audience.count(judge, NOW, limit=limit)

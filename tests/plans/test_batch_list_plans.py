@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tickwright.capabilities.batches.definitions import store as batches_store
-from tickwright.capabilities.batches.executions import store as executions_store
+from tickwright.capabilities.batches.definitions import batches
+from tickwright.capabilities.batches.executions import executions, explain
 from tickwright.store.paging import NEWEST
 from tickwright.store.pool import SETTINGS
 from tickwright.store.queries import load
@@ -32,8 +32,11 @@ SELECT 1, now() - n * interval '1 hour', now() - n * interval '1 hour', 'overlap
 """  # numbers of this file
 TABLES = {"batches", "batch_versions", "executions", "execution_chunks", "execution_actions", "execution_skips"}
 PLAN_PAGE = load("tickwright.store.sql", "paging.sql")["plan_page"]
-SQL = {**{f"b.{name}": sql for name, sql in batches_store.SQL.items()},
-       **{f"e.{name}": sql for name, sql in executions_store.SQL.items()}}  # fmt: skip
+SQL = {
+    **{f"b.{name}": sql for name, sql in batches.SQL.items()},
+    **{f"e.{name}": sql for name, sql in executions.SQL.items()},
+    **explain.SQL,
+}
 
 
 @pytest.fixture
@@ -72,18 +75,18 @@ async def test_questions_about_batches_and_executions_read_a_few_pages(connectio
         "b.lock_batch_of": await ask("b.lock_batch_of", 1),
         "b.list_versions": await ask("b.list_versions", 1, 1000, 51),
         "b.get_version": await ask("b.get_version", "campaign", "c00001", 3),
-        "b.explain_open": await ask("b.explain_open", 1),
-        "b.explain_last": await ask("b.explain_last", 1),
-        "b.explain_skips": await ask("b.explain_skips", 1),
-        "b.explain_slot": await ask("b.explain_slot", 1, now),
+        "explain_open": await ask("explain_open", 1),
+        "explain_last": await ask("explain_last", 1),
+        "explain_skips": await ask("explain_skips", 1),
+        "explain_slot": await ask("explain_slot", 1, now),
         "e.get_execution": await ask("e.get_execution", 1),
         "e.get_action": await ask("e.get_action", 1, "x"),
         "e.problems": await ask("e.problems", 1),
         "e.pace": await ask("e.pace", 1, 1000),
         "e.lock_open": await ask("e.lock_open", 1),
-        "e.explain_waiting": await ask("e.explain_waiting", 1),
-        "e.explain_working": await ask("e.explain_working", 1),
-        "e.explain_before": await ask("e.explain_before", 1),
+        "explain_waiting": await ask("explain_waiting", 1),
+        "explain_working": await ask("explain_working", 1),
+        "explain_before": await ask("explain_before", 1),
     }
     assert max(one.values()) < 30, one
     pages = {

@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tickwright.capabilities.batches.executions.completion import SQL as RELEASE
+from tickwright.capabilities.batches.executions.checker import SQL as RELEASE
 from tickwright.engine.outbox import table as outbox
 from tickwright.engine.outbox.table import LANE_MIN, SQL
 from tickwright.store.pool import SETTINGS

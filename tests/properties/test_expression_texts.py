@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tickwright.capabilities.batches.expressions import compile_expression, explain_problem
-from tickwright.capabilities.batches.expressions.patches import Patch, original, patched
+from tickwright.capabilities.batches.expressions.compiling import Patch, original, patched
 from tickwright.domain.errors import Rejected
 from tickwright.ports.batches import FieldType
 

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.batches.definitions.problems import Problems
-from tickwright.capabilities.batches.definitions.schema import Terms, terms_of, words_for
-from tickwright.capabilities.batches.definitions.store import first_from
+from tickwright.capabilities.batches.definitions.schema import (
+    BatchSettings,
+    Mistakes,
+    field_readers,
+    first_from,
+    settings_of,
+)
 from tickwright.domain.errors import Rejected
 
 
@@ -16,13 +20,13 @@ def allow(_: str) -> None:
     """Allow every destination."""
 
 
-def read(**words: Any) -> Terms:
-    """Return terms of words without a mistake."""
-    problems = Problems("batch")
-    terms = terms_of(problems.read(words, words_for(allow)), problems)
-    problems.raise_found()
-    assert terms is not None
-    return terms
+def read(**fields: Any) -> BatchSettings:
+    """Return the settings of fields without a mistake."""
+    mistakes = Mistakes("batch")
+    settings = settings_of(mistakes.read(fields, field_readers(allow)), mistakes)
+    mistakes.raise_found()
+    assert settings is not None
+    return settings
 
 
 SIX_HOURS: dict[str, Any] = {
@@ -48,8 +52,8 @@ SIX_HOURS: dict[str, Any] = {
 )
 def test_the_first_run_is_an_instant(text: str, zone: str, expected: str) -> None:
     """A local time is meant in the campaign's zone, one with its offset as it is."""
-    terms = read(type="AUTOMATIC", date_time_execution=text, time_zone=zone)
-    assert terms.date_time_execution == datetime.fromisoformat(expected)
+    settings = read(type="AUTOMATIC", date_time_execution=text, time_zone=zone)
+    assert settings.date_time_execution == datetime.fromisoformat(expected)
 
 
 def test_a_time_that_the_clocks_skip_is_refused() -> None:
@@ -72,10 +76,10 @@ def test_a_time_that_the_clocks_skip_is_refused() -> None:
 )
 def test_what_is_shown_is_read_again_as_the_same(words: dict[str, Any]) -> None:
     """Every word is shown, with its default where it was left out."""
-    terms = read(**words)
-    assert set(terms.words()) == set(words_for(allow))
-    assert read(**terms.words()) == terms
-    assert read(**terms.words()).words() == terms.words()
+    settings = read(**words)
+    assert set(settings.document()) == set(field_readers(allow))
+    assert read(**settings.document()) == settings
+    assert read(**settings.document()).document() == settings.document()
 
 
 def test_toml_has_times_of_its_own() -> None:
@@ -88,7 +92,7 @@ def test_toml_has_times_of_its_own() -> None:
 def test_the_settings_of_an_execution_have_the_rate_per_second() -> None:
     """However it was written; without one there is no limit."""
     rates = ("1000/s", "60/min", "1800/h", None)
-    found = [read(type="MANUAL", rate=rate).settings()["rate_per_s"] for rate in rates]
+    found = [read(type="MANUAL", rate=rate).for_execution()["rate_per_s"] for rate in rates]
     assert found == [1000.0, 1.0, 0.5, None]
 
 
@@ -102,15 +106,15 @@ def test_an_occurrence_at_this_very_moment_is_the_next_one() -> None:
 
 def test_a_code_that_all_mistakes_have_is_that_of_the_error() -> None:
     """Else it is that of the whole; the place is that of the first mistake that has one, with all of them told."""
-    problems = Problems("campaign")
+    problems = Mistakes("campaign")
     problems.raise_found()
     told = {"code": "unknown_field", "message": "no", "line": 2, "column": 3}
     placed = Rejected("unknown_field", "no", problems=[told])
-    problems.of(placed, "expression")
+    problems.add_error(placed, "expression")
     with pytest.raises(Rejected) as single:
         problems.raise_found()
     assert (single.value.code, single.value.message) == ("unknown_field", "expression: line 2, column 3: no")
-    problems.of(Rejected("invalid_audience", "x", problems=["audience.key: missing", "audience: no"]), "audience")
+    problems.add_error(Rejected("invalid_audience", "x", problems=["audience.key: missing", "audience: no"]), "audience")
     with pytest.raises(Rejected) as many:
         problems.raise_found()
     assert many.value.code == "invalid_campaign"

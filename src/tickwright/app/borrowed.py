@@ -8,10 +8,12 @@ connection, so it can be driven to its end without an event loop.
 """
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
+from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob, Scheduled
 from tickwright.domain.errors import InvariantBroken, Rejected
 
 T = TypeVar("T")
@@ -200,3 +202,23 @@ def _require(in_transaction: bool) -> None:
         raise Rejected(
             "no_transaction", "connection: open a transaction first; without one this could not be rolled back"
         )
+
+
+# Scheduling with nothing but one borrowed connection: no pool, no catalog, no event loop.
+
+
+class _OneConnection:
+    """A pool of one, so that the enqueuer reads its task types on the caller's own connection."""
+
+    def __init__(self, connection: Fetching) -> None:
+        self._connection = connection
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Fetching]:
+        yield self._connection
+
+
+async def schedule_through(connection: Fetching, job: NewJob) -> Scheduled:
+    """Schedule ``job`` on ``connection`` and touch nothing else."""
+    pool: Any = _OneConnection(connection)
+    return await Enqueuer(pool).schedule(job, connection=connection)

@@ -1,21 +1,245 @@
 """What a program brings: handlers, partners, modules, listeners and reports, each by a decorator of the app object."""
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from tickwright.app.batching import BatchDeclarations
-from tickwright.app.declare import (
-    Duration,
-    declare_job,
-    declare_listener,
-    declare_module,
-    declare_partner,
-    declare_report,
-)
+from tickwright.capabilities.batches.definitions.schema import NAME as BATCH_NAME
+from tickwright.capabilities.batches.definitions.schema import read_program
+from tickwright.capabilities.batches.executions.work import DeclaredBatch, Plan
+from tickwright.capabilities.batches.executions.work import Function as BatchFunction
+from tickwright.capabilities.fanout.entities.modules import check_module
+from tickwright.capabilities.fanout.handlers import DeclaredModule
 from tickwright.capabilities.fanout.handlers import Handler as ModuleHandler
-from tickwright.capabilities.polling.consumer.courier import Courier
+from tickwright.capabilities.jobs.handlers import Function, Handler, make_handler
+from tickwright.capabilities.polling.consumer.courier import Courier, DeclaredPartner
+from tickwright.capabilities.reports.handlers import DeclaredListener, DeclaredReport
 from tickwright.capabilities.reports.handlers import Function as ListenerFunction
+from tickwright.capabilities.reports.types.schema import check_definition, read_listener
+from tickwright.domain.errors import Rejected
+from tickwright.domain.functions import takes_one
 from tickwright.domain.retries import RetryPolicy
+from tickwright.process.configfile import Problems, read_duration, read_partner, read_task_type
+from tickwright.process.registry import Brought
+
+Duration = str | timedelta
+_HANDLER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,49}")
+
+
+def declare_job(name: str, function: Function, options: Mapping[str, Any]) -> Handler:
+    """Return the handler that ``@app.job(name, **options)`` makes of ``function``.
+
+    Raises:
+        Rejected: ``invalid_task_type`` with every mistake, or ``invalid_handler``. Permanent.
+    """
+    problems = Problems()
+    table = {key: value for key, value in options.items() if value is not None}
+    where = f"@app.job({name!r})"
+    if not _HANDLER_NAME.fullmatch(name):
+        problems.found.append(f"{where}: a handler's name has 1 to 50 letters, digits, '_', '.' or '-', a letter first")
+    kind = read_task_type("handler", {"target": "python:handler", **table}, problems, where=where)
+    kind = replace(kind, name=name, target=f"python:{name}")
+    if problems.found:
+        raise Rejected("invalid_task_type", "\n".join(problems.found), problems=problems.found)
+    return make_handler(kind, function)
+
+
+def declare_partner(name: str, function: Courier, options: Mapping[str, Any]) -> DeclaredPartner:
+    """Return the partner that ``@app.partner(name, **options)`` makes of ``function``.
+
+    Raises:
+        Rejected: ``invalid_partner`` with every mistake. Permanent.
+    """
+    problems: list[str] = []
+    table = {key: value for key, value in options.items() if value is not None}
+    read_partner(name, table, problems, where=f"@app.partner({name!r})")
+    if problems:
+        raise Rejected("invalid_partner", "\n".join(problems), problems=problems)
+    return DeclaredPartner(name, table, function)
+
+
+def declare_module(name: str, function: ModuleHandler, options: Mapping[str, Any]) -> DeclaredModule:
+    """Return the module that ``@app.module(name, **options)`` makes of ``function``.
+
+    Raises:
+        Rejected: ``invalid_module`` with every mistake. Permanent.
+    """
+    table = {key: value for key, value in options.items() if value is not None}
+    check_module(name, table, where=f"@app.module({name!r})")
+    return DeclaredModule(name, table, function)
+
+
+def declare_listener(name: str, function: ListenerFunction, options: Mapping[str, Any]) -> DeclaredListener:
+    """Return the listener that ``@app.listener(name, **options)`` makes of ``function``.
+
+    Raises:
+        Rejected: ``invalid_listener`` with every mistake. Permanent.
+    """
+    problems: list[str] = []
+    table = {key: value for key, value in options.items() if value is not None}
+    read = read_listener(name, table, problems, where=f"@app.listener({name!r})")
+    if read is None:
+        raise Rejected("invalid_listener", "\n".join(problems), problems=problems)
+    return DeclaredListener(
+        name,
+        read.source,
+        table.get("attempts"),
+        read.timeout if "timeout" in table else None,
+        read.columns if "columns" in table else None,
+        function,
+    )
+
+
+def declare_report(name: str, function: Callable[[], str | None], options: Mapping[str, Any]) -> DeclaredReport:
+    """Return the report type that ``@app.report(name, **options)`` makes of ``function``, which is called here, once.
+
+    Raises:
+        Rejected: ``invalid_report_type`` with every mistake that can be seen without DuckDB. Permanent.
+    """
+    where = f"@app.report({name!r})"
+    if inspect.iscoroutinefunction(function) or inspect.signature(function).parameters:
+        raise Rejected("invalid_report_type", f"{where}: the function takes nothing, is not async, and returns SQL")
+    merge = function()
+    given = {key: value for key, value in options.items() if value is not None}
+    table = given if merge is None else {**given, "merge": merge}
+    check_definition(name, table, where=where)
+    return DeclaredReport(name, table)
+
+
+def declare_batch(name: str, function: BatchFunction, plan: Plan | None, options: Mapping[str, Any]) -> DeclaredBatch:
+    """Return the batch that ``@app.batch(name, **options)`` makes of ``function``.
+
+    Raises:
+        Rejected: ``invalid_batch``, or what all mistakes have for a code, with every mistake. Permanent.
+    """
+    where = f"@app.batch({name!r})"
+    if not BATCH_NAME.fullmatch(name):
+        text = f"{where}: a name has 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
+        raise Rejected("invalid_batch", text)
+    if not inspect.iscoroutinefunction(function) or not takes_one(function):
+        raise Rejected("invalid_batch", f"{where}: write an 'async def' that takes the chunk, and nothing else")
+    words = {key: value for key, value in options.items() if value is not None}
+    if plan is not None and "audience" in words:
+        raise Rejected("invalid_batch", f"{where}: an audience or a plan, one of them")
+    if plan is not None and not (inspect.isasyncgenfunction(plan) and takes_one(plan)):
+        text = f"{where}: the plan is an 'async def' that takes the run and yields a value per chunk"
+        raise Rejected("invalid_batch", text)
+    return DeclaredBatch(name, read_program(words, lambda _: None), function, plan)
+
+
+def as_duration(field: str, value: Duration | None) -> timedelta | None:
+    """Return a duration that a caller gave as ``"30s"`` or as a ``timedelta``.
+
+    Raises:
+        Rejected: ``invalid_duration``. Permanent.
+    """
+    if value is None:
+        return None
+    try:
+        duration = read_duration(value)
+    except Rejected as error:
+        message = error.message.removeprefix("duration: ")
+        raise Rejected("invalid_duration", f"{field}: {message}", field=field) from None
+    if duration < timedelta():
+        raise Rejected("invalid_duration", f"{field}: zero or more", field=field)
+    return duration
+
+
+# The decorator of batches, and what all decorators fill.
+
+B = TypeVar("B", bound=Function)
+
+
+class BatchDeclarations:
+    """The decorator of batches."""
+
+    def __init__(self) -> None:
+        self.brought = Brought()
+
+    def batch(
+        self,
+        name: str,
+        *,
+        audience: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
+        action: str | None = None,
+        release: Literal["finished", "chunk"] | None = None,
+        cron: str | None = None,
+        date_time_execution: datetime | str | None = None,
+        time_zone: str | None = None,
+        restartable: bool | None = None,
+        restartable_unit: int | None = None,
+        restartable_unit_type: Literal["MINUTES", "HOURS", "DAYS", "WEEKS", "MONTHS"] | None = None,
+        overlap: Literal["skip", "queue", "replace"] | None = None,
+        misfire: Literal["one", "all", "none"] | None = None,
+        misfire_max: int | None = None,
+        misfire_grace: Duration | None = None,
+        chunk_rows: int | None = None,
+        rate: str | None = None,
+        attempts: int | None = None,
+        on_finished: str | None = None,
+    ) -> Callable[[B], B]:
+        """Register the decorated function as the work of the batch ``name``: imports, exports, reconciliations.
+
+        An execution is made when the batch is due, cut into chunks, and worked by any number of consumers, each chunk
+        once: the function takes a :class:`~tickwright.BatchChunk`. A killed process costs its open chunks and nothing
+        else. With a time to run at the batch is scheduled when it is first registered; without one it is started by
+        hand. What is given here counts where nobody has set the batch up by hand.
+
+        Args:
+            name: 1 to 100 letters, digits, ``_ . -``.
+            audience: Whose members are cut into chunks: ``{"source": …, "table": …, "key": …, "fields": {…}}``.
+            plan: Instead of ``audience``: an ``async def`` that takes the :class:`~tickwright.BatchRun` and yields a
+                JSON value per chunk. Without both the batch is one chunk.
+            action: Where what ``chunk.act`` records goes: a destination, or ``python:NAME``, a job per record.
+            release: When it goes: behind the whole execution (``finished``), or behind its chunk.
+            cron: Five fields, such as ``"0 3 * * *"``.
+            date_time_execution: The first run; in ``time_zone`` where it has no offset of its own.
+            time_zone: Of both; ``UTC`` by default.
+            restartable: Again every so many units after the first run.
+            restartable_unit: How many.
+            restartable_unit_type: Of what.
+            overlap: What becomes of an occurrence while an execution is open; ``skip`` by default.
+            misfire: What becomes of occurrences that were missed: the newest of them, all, or none.
+            misfire_max: Of ``all``: the newest so many, 1 to 1,000.
+            misfire_grace: Up to so late is not missed; 1 min by default.
+            chunk_rows: Members per chunk, 100 to 100,000; 5,000 by default.
+            rate: Members of all consumers together, such as ``"1000/s"``.
+            attempts: Of one chunk, 1 to 100; 10 by default.
+            on_finished: A destination that hears of the end, finished or failed.
+
+        Raises:
+            Rejected: ``invalid_batch`` with every mistake, ``duplicate_batch``. Permanent.
+        """
+        options = {
+            "audience": audience,
+            "action": action,
+            "release": release,
+            "cron": cron,
+            "date_time_execution": date_time_execution,
+            "time_zone": time_zone,
+            "restartable": restartable,
+            "restartable_unit": restartable_unit,
+            "restartable_unit_type": restartable_unit_type,
+            "overlap": overlap,
+            "misfire": misfire,
+            "misfire_max": misfire_max,
+            "misfire_grace": misfire_grace,
+            "chunk_rows": chunk_rows,
+            "rate": rate,
+            "attempts": attempts,
+            "on_finished": on_finished,
+        }
+
+        def register(function: B) -> B:
+            self.brought.batches.add(declare_batch(name, function, plan, options))
+            return function
+
+        return register
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", bound=Courier)

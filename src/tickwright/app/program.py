@@ -22,16 +22,14 @@ from typing import Any, Self
 
 from opentelemetry.trace import Span
 
-from tickwright.app.borrowed import borrow, borrow_sync, finish
+from tickwright.app.borrowed import borrow, borrow_sync, finish, schedule_through
 from tickwright.app.bulk import copy_jobs
-from tickwright.app.declarations import Declarations
-from tickwright.app.declare import Duration, as_duration
+from tickwright.app.declarations import Declarations, Duration, as_duration
 from tickwright.app.entities import Entities
 from tickwright.app.payloads import to_json
 from tickwright.app.reporting import RequestedReport, request_report
-from tickwright.app.sync import schedule_through
 from tickwright.app.tracking import Tracked, Trackers, new_tracker, track, track_borrowed
-from tickwright.capabilities.batches.definitions.campaign_views import StoredCampaign
+from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
@@ -312,11 +310,11 @@ class Tickwright(Declarations):
                 that one has ended.
             Unavailable: ``app_not_open``.
         """
-        return (await self.campaigns.running_campaigns.start(name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.campaign_batches.start(name, caller=_CALLER)).executions[-1].id
 
     async def start_batch(self, name: str) -> int:
         """Do the same with a batch of ``@app.batch``, of this program or another one; ``batch_not_found``."""
-        return (await self.campaigns.running_programs.start(name, caller=_CALLER)).executions[-1].id
+        return (await self.campaigns.programs.start(name, caller=_CALLER)).executions[-1].id
 
     @property
     def campaigns(self) -> CampaignsService:

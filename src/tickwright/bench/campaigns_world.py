@@ -132,7 +132,7 @@ class World:
 
         async def start() -> int:
             async with open_link(self._settings()) as link:
-                change = await link.campaigns.running_campaigns.start(name, caller=_BENCH)
+                change = await link.campaigns.campaign_batches.start(name, caller=_BENCH)
                 return change.executions[-1].id
 
         return asyncio.run(start())

@@ -4,26 +4,32 @@ It comes where RabbitMQ answers. Where it does not, or not any more, its entitie
 """
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from aiohttp import ClientSession
 from rich.console import RenderableType
 from rich.text import Text
 
-from tickwright.demo.providers import PROVIDERS, TOKEN_HOSTS, TOKEN_VARIABLE
+from tickwright.app import Tickwright
+from tickwright.capabilities.fanout.handlers import EntityTask
+from tickwright.demo.receiver import PROVIDERS, TOKEN_HOSTS, TOKEN_VARIABLE
 from tickwright.domain.errors import TickwrightError
 from tickwright.ports.ids import random_token
 from tickwright.process.fanout import prepare_queue
+from tickwright.process.logging import start_logging
 from tickwright.process.modules import register_modules
-from tickwright.process.settings import Settings
+from tickwright.process.node import run_node
+from tickwright.process.settings import Settings, load_settings
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
 CONSUMERS = 3
-CONSUMER = "tickwright.demo.hub_consumer"
+CONSUMER = "tickwright.demo.hub"
 END_S = 8.0
 _SQL = load("tickwright.demo.sql", "world.sql")
 
@@ -55,8 +61,6 @@ def hub_environment() -> dict[str, str]:
 
 async def register_hub(pool: Pool, port: int) -> None:
     """Tell where the providers are now, and poll them."""
-    from tickwright.demo.hub_consumer import app
-
     await register_modules(pool, app.brought.modules, {})
     for code in PROVIDERS:
         await pool.execute(_SQL["put_entity"], code, f"http://127.0.0.1:{port}/hub/{code}/locations", TOKEN_VARIABLE)
@@ -134,3 +138,46 @@ def _when(one: Provider) -> str:
     if one.running_s is not None:
         return f"is asked for {one.running_s:.1f} s"
     return "not asked yet" if one.asked_s is None else f"asked {one.asked_s:.0f} s ago"
+
+
+# A consumer of the example's hub: one slot, in a process of its own (``python -m tickwright.demo.hub``).
+#
+# It is told everything by its environment, and ends when its standard input is closed, so it cannot outlive ``up`` even
+# when that is killed.
+
+app = Tickwright()
+
+
+@app.module("LOCATIONS", every="10s", timeout="20s")
+async def locations(task: EntityTask) -> None:
+    """Ask a provider what is new."""
+    since = task.last_executed_at
+    params = {} if since is None else {"date_from": since.isoformat()}
+    headers = {"authorization": f"Token {task.resolve(task.party['token'])}"}
+    async with ClientSession(headers=headers) as session:
+        await session.get(task.party["locations"], params=params, raise_for_status=True)
+
+
+async def _work() -> None:
+    """Work until standard input is closed."""
+    settings = load_settings()
+    start_logging(settings)
+    closed = asyncio.create_task(_standard_input_closed())
+    work = asyncio.create_task(run_node(settings, ["fanout-consumer"], brought=app.brought))
+    await asyncio.wait({closed, work}, return_when=asyncio.FIRST_COMPLETED)
+    closed.cancel()
+    work.cancel()
+    await asyncio.wait({work})
+    if not work.cancelled():
+        work.result()
+
+
+async def _standard_input_closed() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+if __name__ == "__main__":
+    gc.freeze()  # at the end of the process the collector would walk every module once more: a second of waiting
+    asyncio.run(_work())

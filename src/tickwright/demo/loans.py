@@ -91,7 +91,7 @@ class Loans:
             due = await node.link.pool.fetchval(_WORLD["soon"], AHEAD_S)
             campaigns = node.link.campaigns
             await campaigns.campaigns.put(NAME, {**TERMS, "date_time_execution": due.isoformat()}, caller=_CALLER)
-            await campaigns.running_campaigns.activate(NAME, caller=_CALLER)
+            await campaigns.campaign_batches.activate(NAME, caller=_CALLER)
             say(f"  example   campaign {NAME}: {EXPRESSION}, due in {AHEAD_S:.0f} s")
             say(f"  loans     {await self._outcome(node, due)}")
 
@@ -110,7 +110,7 @@ class Loans:
 
     async def _ended(self, node: Node, due: datetime) -> BatchDetail:
         while True:
-            campaign = await node.link.campaigns.campaign_rows.get(NAME)
+            campaign = await node.link.campaigns.campaign_batches.get(NAME)
             if campaign.last_slot_at == due and not campaign.open_executions:
                 return campaign
             await asyncio.sleep(LOOK_S)

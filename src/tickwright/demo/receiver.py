@@ -6,20 +6,109 @@ even when that is killed. Its connections have the bounds of every listener of T
 """
 
 import asyncio
+import hmac
+import os
 import sys
+from collections import Counter
+from collections.abc import Mapping
+from time import monotonic
 from typing import Any
+from zlib import crc32
 
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from tickwright.demo.couriers import courier_routes
-from tickwright.demo.providers import provider_routes
 from tickwright.rest.admission import ListenerLimits
 from tickwright.rest.listener import Listener, bind
+
+# Three couriers of the example: a slow one, one that asks for silence now and then, and one that fails for a while.
+#
+# They run in the receiver's process. Each shipment goes through a few stations and is delivered after some polls.
+
+SLOW_S = 0.4
+STRICT_PER_S = 25
+STRICT_CALLS, SILENCE_S = 200, 2
+"""The strict one asks for silence above its limit, and after each so many calls: as a courier under load does."""
+
+FAILS_S, EVERY_S = 30.0, 120.0
+STATIONS = ("accepted", "in_transit", "at_depot", "out_for_delivery")
+POLLS_MAX = 40
+SHIPMENTS_REMEMBERED_MAX = 100_000
+
+
+class Couriers:
+    """Answers ``GET /couriers/{name}/{shipment}``."""
+
+    def __init__(self) -> None:
+        self._polls: Counter[str] = Counter()
+        self._second, self._calls = 0, 0
+        self._left, self._silent_until_s = STRICT_CALLS, 0.0
+        self._started_s = monotonic()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one poll as the courier of this name does."""
+        name, shipment = request.path_params["name"], request.path_params["shipment"]
+        if name == "strict" and self._too_many():
+            return PlainTextResponse("slow down", 429, headers={"Retry-After": str(SILENCE_S)})
+        if name == "moody" and (monotonic() - self._started_s) % EVERY_S > EVERY_S - FAILS_S:
+            return PlainTextResponse("out of order", 503)
+        if name == "slow":
+            await asyncio.sleep(SLOW_S)
+        return JSONResponse({"shipment": shipment, "status": self._status(f"{name}/{shipment}")})
+
+    def _too_many(self) -> bool:
+        second = int(monotonic())
+        self._calls = self._calls + 1 if second == self._second else 1
+        self._second = second
+        self._left -= 1
+        if self._left < 0 or self._calls > STRICT_PER_S:
+            self._left, self._silent_until_s = STRICT_CALLS, monotonic() + SILENCE_S
+        return monotonic() < self._silent_until_s
+
+    def _status(self, key: str) -> str:
+        if len(self._polls) >= SHIPMENTS_REMEMBERED_MAX:
+            self._polls.clear()
+        self._polls[key] += 1
+        until = 5 + crc32(key.encode()) % POLLS_MAX
+        polls = self._polls[key]
+        return "Delivered" if polls >= until else STATIONS[polls * len(STATIONS) // until]
+
+
+def courier_routes() -> list[Route]:
+    """Return what lets the receiver's server answer as couriers, too."""
+    return [Route("/couriers/{name}/{shipment}", Couriers().answer)]
+
+
+# Four providers of the example's hub, one of them slow. They run in the receiver's process.
+#
+# The slow one takes as long for an answer as the others together would for fifty.
+
+TOKEN_VARIABLE = "TICKWRIGHT_SECRET_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
+TOKEN_HOSTS = "TICKWRIGHT_SECRET_HOSTS_EXAMPLE_HUB_TOKEN"  # noqa: S105  the variable's name
+PROVIDERS: Mapping[str, float] = {"DE.SLO": 5.0, "NL.ONE": 0.1, "NL.TWO": 0.1, "NL.TRE": 0.1}
+"""How many seconds each takes."""
+
+
+async def _answer(request: Request) -> Response:
+    """Answer ``GET /hub/{code}/locations?date_from=``: nothing is new."""
+    shown, wanted = request.headers.get("authorization", ""), f"Token {os.environ.get(TOKEN_VARIABLE, '')}"
+    if not hmac.compare_digest(shown.encode(), wanted.encode()):
+        return JSONResponse({"status_code": 2001, "status_message": "wrong token"}, 401)
+    seconds = PROVIDERS.get(request.path_params["code"])
+    if seconds is None:
+        return JSONResponse({"status_code": 2003, "status_message": "no such provider"}, 404)
+    await asyncio.sleep(seconds)
+    return JSONResponse({"data": [], "status_code": 1000})
+
+
+def provider_routes() -> list[Route]:
+    """Return what lets the receiver's server answer as providers, too."""
+    return [Route("/hub/{code}/locations", _answer)]
+
 
 BODY_BYTES_MAX = 65_536
 BODY_S = 10.0

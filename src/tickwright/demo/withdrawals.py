@@ -5,14 +5,18 @@ Both databases are on the embedded server, beside ours.
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 
 from tickwright.app import Tickwright
+from tickwright.demo.loans import SOURCE as CRM
+from tickwright.demo.loans import Loans, make_clients
 from tickwright.domain.errors import TickwrightError
+from tickwright.embedded import ensure_database, ensure_reader
 from tickwright.process.node import Node
+from tickwright.process.settings import Settings
 from tickwright.store.pool import UNAVAILABLE
 from tickwright.store.queries import load
 
@@ -83,3 +87,35 @@ async def _link(app: Tickwright, report_id: int, node: Node, *, show_link: bool)
     link = await app.reports.files.link(report_id)
     where = f"{node.api.url}{link.url}" if node.api is not None and link.url.startswith("/") else link.url
     return f"{where}   ({link.rows} rows, for 15 minutes)"
+
+
+FILE = "example.toml"
+USERS, FUND = "example_users", "example_fund"
+READER = "example_reader"
+"""The plain role as which reports and campaigns read them; no source is asked as a superuser."""
+
+
+@asynccontextmanager
+async def open_databases(
+    settings: Settings, database_url: str, loans: Loans, say: Callable[[str], None]
+) -> AsyncIterator[Settings]:
+    """Make all three, open the clients' one for ``loans``, and give the settings with the TOML file that names them.
+
+    Whoever has a TOML file of his own gets his settings back, and ``loans`` stay closed.
+    """
+    if settings.config is not None:
+        say("  example   no reports and no campaign: TICKWRIGHT_CONFIG is set, and sources stand in one file")
+        yield settings
+        return
+    urls = {name: await asyncio.to_thread(ensure_database, database_url, name) for name in (USERS, FUND, CRM)}
+    await asyncio.gather(make_withdrawals(urls[USERS], urls[FUND]), make_clients(urls[CRM]))
+    read = {name: await asyncio.to_thread(ensure_reader, url, READER) for name, url in urls.items()}
+    lines = [f"[sources.{name}]\nurl = {json.dumps(url)}\n" for name, url in read.items()]
+    text = "# Written by tickwright up for its example, again with each start.\n\n" + "\n".join(lines)
+    path = settings.home_folder / FILE
+    await asyncio.to_thread(path.write_text, f"{text}\n{report_words(USERS, FUND)}", encoding="utf-8")
+    await loans.open(urls[CRM])
+    try:
+        yield settings.model_copy(update={"config": path})
+    finally:
+        await loans.aclose()

@@ -7,12 +7,11 @@ from datetime import timedelta
 
 from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.definitions.programs import BatchRegistry, ProgramWork
-from tickwright.capabilities.batches.executions.campaign_work import CampaignWork
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
 from tickwright.capabilities.batches.executions.producer import Producer
+from tickwright.capabilities.batches.executions.work import BatchRegistry, CampaignWork, ProgramWork
 from tickwright.capabilities.batches.metrics import consumer_source, scheduler_source
 from tickwright.capabilities.batches.retention import Upkeep
 from tickwright.domain.errors import Rejected
@@ -128,4 +127,4 @@ async def register_batches(programs: BatchRegistry, batches: Batches) -> None:
         Rejected: ``name_taken``: a campaign has that name. Permanent.
     """
     for declared in programs.all():
-        await batches.declare(declared.name, declared.draft, caller=_PROGRAM, is_to_run=True)
+        await batches.register(declared.name, declared.draft, caller=_PROGRAM, activate=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tickwright.capabilities.batches.definitions.programs import BatchRegistry
+from tickwright.capabilities.batches.executions.work import BatchRegistry
 from tickwright.capabilities.fanout.handlers import ModuleRegistry
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.polling.consumer.courier import CourierRegistry

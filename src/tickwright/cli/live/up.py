@@ -25,7 +25,6 @@ from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.cli.kit.output import console
 from tickwright.cli.live.view import draw, lines
 from tickwright.demo.cast import CALLBACK_TYPE, add_handlers, keep_scheduling
-from tickwright.demo.databases import open_databases
 from tickwright.demo.hub import (
     draw_hub,
     find_hub,
@@ -38,7 +37,7 @@ from tickwright.demo.hub import (
 )
 from tickwright.demo.loans import Loans
 from tickwright.demo.trackers import register_trackers
-from tickwright.demo.withdrawals import keep_asking
+from tickwright.demo.withdrawals import keep_asking, open_databases
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.ports.caller import Caller, Role
 from tickwright.process.database import translated

@@ -9,12 +9,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from tickwright.capabilities.batches.audience.keys import as_bound, no_key, same_kind
 from tickwright.capabilities.batches.audience.reader import PROBLEMS_MAX, Reading
-from tickwright.capabilities.batches.audience.schema import AudienceTerms
-from tickwright.capabilities.batches.audience.sql_text import AudienceSql, KeyKind, Statement, cast_of, key_kind
+from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience, refuse
+from tickwright.capabilities.batches.audience.sql_text import (
+    AudienceSql,
+    KeyKind,
+    Statement,
+    as_bound,
+    cast_of,
+    key_kind,
+    no_key,
+    same_kind,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.ports.audiences import AudienceFile, AudienceFiles, FileFacts, SourceBook
 from tickwright.ports.batches import Action, ChunkResult, Dialect, Judge, PlannedChunk, SqlFilter
@@ -45,7 +54,7 @@ class Audience:
         file: Where it is a file: the table of it.
     """
 
-    def __init__(self, terms: AudienceTerms, source: Source, file: AudienceFile | None = None) -> None:
+    def __init__(self, terms: AudienceSettings, source: Source, file: AudienceFile | None = None) -> None:
         self.terms, self._source, self._file = terms, source, file
         self._sql = (
             AudienceSql(terms, source.dialect)
@@ -249,7 +258,7 @@ class Audiences:
         self._sources, self._files = sources, files
 
     @contextlib.asynccontextmanager
-    async def open(self, terms: AudienceTerms, value: Mapping[str, Any] | None = None) -> AsyncIterator[Audience]:
+    async def open(self, terms: AudienceSettings, value: Mapping[str, Any] | None = None) -> AsyncIterator[Audience]:
         """Give an audience for the length of the block.
 
         Args:
@@ -284,3 +293,69 @@ def _found(result: ChunkResult, keyless: int, examples: list[Action]) -> Found:
         examples,
         [*problems, *result.problems][:PROBLEMS_MAX],
     )
+
+
+# Whether an audience can be read as it is said, asked of its source when a campaign is saved: no member is read.
+#
+# The source, the table or query, the key and every column, each with the nearest name where it is not there.
+
+_TOLD = {"unknown_source": "source", "unknown_source_scheme": "source", "secret_missing": "source"}
+_TOLD |= {"invalid_source": "source", "object_missing": "file", "audience_unreadable": "file"}
+
+
+async def check_audience(audiences: Audiences, document: Any, *, where: str = "audience") -> AudienceSettings:
+    """Return the terms of an audience that can be read now.
+
+    A file is fetched for this, as it is for an execution.
+
+    Raises:
+        Rejected: ``invalid_audience`` with every mistake in ``problems``, each behind its path. Permanent.
+        Unavailable: The source or the object store does not answer. Retry.
+    """
+    terms = read_audience(document, where=where)
+    problems: list[str] = []
+    try:
+        async with audiences.open(terms) as audience:
+            await _check(audience, problems, where=where)
+    except Rejected as error:
+        if error.code not in _TOLD:
+            raise
+        problems.append(f"{where}.{_TOLD[error.code]}: {error.message}")
+    refuse(problems)
+    return terms
+
+
+async def _check(audience: Audience, problems: list[str], *, where: str) -> None:
+    terms, asked = audience.terms, next(word for word in ("table", "query", "file") if getattr(audience.terms, word))
+    try:
+        columns = await audience.columns()
+    except Rejected as error:
+        problems.append(f"{where}.{asked}: {error.message}")
+        return
+    known = {column.name: column for column in columns}
+    _check_columns(terms, known, audience.dialect, problems, where=where)
+    key = known.get(terms.key)
+    if key is not None and audience.dialect != "sqlite" and key_kind(key) is None:
+        problems.append(no_key(terms, key.type).message.replace("audience", where, 1))
+    if problems:
+        return
+    for word, tried in (("key", audience.try_key), (asked, audience.try_fields)):
+        try:
+            await tried()
+        except Rejected as error:
+            problems.append(f"{where}.{word}: {error.message}")
+
+
+def _check_columns(
+    terms: AudienceSettings, known: Mapping[str, Column], dialect: Dialect, problems: list[str], *, where: str
+) -> None:
+    wanted = [("key", terms.key), *((f"fields.{one.name}", one.column) for one in terms.fields)]
+    for path, name in [*wanted, *(("columns", name) for name in terms.columns)]:
+        if name not in known:
+            near = get_close_matches(name, known, n=3) or list(known)[:10]
+            problems.append(f"{where}.{path}: there is no column {name}; there is {', '.join(near)[:500]}")
+    for one in terms.fields:
+        column = known.get(one.column)
+        if column is not None and cast_of(dialect, one.type, column) is None:
+            why = f"{one.column} is {column.type.lower()}, which cannot be read as {one.type}"
+            problems.append(f"{where}.fields.{one.name}: {why}; declare another type, or write a query that casts it")

@@ -43,7 +43,7 @@ class Field(NamedTuple):
     column: str
 
 
-class AudienceTerms(msgspec.Struct, frozen=True, kw_only=True):
+class AudienceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """An audience in its words; either ``file``, or ``source`` with ``table`` or ``query``."""
 
     source: str | None = None
@@ -60,7 +60,7 @@ class AudienceTerms(msgspec.Struct, frozen=True, kw_only=True):
         return {one.name: one.type for one in self.fields}
 
 
-def read_audience(document: Any, *, where: str = "audience") -> AudienceTerms:
+def read_audience(document: Any, *, where: str = "audience") -> AudienceSettings:
     """Return what ``document`` says of an audience; nothing is asked of its source.
 
     Raises:
@@ -73,7 +73,7 @@ def read_audience(document: Any, *, where: str = "audience") -> AudienceTerms:
     else:
         problems.append(f'{where}: write an object, such as {{"source": "crm", "table": "clients", "key": "id"}}')
     refuse(problems)
-    return AudienceTerms(**words)
+    return AudienceSettings(**words)
 
 
 def refuse(problems: list[str]) -> None:

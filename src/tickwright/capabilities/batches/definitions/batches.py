@@ -1,28 +1,49 @@
-"""Batches as operators see them: made, edited, looked at, forgotten. What is done with them is in :mod:`.running`.
+"""Batches of one kind, for operators: queries, definitions with versions, and control (activate, start, stop).
 
-Every edit is a version and every version stays readable. Executions that are under way keep the version with which they
-began. Whoever sets a batch up by hand is right: what a program declares replaces what came from a program, and nothing
-else.
+Every edit writes a version, and every version stays readable. An execution keeps the version with which it began. A
+definition that an operator or a file has set counts: what a program registers replaces only what a program registered.
+
+Every change locks the row of the batch first and its executions second, as the producer does, so that no other change
+comes between reading and writing. What an action does is the table in :mod:`..executions.states`. Actions that an
+execution has decided and not released when control ends it stay unreleased.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 import structlog
 
-from tickwright.capabilities.batches.definitions import store
-from tickwright.capabilities.batches.definitions.schema import NAME
-from tickwright.capabilities.batches.definitions.store import SQL, Draft, Kind, words_of
-from tickwright.capabilities.batches.executions.explain import explain_batch
-from tickwright.capabilities.batches.executions.facts import batch_facts
-from tickwright.capabilities.batches.executions.states import BatchAction, BatchFacts, BatchType, Refused, batch_effect
+from tickwright.capabilities.batches.definitions.schema import (
+    NAME,
+    Draft,
+    Kind,
+    document_of,
+    first_from,
+    next_of,
+    next_slots,
+    schedule_of,
+)
+from tickwright.capabilities.batches.executions import executions
+from tickwright.capabilities.batches.executions.explain import batch_evidence, explain_batch
+from tickwright.capabilities.batches.executions.states import (
+    BatchAction,
+    BatchEffect,
+    BatchFacts,
+    BatchStatus,
+    BatchType,
+    Overlap,
+    Refused,
+    batch_effect,
+)
 from tickwright.capabilities.batches.views import (
     BatchChange,
     BatchDetail,
     BatchExplanation,
     BatchView,
     StoredBatch,
+    TouchedExecution,
     VersionDetail,
     VersionView,
 )
@@ -34,24 +55,27 @@ from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import filled, load
 
-LAST_NAME = "~"
-"""Behind every name that there can be."""
-LOOKED_MAX = 5_000
-"""Batches that a page looks at."""
+SQL = filled(load("tickwright.capabilities.batches.sql", "batches.sql"), "shown")
+NAME_AFTER_ALL = "~"
+"""Sorts behind every valid name."""
+SCANNED_MAX = 5_000
+"""Batches that a page reads."""
 ACTIONS_DELETED_MAX = 200_000
 NEWEST_VERSION = 2**31 - 1
+_WHY = {"deactivate": "deactivated", "start": "replaced by a start", "stop": "stopped"}
 
 _log = structlog.get_logger("tickwright.batches")
 
 
 class BatchQuery(msgspec.Struct, frozen=True):
-    """What a listing of batches is asked for.
+    """The filters of a listing of batches.
 
     Attributes:
         type: ``MANUAL`` or ``AUTOMATIC``.
         status: ``SCHEDULED`` or ``IDLE``.
-        q: What their names begin with.
+        q: The beginning of their names.
         limit: 1 to 200.
     """
 
@@ -68,10 +92,10 @@ class Batches:
     def __init__(self, pool: Pool, cursors: Cursors, kind: Kind) -> None:
         self._pool, self._cursors, self.kind = pool, cursors, kind
 
-    # ------------------------------------------------------------------ looked at
+    # ------------------------------------------------------------------ queries
 
     async def list(self, query: BatchQuery) -> Page[BatchView]:
-        """Return one page of batches, by their names. It looks at 5,000, so it may hold fewer than it could.
+        """Return one page of batches, by their names. A page reads 5,000, so it may hold fewer than ``limit``.
 
         Raises:
             Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
@@ -80,8 +104,8 @@ class Batches:
         listing = (self.kind.name, query.type, query.status, query.q)
         after = "" if query.cursor is None else await self._cursors.read(query.cursor, str, *listing)
         rows = await fetch_page(
-            self._pool, SQL["list_batches"], self.kind.name, after, query.q, query.q + LAST_NAME, query.type,
-            query.status, limit + 1, LOOKED_MAX,
+            self._pool, SQL["list_batches"], self.kind.name, after, query.q, query.q + NAME_AFTER_ALL, query.type,
+            query.status, limit + 1, SCANNED_MAX,
         )  # fmt: skip
         items = [view(BatchView, row) for row in rows[:limit] if row["name"] is not None]
         position = items[-1].name if len(rows) > limit else rows[0]["last_name"]
@@ -94,7 +118,7 @@ class Batches:
             Rejected: ``<noun>_not_found`` (404). Permanent.
         """
         async with self._pool.acquire() as connection:
-            return detail(await self.row(connection, name))
+            return _detail(await self._row(connection, name))
 
     async def versions(self, name: str, cursor: str | None = None, limit: int = LIMIT_DEFAULT) -> Page[VersionView]:
         """Return one page of versions, newest first; errors as :meth:`get`."""
@@ -102,7 +126,7 @@ class Batches:
         listing = ("batch_versions", self.kind.name, name)
         before = NEWEST_VERSION if cursor is None else await self._cursors.read(cursor, int, *listing)
         async with self._pool.acquire() as connection:
-            row = await self.row(connection, name)
+            row = await self._row(connection, name)
             rows = await connection.fetch(SQL["list_versions"], row["id"], before, limit + 1)
         items = [view(VersionView, found) for found in rows[:limit]]
         more = await self._cursors.make(items[-1].version, *listing) if len(rows) > limit else None
@@ -115,61 +139,53 @@ class Batches:
             Rejected: ``<noun>_not_found``, ``version_not_found`` (404). Permanent.
         """
         async with self._pool.acquire() as connection:
-            await self.row(connection, name)
+            await self._row(connection, name)
             row = await connection.fetchrow(SQL["get_version"], self.kind.name, name, number)
         if row is None:
             raise Rejected("version_not_found", f"{name} has no version {number}", status=404)
         return VersionDetail(
-            version=row["version"], made_by=row["made_by"], made_at=row["made_at"], definition=words_of(row)
+            version=row["version"], made_by=row["made_by"], made_at=row["made_at"], definition=document_of(row)
         )
 
     async def explain(self, name: str, slot: str | None = None) -> BatchExplanation:
-        """Return why a batch runs or does not; with ``slot`` what became of that occurrence.
+        """Return why a batch runs or does not; with ``slot`` also what became of that occurrence.
 
         Raises:
             Rejected: ``<noun>_not_found`` (404); what :func:`parse_instant` says of ``slot``. Permanent.
         """
         slot_at = None if slot is None else parse_instant(slot, field="slot")
-        async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
-            facts = await batch_facts(connection, await self.row(connection, name), slot_at)
-        return explain_batch(facts)
+        async with (
+            self._pool.acquire() as connection,
+            connection.transaction(readonly=True, isolation=executions.SNAPSHOT),
+        ):
+            evidence = await batch_evidence(connection, await self._row(connection, name), slot_at)
+        return explain_batch(evidence)
 
-    async def row(self, connection: Connection, name: str) -> Any:
-        """Return the row of a batch; errors as :meth:`get`."""
-        row = await store.get(connection, self.kind, name)
-        if row is None:
-            names = [found["name"] for found in await connection.fetch(SQL["near_names"], self.kind.name)]
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            noun = self.kind.noun
-            raise Rejected(f"{noun}_not_found", f"there is no {noun} {shown(name)}{hint}", status=404)
-        return row
-
-    # ------------------------------------------------------------------ set
+    # ------------------------------------------------------------------ definitions
 
     async def create(self, name: str, draft: Draft, *, caller: Caller) -> BatchDetail:
-        """Make a batch; it is ``IDLE`` and its version is 1.
+        """Create a batch; it is ``IDLE`` and its version is 1.
 
         Raises:
             Rejected: ``invalid_name``; ``<noun>_exists``, ``name_taken`` (409). Permanent.
         """
-        self.check_name(name)
+        check_name(name)
         async with self._pool.acquire() as connection, connection.transaction():
             if await self._create(connection, name, draft, "operator", caller):
-                return detail(await self.row(connection, name))
-            if await store.lock(connection, self.kind, name) is None:
-                raise self._taken(name)
+                return _detail(await self._row(connection, name))
+            if await self._lock(connection, name) is None:
+                raise _name_taken(name)
         noun = self.kind.noun
         raise Rejected(f"{noun}_exists", f"there is a {noun} {name} already; a put edits it", status=409)
 
     async def put(self, name: str, draft: Draft, *, caller: Caller, expected: int | None = None) -> StoredBatch:
-        """Make a batch or set it whole: a new version. The same again changes nothing.
+        """Create a batch or replace its definition: a new version. The same definition again changes nothing.
 
         Args:
             name: 1 to 100 letters, digits, '_', '.' or '-'.
             draft: Checked.
-            caller: Who does it.
-            expected: The version that is edited; refused where it is another one by now.
+            caller: For the audit trail.
+            expected: The version that is edited; refused where the batch has another one.
 
         Raises:
             Rejected: ``invalid_name``; ``<noun>_not_found`` (404) where a version is expected; ``name_taken`` (409).
@@ -178,113 +194,235 @@ class Batches:
         """
         return await self._put(name, draft, "operator", caller, expected)
 
-    async def declare(self, name: str, draft: Draft, *, caller: Caller, is_to_run: bool = False) -> StoredBatch:
-        """Set up a batch that a program brings, unless an operator or a file has done so; errors as :meth:`put`.
+    async def register(self, name: str, draft: Draft, *, caller: Caller, activate: bool = False) -> StoredBatch:
+        """Set up a batch for a program, unless an operator or a file has set it; errors as :meth:`put`.
 
-        With ``is_to_run`` a new one that is ``AUTOMATIC`` is activated with it, where an occurrence is left.
+        With ``activate`` a new one that is ``AUTOMATIC`` becomes ``SCHEDULED``, where an occurrence is left.
         """
-        return await self._put(name, draft, "app", caller, None, is_to_run=is_to_run)
+        return await self._put(name, draft, "app", caller, None, activate=activate)
 
     async def delete(self, name: str, *, caller: Caller) -> None:
-        """Forget a batch with its versions, executions and actions.
+        """Delete a batch with its versions, executions and actions.
 
         Raises:
             Rejected: ``<noun>_not_found`` (404); ``execution_open``, ``too_much_history`` (409). Permanent until it has
                 ended, or its history has been removed.
         """
         async with self._pool.acquire() as connection, connection.transaction():
-            batch_id = await store.lock(connection, self.kind, name)
-            row = await self.row(connection, name)
+            batch_id = await self._lock(connection, name)
+            row = await self._row(connection, name)
             _check_deletable(name, await connection.fetchrow(SQL["history"], batch_id))
             await connection.execute(SQL["delete_actions"], batch_id)
             await connection.execute(SQL["delete_batch"], batch_id)
-            await self._audit(connection, caller, "delete", name, before=_said(row))
-
-    def check_name(self, name: str) -> None:
-        """Refuse a name that no batch can have.
-
-        Raises:
-            Rejected: ``invalid_name``. Permanent.
-        """
-        if not NAME.fullmatch(name):
-            message = "name: 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
-            raise Rejected("invalid_name", message, field="name")
+            await self._audit(connection, caller, "delete", name, before=_audited(row))
 
     async def _put(
-        self, name: str, draft: Draft, set_by: str, caller: Caller, expected: int | None, *, is_to_run: bool = False
+        self, name: str, draft: Draft, set_by: str, caller: Caller, expected: int | None, *, activate: bool = False
     ) -> StoredBatch:
-        self.check_name(name)
+        check_name(name)
         async with self._pool.acquire() as connection, connection.transaction():
-            found = await store.lock(connection, self.kind, name)
+            found = await self._lock(connection, name)
             if found is None and expected is None:
                 if await self._create(connection, name, draft, set_by, caller):
-                    if is_to_run and draft.terms.type == BatchType.AUTOMATIC:
+                    if activate and draft.settings.type == BatchType.AUTOMATIC:
                         await self._activate(connection, name, caller)
-                    return StoredBatch(detail(await self.row(connection, name)), created=True, changed=True)
-                if await store.lock(connection, self.kind, name) is None:
-                    raise self._taken(name)
-            before = await self.row(connection, name)
+                    return StoredBatch(_detail(await self._row(connection, name)), created=True, changed=True)
+                if await self._lock(connection, name) is None:
+                    raise _name_taken(name)
+            before = await self._row(connection, name)
             _check_version(before, expected)
             if set_by == "app" and before["set_by"] != "app":
-                return StoredBatch(detail(before), created=False, changed=False)
-            changed = _as_json(draft.words) != words_of(before)
+                return StoredBatch(_detail(before), created=False, changed=False)
+            changed = msgspec.json.decode(msgspec.json.encode(draft.document)) != document_of(before)
             if changed:
-                await store.edit(connection, self.kind, before, draft, set_by, caller.name)
+                await self._edit(connection, before, draft, set_by, caller)
             elif before["set_by"] != set_by:
                 await connection.execute(SQL["take_over"], before["id"], set_by)
-            after = await self.row(connection, name)
-            if _said(after) != _said(before):
-                await self._audit(connection, caller, "put", name, before=_said(before), after=_said(after))
-            return StoredBatch(detail(after), created=False, changed=changed)
+            after = await self._row(connection, name)
+            if _audited(after) != _audited(before):
+                await self._audit(connection, caller, "put", name, before=_audited(before), after=_audited(after))
+            return StoredBatch(_detail(after), created=False, changed=changed)
 
     async def _create(self, connection: Connection, name: str, draft: Draft, set_by: str, caller: Caller) -> bool:
-        made = await store.create(connection, self.kind, name, draft, set_by=set_by, made_by=caller.name)
-        if made is None:
+        """Write a new batch and its first version; false where the name is taken."""
+        batch_id = await connection.fetchval(SQL["create_batch"], *self._columns(name, draft, set_by))
+        if batch_id is None:
             return False
-        await self._audit(connection, caller, "create", name, after={"version": 1, "definition": draft.words})
+        await _put_version(connection, batch_id, draft, caller)
+        await self._audit(connection, caller, "create", name, after={"version": 1, "definition": draft.document})
         return True
 
+    async def _edit(self, connection: Connection, row: Any, draft: Draft, set_by: str, caller: Caller) -> None:
+        """Write the next version of a locked batch; a changed schedule counts from now on."""
+        settings, status, next_slot_at = draft.settings, row["status"], row["next_slot_at"]
+        effect = batch_effect(BatchAction.EDIT, BatchFacts(BatchType(settings.type), BatchStatus(status)))
+        if isinstance(effect, BatchEffect) and effect.status is not None:
+            status, next_slot_at = str(effect.status), None
+        elif status == "SCHEDULED" and schedule_of(document_of(row)) != schedule_of(draft.document):
+            next_slot_at = first_from(settings.recurrence(), row["now"])
+        columns = self._columns(row["name"], draft, set_by)
+        batch_id: int = await connection.fetchval(SQL["edit_batch"], *columns, status, next_slot_at)
+        await _put_version(connection, batch_id, draft, caller)
+
+    def _columns(self, name: str, draft: Draft, set_by: str) -> tuple[Any, ...]:
+        settings = draft.settings
+        return (
+            self.kind.name, name, set_by, settings.type, settings.date_time_execution, settings.time_zone,
+            settings.restartable, settings.restartable_unit, settings.restartable_unit_type, settings.cron,
+            settings.overlap, settings.misfire, settings.misfire_max, settings.misfire_grace,
+            list(settings.product_codes), msgspec.json.encode(draft.definition).decode(),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ control
+
+    async def activate(self, name: str, *, caller: Caller) -> BatchChange:
+        """Run a batch by its schedule, from the next occurrence on. Twice is harmless.
+
+        Raises:
+            Rejected: ``<noun>_not_found`` (404); ``<noun>_is_manual``, ``no_occurrence`` (409): no occurrence is
+                left. Permanent until it is edited.
+        """
+        return await self._act(BatchAction.ACTIVATE, name, caller)
+
+    async def deactivate(self, name: str, *, caller: Caller) -> BatchChange:
+        """Run a batch no more: its open executions become ``DISABLED``. Twice is harmless.
+
+        Raises:
+            Rejected: ``<noun>_not_found`` (404). Permanent.
+        """
+        return await self._act(BatchAction.DEACTIVATE, name, caller)
+
+    async def start(self, name: str, *, caller: Caller) -> BatchChange:
+        """Execute a batch now, whatever its type and status; its overlap policy decides where an execution is open.
+
+        Raises:
+            Rejected: ``<noun>_not_found`` (404); ``execution_open`` (409). Permanent until that has ended.
+        """
+        return await self._act(BatchAction.START, name, caller)
+
+    async def stop(self, name: str, *, caller: Caller) -> BatchChange:
+        """End executions that are open or still release: ``STOPPED``. The status of the batch stays as it is.
+
+        Raises:
+            Rejected: ``<noun>_not_found`` (404); ``nothing_to_stop`` (409). Permanent.
+        """
+        return await self._act(BatchAction.STOP, name, caller)
+
+    async def _act(self, action: BatchAction, name: str, caller: Caller) -> BatchChange:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await self._lock(connection, name)
+            row = await self._row(connection, name)
+            opened = await executions.lock_open(connection, row["id"])
+            releasing = await executions.lock_releasing(connection, row["id"])
+            facts = BatchFacts(
+                BatchType(row["type"]),
+                BatchStatus(row["status"]),
+                Overlap(row["overlap"]),
+                is_open=bool(opened),
+                is_releasing=bool(releasing),
+                has_next=next_of(row) is not None,
+            )
+            effect = batch_effect(action, facts)
+            if isinstance(effect, Refused):
+                which = f"execution {opened[0]['id']} of {name} is {opened[0]['status']}" if opened else name
+                raise effect.error(which, noun=self.kind.noun)
+            ended = [*opened, *releasing] if effect.ends_releasing else opened
+            return await self._apply(connection, action, row, effect, ended, caller)
+
     async def _activate(self, connection: Connection, name: str, caller: Caller) -> None:
-        """Let a new batch run by itself, in the transaction that makes it."""
-        row = await self.row(connection, name)
-        facts = BatchFacts(BatchType(row["type"]), has_next=store.next_of(row) is not None)
+        """Activate a new batch in the transaction that creates it."""
+        row = await self._row(connection, name)
+        facts = BatchFacts(BatchType(row["type"]), has_next=next_of(row) is not None)
         effect = batch_effect(BatchAction.ACTIVATE, facts)
         if isinstance(effect, Refused):
             _log.warning("batches.not_activated", batch=name, code=effect.code, advice=effect.advice)
-            return
-        next_slot_at = await store.set_status(connection, row, effect)
-        after = BatchChange(
-            name=name, outcome=effect.outcome, status=str(effect.status), next_slot_at=next_slot_at, executions=[]
+        else:
+            await self._apply(connection, BatchAction.ACTIVATE, row, effect, (), caller)
+
+    async def _apply(  # noqa: PLR0917  an effect is written in one place
+        self,
+        connection: Connection,
+        action: BatchAction,
+        row: Any,
+        effect: BatchEffect,
+        ended: Sequence[Any],
+        caller: Caller,
+    ) -> BatchChange:
+        """Write an effect on a locked batch and its locked executions."""
+        status, next_slot_at = row["status"], row["next_slot_at"]
+        if effect.status is not None:
+            status = str(effect.status)
+            next_slot_at = next_of(row) if effect.status is BatchStatus.SCHEDULED else None
+            await connection.execute(SQL["set_status"], row["id"], status, next_slot_at)
+        touched: list[TouchedExecution] = []
+        if effect.ends_open is not None and ended:
+            ids, end = [one["id"] for one in ended], str(effect.ends_open)
+            await executions.end_executions(connection, ids, end, f"{_WHY[action]} by {caller.name}")
+            touched += [TouchedExecution(id=one, status=end) for one in ids]
+        if effect.is_starting:
+            new = await executions.start_execution(connection, row["id"], caller.name)
+            touched.append(TouchedExecution(id=new["id"], status=new["status"]))
+        change = BatchChange(
+            name=row["name"], outcome=effect.outcome, status=status, next_slot_at=next_slot_at, executions=touched
         )
-        before = {"status": row["status"], "next_slot_at": None}
-        await self._audit(connection, caller, "activate", name, before=before, after=after)
+        if effect.outcome != "unchanged":
+            before = {"status": row["status"], "next_slot_at": row["next_slot_at"]}
+            await self._audit(connection, caller, str(action), row["name"], before=before, after=change)
+        return change
+
+    # ------------------------------------------------------------------ rows
+
+    async def _lock(self, connection: Connection, name: str) -> int | None:
+        """Lock a batch until the end of the transaction and return its id; ``None`` where there is none."""
+        found: int | None = await connection.fetchval(SQL["lock_batch"], self.kind.name, name)
+        return found
+
+    async def _row(self, connection: Connection, name: str) -> Any:
+        """Return a batch's row with ``terms`` and the database's ``now``; errors as :meth:`get`."""
+        row = await connection.fetchrow(SQL["get_batch"], self.kind.name, name)
+        if row is None:
+            names = [found["name"] for found in await connection.fetch(SQL["near_names"], self.kind.name)]
+            near = get_close_matches(name, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            noun = self.kind.noun
+            raise Rejected(f"{noun}_not_found", f"there is no {noun} {shown(name)}{hint}", status=404)
+        return row
 
     async def _audit(self, connection: Connection, caller: Caller, action: str, name: str, **what: Any) -> None:
         await write_audit(connection, caller, f"{self.kind.plural}.{action}", self.kind.subject(name), **what)
 
-    def _taken(self, name: str) -> Rejected:
-        return Rejected("name_taken", f"another kind of batch is called {name}; choose another name", status=409)
+
+def check_name(name: str) -> None:
+    """Refuse a name that no batch can have.
+
+    Raises:
+        Rejected: ``invalid_name``. Permanent.
+    """
+    if not NAME.fullmatch(name):
+        message = "name: 1 to 100 letters, digits, '_', '.' or '-', a letter or digit first"
+        raise Rejected("invalid_name", message, field="name")
 
 
-SNAPSHOT = "repeatable_read"
+async def _put_version(connection: Connection, batch_id: int, draft: Draft, caller: Caller) -> None:
+    text = msgspec.json.encode(draft.document).decode()
+    await connection.execute(SQL["put_version"], batch_id, text, caller.name)
 
 
-def detail(row: Any) -> BatchDetail:
-    """Return a row as callers see it."""
-    return view(BatchDetail, row, definition=words_of(row), next_slots=store.next_slots(row))
+def _detail(row: Any) -> BatchDetail:
+    return view(BatchDetail, row, definition=document_of(row), next_slots=next_slots(row))
 
 
-def _said(row: Any) -> dict[str, Any]:
-    return {"version": row["version"], "status": row["status"], "set_by": row["set_by"], "definition": words_of(row)}
+def _audited(row: Any) -> dict[str, Any]:
+    return {"version": row["version"], "status": row["status"], "set_by": row["set_by"], "definition": document_of(row)}
 
 
-def _as_json(words: dict[str, Any]) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(words))
+def _name_taken(name: str) -> Rejected:
+    return Rejected("name_taken", f"another kind of batch is called {name}; choose another name", status=409)
 
 
 def _check_version(row: Any, expected: int | None) -> None:
     if expected is not None and row["version"] != expected:
-        message = f"{row['name']} is at version {row['version']} by now, not {expected}; read it again"
+        message = f"{row['name']} is at version {row['version']}, not {expected}; read it again"
         raise Contended("version_conflict", message, version=row["version"])
 
 

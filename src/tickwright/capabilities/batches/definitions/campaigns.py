@@ -1,43 +1,188 @@
-"""Campaigns as operators see them: a definition is refused whole, with every mistake, before anything is written.
+"""Campaigns: the fields of every batch, an audience, an expression and an action.
 
-The source of the audience is asked as well: a table or a field that is not there is a mistake of the definition. What a
-program or a file brings is checked without asking, because it is read while sources may still be away.
+::
+
+    {"type": "AUTOMATIC", "date_time_execution": "2026-11-01T09:00", "time_zone": "Europe/Kyiv",
+     "restartable": true, "restartable_unit": 6, "restartable_unit_type": "HOURS", "product_codes": ["LOAN"],
+     "audience": {"source": "crm", "table": "clients", "key": "id", "fields": {"age": "int"}},
+     "expression": "client.age > 25",
+     "action": {"target": "python:apply",      # or https://… amqp:… kafka:… pg:…
+                "release": "finished"}}        # or "chunk": as soon as a chunk is done
+
+The fields of every batch are in :mod:`.schema`, those of an audience in :mod:`..audience.schema`. A definition is
+refused whole, with every mistake, before anything is written; a mistake in the expression has its line and column. The
+source of the audience is queried as well: a table or a field that is not there is a mistake of the definition.
 """
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-from tickwright.capabilities.batches.audience.audience import Audiences
-from tickwright.capabilities.batches.audience.check import check_audience
-from tickwright.capabilities.batches.audience.schema import AudienceTerms
-from tickwright.capabilities.batches.definitions.batches import Batches
-from tickwright.capabilities.batches.definitions.campaign_schema import Allow, Campaign, read_campaign, read_selection
-from tickwright.capabilities.batches.definitions.campaign_views import (
-    CheckedCampaign,
-    DryRun,
-    SelectedClient,
-    StoredCampaign,
+import msgspec
+
+from tickwright.capabilities.batches.audience.audience import Audiences, check_audience
+from tickwright.capabilities.batches.audience.schema import AudienceSettings, read_audience
+from tickwright.capabilities.batches.definitions.batches import SQL, Batches, check_name
+from tickwright.capabilities.batches.definitions.schema import (
+    Allow,
+    Draft,
+    Mistake,
+    Mistakes,
+    destination,
+    field_readers,
+    settings_of,
 )
-from tickwright.capabilities.batches.definitions.problems import Problems
 from tickwright.capabilities.batches.views import BatchDetail
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Judge
+from tickwright.domain.wording import one_of
+from tickwright.ports.batches import FieldType, Judge
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.user_data import UserData
 from tickwright.ports.views import raw
 from tickwright.store.pool import Pool
-from tickwright.store.queries import load
 
-_SQL = load("tickwright.capabilities.batches.sql", "campaigns.sql")
 EXAMPLES = 10
 WHAT = "campaign"
+CAMPAIGN_FIELDS = ("audience", "expression", "action")
+_NO_FIELDS: Mapping[str, FieldType] = {}
+
+
+# ---------------------------------------------------------------------------------------------- answers
+
+
+class StoredCampaign(msgspec.Struct):
+    """The answer to a put; ``changed`` is false where the definition was the same, and then there is no new version."""
+
+    campaign: BatchDetail
+    created: bool
+    changed: bool
+
+
+class CheckedCampaign(msgspec.Struct):
+    """What is wrong with a definition: nothing, where it is valid."""
+
+    valid: bool
+    problems: list[Mistake]
+
+
+class SelectedClient(msgspec.Struct, UserData):
+    """One client who would be selected, as an action would carry it."""
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("client",)
+    client_id: str
+    client: Any
+    payload_hidden: bool = False
+
+
+class DryRun(msgspec.Struct, kw_only=True):
+    """What an execution would do now, without doing it.
+
+    Attributes:
+        members: Of the audience.
+        selected: Clients that the expression selects.
+        missing: Not selected because a field that decides is not there.
+        skipped: Could not be judged.
+        examples: Up to ten of the selected.
+        problems: Up to ten of the skipped, each with its ``client_id``.
+    """
+
+    members: int
+    selected: int
+    missing: int
+    skipped: int
+    examples: list[SelectedClient]
+    problems: list[dict[str, str]]
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+class Selection(NamedTuple):
+    """The clients that a campaign is about; ``None`` for a part that has a mistake.
+
+    Attributes:
+        judge: The expression, over the fields of ``audience``.
+    """
+
+    audience: AudienceSettings | None
+    judge: Judge | None
+
+
+def read_campaign(
+    document: Mapping[str, Any], mistakes: Mistakes, allow: Allow
+) -> tuple[Draft | None, AudienceSettings | None]:
+    """Return the campaign that ``document`` describes, or ``None`` and every mistake in ``mistakes``.
+
+    Takes up to 100 ms, in which the expression is compiled. No source is queried.
+
+    Args:
+        document: The definition, without its name.
+        mistakes: Gets what is wrong.
+        allow: Refuses a destination that could never be sent to.
+
+    Returns:
+        The campaign, and beside it its audience, which may be right where the campaign is not.
+    """
+    rest = {name: value for name, value in document.items() if name not in CAMPAIGN_FIELDS}
+    values = mistakes.read(rest, field_readers(allow))
+    selection = read_selection(document, mistakes)
+    action = _read_action(document, mistakes, allow)
+    settings = settings_of(values, mistakes)
+    if settings is None or selection.audience is None or selection.judge is None:
+        return None, selection.audience
+    own = {"audience": document["audience"], "expression": document["expression"], "action": action}
+    return Draft(settings, own), selection.audience
+
+
+def read_selection(document: Mapping[str, Any], mistakes: Mistakes) -> Selection:
+    """Return the selection of ``document``, and add what is wrong with audience and expression to ``mistakes``."""
+    audience = judge = None
+    if document.get("audience") is None:
+        mistakes.add("audience", "missing; say where the clients are")
+    else:
+        try:
+            audience = read_audience(document["audience"])
+        except Rejected as error:
+            mistakes.add_error(error, "audience")
+    text = document.get("expression")
+    if not isinstance(text, str):
+        mistakes.add("expression", 'missing; write one, such as "client.age > 25"; true selects everybody')
+        return Selection(audience, judge)
+    try:
+        judge = _compile(text, _NO_FIELDS if audience is None else audience.types)
+    except Rejected as error:  # beside a wrong audience only mistakes that do not depend on fields are reported
+        if audience is not None or error.code not in {"unknown_field", "expression_type", "expression_not_boolean"}:
+            mistakes.add_error(error, "expression")
+    return Selection(audience, judge)
+
+
+def _compile(text: str, fields: Mapping[str, FieldType]) -> Judge:
+    """Compile an expression; CEL is imported here, so that only processes that read definitions load it."""
+    from tickwright.capabilities.batches.expressions import compile_expression
+
+    return compile_expression(text, fields)
+
+
+def _read_action(document: Mapping[str, Any], mistakes: Mistakes, allow: Allow) -> dict[str, Any]:
+    action = document.get("action")
+    if not isinstance(action, Mapping):
+        mistakes.add("action", 'missing; write an object, such as {"target": "python:apply"}')
+        return {}
+    readers = {"target": destination(allow), "release": one_of("finished", "chunk")}
+    values = mistakes.read(action, readers, inside="action")
+    if "target" not in action:
+        mistakes.add("action.target", 'missing; write a destination, such as "https://…" or "python:apply"')
+    return {"target": values.get("target"), "release": values.get("release", "finished")}
+
+
+# ---------------------------------------------------------------------------------------------- operations
 
 
 class Campaigns:
-    """What is campaigns' own in what can be done with batches.
+    """Create, edit, check and try campaigns; :class:`Batches` has what every kind of batch can do.
 
     Args:
-        batches: The rows of campaigns.
+        batches: Of the kind ``campaign``.
         audiences: That this process can read.
         allow: Refuses a destination that could never be sent to.
     """
@@ -46,144 +191,135 @@ class Campaigns:
         self._pool, self._batches, self._audiences, self._allow = pool, batches, audiences, allow
 
     async def create(self, document: Mapping[str, Any], *, caller: Caller) -> BatchDetail:
-        """Make a campaign; it is ``IDLE`` and its version is 1.
+        """Create a campaign; it is ``IDLE`` and its version is 1.
 
         Raises:
-            Rejected: ``invalid_campaign``, or what all mistakes have for a code, with every mistake; what
+            Rejected: ``invalid_campaign``, or the code that all mistakes have, with every mistake; what
                 :meth:`Batches.create` says. Permanent.
             Unavailable: The source does not answer. Retry.
         """
-        name, words = _named(document)
-        return await self._batches.create(name, (await self._read(words)).draft, caller=caller)
+        name, definition = _named(document)
+        return await self._batches.create(name, await self._read(definition), caller=caller)
 
     async def put(self, name: str, document: Mapping[str, Any], *, caller: Caller) -> StoredCampaign:
-        """Make a campaign or set it whole: a new version. The same again changes nothing.
+        """Create a campaign or replace its definition: a new version. The same definition again changes nothing.
 
         Args:
-            name: Of the campaign; a ``name`` among the words has to be the same.
-            document: Its words, and ``version``: the one that is edited, where no other edit may be overwritten.
-            caller: Who does it.
+            name: Of the campaign; a ``name`` in the document has to be the same.
+            document: The definition, and ``version``: the one that is edited, where no other edit may be overwritten.
+            caller: For the audit trail.
 
         Raises:
             Rejected: As :meth:`create`, and what :meth:`Batches.put` says. Permanent.
             Contended: ``version_conflict``. Retry after reading it again.
             Unavailable: The source does not answer. Retry.
         """
-        self._batches.check_name(name)
-        said, words = _named({"name": name, **document})
-        if said != name:
-            raise Rejected("invalid_name", f"name: it is called {name} here; leave the word out", field="name")
-        expected = words.pop("version", None)
+        check_name(name)
+        written, definition = _named({"name": name, **document})
+        if written != name:
+            raise Rejected("invalid_name", f"name: it is called {name} here; leave the name out", field="name")
+        expected = definition.pop("version", None)
         if isinstance(expected, bool) or not isinstance(expected, int | None):
             raise Rejected("invalid_version", "version: the number of the version that is edited", field="version")
-        draft = (await self._read(words)).draft
+        draft = await self._read(definition)
         put = await self._batches.put(name, draft, caller=caller, expected=expected)
         return StoredCampaign(put.batch, put.created, put.changed)
 
-    async def declare(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> None:
-        """Set up a campaign that a program brings, unless an operator or a file has done so; no source is asked."""
-        campaign = await self._read(words, ask=False)
-        await self._batches.declare(name, campaign.draft, caller=caller)
-
     async def check(self, document: Mapping[str, Any]) -> CheckedCampaign:
-        """Say what is wrong with a definition, without saving it.
+        """Return what is wrong with a definition, without saving it.
 
         Raises:
             Unavailable: The source does not answer. Retry.
         """
-        problems = Problems(WHAT)
-        words = dict(document)
-        name = words.pop("name", None)
-        words.pop("version", None)
+        mistakes = Mistakes(WHAT)
+        definition = dict(document)
+        name = definition.pop("name", None)
+        definition.pop("version", None)
         if name is not None:
             try:
-                self._batches.check_name(name if isinstance(name, str) else "")
+                check_name(name if isinstance(name, str) else "")
             except Rejected as error:
-                problems.of(error, "name")
-        await self._find(words, problems, ask=True)
-        return CheckedCampaign(not problems.found, problems.found)
+                mistakes.add_error(error, "name")
+        await self._check(definition, mistakes)
+        return CheckedCampaign(not mistakes.found, mistakes.found)
 
-    async def dry_run(self, name: str, words: Mapping[str, Any], *, caller: Caller) -> DryRun:
-        """Count whom a campaign would select now, and show ten of them; nothing is written and nothing leaves.
+    async def dry_run(self, name: str, changes: Mapping[str, Any], *, caller: Caller) -> DryRun:
+        """Count the clients that a campaign would select now, and return ten of them; nothing is written or sent.
 
         Args:
             name: Of the campaign.
-            words: ``audience`` and ``expression`` to try instead of its own; neither is saved.
-            caller: Who asks; another audience may be any query on any source, so only an admin may try one.
+            changes: ``audience`` and ``expression`` to try instead of its own; neither is saved.
+            caller: Another audience may be any query on any source, so only an admin may try one.
 
         Raises:
             Rejected: ``campaign_not_found`` (404); ``forbidden`` (403); ``invalid_campaign``, the codes of expressions
                 and audiences. Permanent.
             Unavailable: The source does not answer in time. Retry.
         """
-        if "audience" in words and caller.role < Role.ADMIN:
+        if "audience" in changes and caller.role < Role.ADMIN:
             raise Rejected("forbidden", "another audience is for the role admin; leave it out", status=403)
-        problems = _only_selection(words)
+        mistakes = _only_selection(changes)
         saved = (await self._batches.get(name)).definition
-        return await self._try({**saved, **words}, problems)
+        return await self._try({**saved, **changes}, mistakes)
 
-    async def dry_run_unsaved(self, words: Mapping[str, Any]) -> DryRun:
-        """Count whom a campaign that nobody has saved would select now, as :meth:`dry_run` does.
+    async def dry_run_unsaved(self, document: Mapping[str, Any]) -> DryRun:
+        """Count the clients that a campaign that is not saved would select now, as :meth:`dry_run` does.
 
         Args:
-            words: ``audience`` and ``expression``; the audience may be any query, so an admin has to ask.
+            document: ``audience`` and ``expression``; the audience may be any query, so this is for admins.
 
         Raises:
             Rejected: ``invalid_campaign``, the codes of expressions and audiences. Permanent.
             Unavailable: The source does not answer in time. Retry.
         """
-        return await self._try(words, _only_selection(words))
+        return await self._try(document, _only_selection(document))
 
-    async def _try(self, document: Mapping[str, Any], problems: Problems) -> DryRun:
-        selection = await asyncio.to_thread(read_selection, document, problems)
-        problems.raise_found()
+    async def _try(self, document: Mapping[str, Any], mistakes: Mistakes) -> DryRun:
+        selection = await asyncio.to_thread(read_selection, document, mistakes)
+        mistakes.raise_found()
         assert selection.audience is not None  # noqa: S101  # nothing was refused
-        return await self._count(selection.audience, selection.judge)
-
-    async def _count(self, terms: AudienceTerms, judge: Judge | None) -> DryRun:
-        now = await self._pool.fetchval(_SQL["now"])
-        async with self._audiences.open(terms) as audience:
-            found = await audience.count(judge, now, limit=EXAMPLES)
-        examples = [SelectedClient(one.client_id, raw(one.client)) for one in found.examples]
+        now = await self._pool.fetchval(SQL["now"])
+        async with self._audiences.open(selection.audience) as audience:
+            found = await audience.count(selection.judge, now, limit=EXAMPLES)
         return DryRun(
             members=found.members,
             selected=found.selected,
             missing=found.missing,
             skipped=found.skipped,
-            examples=examples,
+            examples=[SelectedClient(one.client_id, raw(one.client)) for one in found.examples],
             problems=found.problems,
         )
 
-    async def _read(self, words: Mapping[str, Any], *, ask: bool = True) -> Campaign:
-        problems = Problems(WHAT)
-        campaign = await self._find(words, problems, ask=ask)
-        problems.raise_found()
-        assert campaign is not None  # noqa: S101  # nothing was refused
-        return campaign
+    async def _read(self, definition: Mapping[str, Any]) -> Draft:
+        mistakes = Mistakes(WHAT)
+        draft = await self._check(definition, mistakes)
+        mistakes.raise_found()
+        assert draft is not None  # noqa: S101  # nothing was refused
+        return draft
 
-    async def _find(self, words: Mapping[str, Any], problems: Problems, *, ask: bool) -> Campaign | None:
-        """CEL compiles in a thread: it takes a while."""
-        campaign, audience = await asyncio.to_thread(read_campaign, words, problems, self._allow)
-        if ask and audience is not None:
+    async def _check(self, definition: Mapping[str, Any], mistakes: Mistakes) -> Draft | None:
+        """Read a definition, in a thread because CEL compiles, and query its audience's source."""
+        draft, audience = await asyncio.to_thread(read_campaign, definition, mistakes, self._allow)
+        if audience is not None:
             try:
-                await check_audience(self._audiences, words["audience"])
+                await check_audience(self._audiences, definition["audience"])
             except Rejected as error:
-                problems.of(error, "audience")
-        return campaign
+                mistakes.add_error(error, "audience")
+        return draft
 
 
-def _only_selection(words: Mapping[str, Any]) -> Problems:
-    """Return as mistakes what a dry run has no use for."""
-    problems = Problems(WHAT)
-    for word in sorted(words.keys() - {"audience", "expression"}):
-        problems.add(word, "unknown key; a dry run tries another audience or expression")
-    return problems
+def _only_selection(document: Mapping[str, Any]) -> Mistakes:
+    """Return a mistake for each field that a dry run does not use."""
+    mistakes = Mistakes(WHAT)
+    for field in sorted(document.keys() - {"audience", "expression"}):
+        mistakes.add(field, "unknown key; a dry run tries another audience or expression")
+    return mistakes
 
 
 def _named(document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name in a document, and its other words."""
-    words = dict(document)
-    name = words.pop("name", None)
+    """Return the name in a document, and the rest of it."""
+    definition = dict(document)
+    name = definition.pop("name", None)
     if not isinstance(name, str):
         raise Rejected("invalid_name", "name: missing; 1 to 100 letters, digits, '_', '.' or '-'", field="name")
-    return name, words
+    return name, definition

@@ -1,8 +1,8 @@
-"""What is said of every kind of batch: when it runs, and how it is worked; read from JSON, TOML or keyword arguments.
+"""The definition of a batch: when it runs and how it is worked, read from JSON, TOML or keyword arguments.
 
 ::
 
-    type = "AUTOMATIC"                        # or MANUAL: somebody starts it
+    type = "AUTOMATIC"                        # or MANUAL: an operator starts it
     date_time_execution = "2026-11-01T09:00"  # the first run: in time_zone, or RFC 3339 with its offset
     time_zone = "Europe/Kyiv"
     restartable = true                        # again every restartable_unit x restartable_unit_type
@@ -17,30 +17,33 @@
     chunk_rows = 5000                         # 100 to 100,000
     rate = "1000/s"                           # clients, of all consumers together; left out: no limit
     attempts = 10                             # of one chunk, 1 to 100
-    on_finished = "https://…"                 # hears of the end, finished or failed
+    on_finished = "https://…"                 # gets a message at the end, finished or failed
 
-A local time that the clocks skip is refused; of one that comes twice the first is meant. Every mistake is
-named at once.
+A local time that the clocks skip is refused; of one that comes twice the first is meant. All mistakes are reported at
+once. Campaigns add fields of their own in :mod:`.campaigns`, batches of programs in :func:`read_program`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from itertools import islice
+from typing import Any, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from tickwright.capabilities.batches.definitions.problems import Problems
+from tickwright.capabilities.batches.audience.schema import read_audience
+from tickwright.capabilities.batches.executions.states import BatchType, Overlap
 from tickwright.domain.errors import Rejected
 from tickwright.domain.recurrence import UNIT_MAX, Recurrence, UnitType
 from tickwright.domain.targets import parse_target
 from tickwright.domain.time_texts import YEAR_MAX, format_duration, parse_instant, parse_rate
 from tickwright.domain.wallclock import zone_of
-from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, whole
+from tickwright.domain.wording import Reader, bad, flag, lasting, one_of, read_fields, whole
 
-BatchType = Literal["MANUAL", "AUTOMATIC"]
-Overlap = Literal["skip", "queue", "replace"]
+Allow = Callable[[str], None]
+"""Refuses, by raising ``Rejected``, a destination to which no message could ever be sent."""
 Misfire = Literal["one", "all", "none"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 PRODUCT_CODES_MAX, PRODUCT_CODE_CHARS_MAX = 100, 100
@@ -48,26 +51,122 @@ CHUNK_ROWS_MIN, CHUNK_ROWS_MAX = 100, 100_000
 MISFIRE_MAX_MAX = 1_000
 ATTEMPTS_MAX = 100
 GRACE_MAX = timedelta(days=7)
+MISTAKES_MAX = 100
+INVALID = "invalid_value"
+SCHEDULE_FIELDS = (
+    "type", "date_time_execution", "time_zone", "restartable", "restartable_unit", "restartable_unit_type", "cron",
+)  # fmt: skip
+"""The fields that decide when a batch runs: a change of one counts from the next occurrence on."""
+SLOTS_SHOWN = 5
+_PROGRAM_FIELDS = ("audience", "action", "release")
+_TICK = timedelta(microseconds=1)
 _LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?", re.ASCII)
 _NO_SCHEDULE = "a MANUAL one is started by hand; leave this out, or make it AUTOMATIC"
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said, with the defaults for what was not.
+# ---------------------------------------------------------------------------------------------- mistakes
+
+
+class Mistake(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One mistake.
+
+    Attributes:
+        field: The field that it is about, with dots where it is inside of one; empty for the whole.
+        code: Stable.
+        line: Of a text in a language of its own, from 1 on; none where there is no place.
+        column: The same.
+        offset: In characters from the beginning of that text, from 0 on.
+    """
+
+    field: str
+    code: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+    offset: int | None = None
+
+
+class Mistakes:
+    """The mistakes of one definition.
+
+    Args:
+        what: What is defined, for the error's code: ``campaign``.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.found: list[Mistake] = []
+
+    def add(self, field: str, message: str, *, code: str = INVALID) -> None:
+        """Add one."""
+        self.found.append(Mistake(field=field, code=code, message=message))
+
+    def add_error(self, error: Rejected, field: str) -> None:
+        """Add what an error says of ``field``: each of its ``problems`` where it has some."""
+        for one in error.details.get("problems") or [error.details]:
+            if isinstance(one, str):
+                path, _, message = one.partition(": ")
+                self.add(path, message, code=error.code)
+                continue
+            place = {name: one[name] for name in ("line", "column", "offset") if name in one}
+            code, message = one.get("code", error.code), one.get("message", error.message.removeprefix(f"{field}: "))
+            self.found.append(Mistake(field=field, code=code, message=message, **place))
+
+    def has(self, field: str) -> bool:
+        """Return whether one is about this field."""
+        return any(one.field == field for one in self.found)
+
+    def read(self, table: Mapping[str, Any], readers: Mapping[str, Reader], *, inside: str = "") -> dict[str, Any]:
+        """Return the values that ``readers`` give; unknown fields and wrong values become mistakes."""
+        texts: list[str] = []
+        values = read_fields(table, readers, texts, where=inside)
+        for text in texts:
+            field, _, message = text.partition(": ")
+            self.add(field.removeprefix("."), message)
+        return values
+
+    def raise_found(self) -> None:
+        """Refuse the definition if it has a mistake.
+
+        Raises:
+            Rejected: ``invalid_<what>``, or the code that all mistakes have; with each in ``problems``, and the place
+                of the first that has one. Permanent.
+        """
+        if not self.found:
+            return
+        found = self.found[:MISTAKES_MAX]
+        codes = {one.code for one in found}
+        code = found[0].code if len(codes) == 1 and INVALID not in codes else f"invalid_{self.what}"
+        placed = next((one for one in found if one.line is not None), None)
+        place = {} if placed is None else {"line": placed.line, "column": placed.column, "offset": placed.offset}
+        problems = [msgspec.to_builtins(one) for one in found]
+        raise Rejected(code, "\n".join(map(_line, found)), field=found[0].field, problems=problems, **place)
+
+
+def _line(one: Mistake) -> str:
+    place = "" if one.line is None else f"line {one.line}, column {one.column}: "
+    return f"{one.field}: {place}{one.message}" if one.field else one.message
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields above, with defaults for those that a definition leaves out.
 
     Attributes:
         date_time_execution: Aware; the first run.
-        rate: As it was written; :meth:`settings` has it per second.
+        rate: As it was written; :meth:`for_execution` has it per second.
     """
 
-    type: BatchType
+    type: str
     date_time_execution: datetime | None = None
     time_zone: str = "UTC"
     restartable: bool = False
     restartable_unit: int | None = None
     restartable_unit_type: UnitType | None = None
     cron: str | None = None
-    overlap: Overlap = "skip"
+    overlap: str = "skip"
     misfire: Misfire = "one"
     misfire_max: int = 100
     misfire_grace: timedelta = timedelta(minutes=1)
@@ -83,16 +182,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             Rejected: As :class:`Recurrence` says. Permanent.
         """
-        return Recurrence(
-            first_at=self.date_time_execution,
-            time_zone=self.time_zone,
-            unit=self.restartable_unit if self.restartable else None,
-            unit_type=self.restartable_unit_type if self.restartable else None,
-            cron=self.cron,
-        )
+        return recurrence_of(msgspec.structs.asdict(self))
 
-    def settings(self) -> dict[str, Any]:
-        """Return what whoever works on an execution is told beside its kind's own words."""
+    def for_execution(self) -> dict[str, Any]:
+        """Return the settings that an execution is worked with."""
         count, unit_s = (None, 1) if self.rate is None else parse_rate(self.rate)
         return {
             "chunk_rows": self.chunk_rows,
@@ -101,71 +194,191 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             "on_finished": self.on_finished,
         }
 
-    def words(self) -> dict[str, Any]:
-        """Return these terms in the words above, as JSON has them: what is read from them is the same again."""
-        words = msgspec.structs.asdict(self)
+    def document(self) -> dict[str, Any]:
+        """Return every field as JSON has it; reading the document gives the same settings again."""
+        document = msgspec.structs.asdict(self)
         if self.date_time_execution is not None:
-            words["date_time_execution"] = self.date_time_execution.astimezone(ZoneInfo(self.time_zone)).isoformat()
-        words["misfire_grace"] = format_duration(self.misfire_grace)
-        words["product_codes"] = list(self.product_codes)
-        return words
+            document["date_time_execution"] = self.date_time_execution.astimezone(ZoneInfo(self.time_zone)).isoformat()
+        document["misfire_grace"] = format_duration(self.misfire_grace)
+        document["product_codes"] = list(self.product_codes)
+        return document
 
 
-def terms_of(values: Mapping[str, Any], problems: Problems) -> Terms | None:
-    """Return terms from the values of words; ``None``, and what is wrong with the whole in ``problems``.
+class Kind(NamedTuple):
+    """A kind of batch: as the table has it, and its noun in codes, sentences and paths."""
+
+    name: str
+    noun: str
+
+    @property
+    def plural(self) -> str:
+        """As in paths and in the actions of the audit trail."""
+        return f"{self.noun}es" if self.noun.endswith("ch") else f"{self.noun}s"
+
+    def subject(self, name: str) -> str:
+        """Return the subject of one of them in the audit trail."""
+        return f"{self.noun}:{name}"
+
+
+CAMPAIGN, PROGRAM = Kind("campaign", "campaign"), Kind("program", "batch")
+
+
+class Draft(NamedTuple):
+    """A definition that has been checked.
+
+    Attributes:
+        own: The fields that only its kind has.
+    """
+
+    settings: BatchSettings
+    own: Mapping[str, Any]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole definition, as a version keeps it."""
+        return {**self.settings.document(), **self.own}
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What an execution begins with."""
+        return {**self.settings.for_execution(), **self.own}
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def field_readers(allow: Allow) -> dict[str, Reader]:
+    """Return the readers of the fields above; ``null`` reads as a field that is left out."""
+    readers = {
+        "type": one_of(*map(str, BatchType)),
+        "date_time_execution": _first,
+        "time_zone": _time_zone,
+        "restartable": flag,
+        "restartable_unit": whole(1, UNIT_MAX),
+        "restartable_unit_type": one_of(*get_args(UnitType)),
+        "cron": _cron,
+        "overlap": one_of(*map(str, Overlap)),
+        "misfire": one_of(*get_args(Misfire)),
+        "misfire_max": whole(1, MISFIRE_MAX_MAX),
+        "misfire_grace": lasting(timedelta(), GRACE_MAX),
+        "product_codes": _product_codes,
+        "chunk_rows": whole(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX),
+        "rate": _rate,
+        "attempts": whole(1, ATTEMPTS_MAX),
+        "on_finished": destination(allow),
+    }
+    return {name: _or_none(read) for name, read in readers.items()}
+
+
+def settings_of(values: Mapping[str, Any], mistakes: Mistakes) -> BatchSettings | None:
+    """Return settings from the values of fields; ``None``, and the reasons in ``mistakes``, where they are wrong.
 
     Args:
-        values: By word; words of the kind itself are left alone.
-        problems: Has the mistakes of single words already.
+        values: By field; the fields of the kind are ignored.
+        mistakes: Has the mistakes of single fields already.
     """
-    own = {name: value for name, value in values.items() if name in Terms.__struct_fields__ and value is not None}
-    if "type" not in own and not problems.about("type"):
-        problems.add("type", "missing; write MANUAL or AUTOMATIC")
-    _place(own, problems)
-    if problems.found:
+    own = {name: value for name, value in values.items() if name in BatchSettings.__struct_fields__}
+    own = {name: value for name, value in own.items() if value is not None}
+    if "type" not in own and not mistakes.has("type"):
+        mistakes.add("type", "missing; write MANUAL or AUTOMATIC")
+    _localize(own, mistakes)
+    if mistakes.found:
         return None
-    terms = Terms(**own)
-    _check_schedule(terms, problems)
-    return None if problems.found else terms
+    settings = BatchSettings(**own)
+    _check_schedule(settings, mistakes)
+    return None if mistakes.found else settings
 
 
-def _place(own: dict[str, Any], problems: Problems) -> None:
+def read_program(fields: Mapping[str, Any], allow: Allow) -> Draft:
+    """Return the definition of a program's batch; with a time to run at it is ``AUTOMATIC``.
+
+    A function decides instead of an expression, so audience and action may be left out.
+
+    Args:
+        fields: Keyword arguments of ``@app.batch``, without those that were not given.
+        allow: Refuses a destination that could never be sent to.
+
+    Raises:
+        Rejected: ``invalid_batch``, or the code that all mistakes have, with every mistake. Permanent.
+    """
+    mistakes = Mistakes("batch")
+    shared = {name: value for name, value in fields.items() if name not in _PROGRAM_FIELDS}
+    timed = any(shared.get(name) for name in ("cron", "date_time_execution", "restartable"))
+    shared.setdefault("type", "AUTOMATIC" if timed else "MANUAL")
+    values = mistakes.read(shared, field_readers(allow))
+    own: dict[str, Any] = {}
+    if fields.get("audience") is not None:
+        try:
+            read_audience(fields["audience"])
+        except Rejected as error:
+            mistakes.add_error(error, "audience")
+        own["audience"] = fields["audience"]
+    if fields.get("action") is not None:
+        readers = {"action": destination(allow), "release": one_of("finished", "chunk")}
+        given = {name: fields[name] for name in readers if fields.get(name) is not None}
+        action = mistakes.read(given, readers)
+        own["action"] = {"target": action.get("action"), "release": action.get("release", "finished")}
+    elif fields.get("release") is not None:
+        mistakes.add("release", "without an action nothing is released; name one, or leave this out")
+    settings = settings_of(values, mistakes)
+    mistakes.raise_found()
+    assert settings is not None  # noqa: S101  without a mistake there are settings
+    return Draft(settings, own)
+
+
+def destination(allow: Allow) -> Reader:
+    """Return a reader of destinations that ``allow`` does not refuse."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise bad('write a destination, such as "https://…", "amqp:EXCHANGE/KEY", "kafka:TOPIC" or "python:NAME"')
+        parse_target(value)
+        allow(value)
+        return value
+
+    return read
+
+
+def _or_none(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _localize(own: dict[str, Any], mistakes: Mistakes) -> None:
     """Put a local time of the first run into its time zone."""
     first = own.get("date_time_execution")
-    if first is None or first.tzinfo is not None or problems.about("time_zone"):
+    if first is None or first.tzinfo is not None or mistakes.has("time_zone"):
         return
     zone = ZoneInfo(own.get("time_zone", "UTC"))
     at = first.replace(tzinfo=zone).astimezone(UTC)
     if at.astimezone(zone).replace(tzinfo=None) != first:
         text = f"the clocks of {zone.key} skip {first.isoformat(timespec='minutes')}; write a time before or after it"
-        problems.add("date_time_execution", text, code="invalid_datetime")
+        mistakes.add("date_time_execution", text, code="invalid_datetime")
     own["date_time_execution"] = at
 
 
-def _check_schedule(terms: Terms, problems: Problems) -> None:
-    if terms.type == "MANUAL":
-        said = {"date_time_execution": terms.date_time_execution, "cron": terms.cron, "restartable": terms.restartable}
-        for name, value in said.items():
-            if value:
-                problems.add(name, _NO_SCHEDULE)
+def _check_schedule(settings: BatchSettings, mistakes: Mistakes) -> None:
+    if settings.type == "MANUAL":
+        for name in ("date_time_execution", "cron", "restartable"):
+            if getattr(settings, name):
+                mistakes.add(name, _NO_SCHEDULE)
         return
-    if terms.date_time_execution is None and terms.cron is None:
-        problems.add("date_time_execution", "missing; say when it runs first, or give a cron expression")
-    if terms.restartable and terms.cron is not None:
-        problems.add("cron", "restartable or cron, one of them")
+    if settings.date_time_execution is None and settings.cron is None:
+        mistakes.add("date_time_execution", "missing; say when it runs first, or give a cron expression")
+    if settings.restartable and settings.cron is not None:
+        mistakes.add("cron", "restartable or cron, one of them")
     for name in ("restartable_unit", "restartable_unit_type"):
-        if terms.restartable and getattr(terms, name) is None:
-            problems.add(name, "missing; a restartable one runs again every so many of a unit, such as 6 HOURS")
-    if problems.found:
+        if settings.restartable and getattr(settings, name) is None:
+            mistakes.add(name, "missing; a restartable one runs again every so many of a unit, such as 6 HOURS")
+    if mistakes.found:
         return
     try:
-        terms.recurrence()
+        settings.recurrence()
     except Rejected as error:
-        problems.of(error, "cron" if terms.cron is not None else "restartable_unit")
+        mistakes.add_error(error, "cron" if settings.cron is not None else "restartable_unit")
 
 
 def _first(value: Any) -> datetime:
-    """An instant, or a local time that is not placed yet. TOML has both as values of its own."""
+    """Read an instant, or a local time without a zone. TOML has both as values of its own."""
     if isinstance(value, datetime):
         value = value.isoformat()
     if not isinstance(value, str):
@@ -208,46 +421,60 @@ def _rate(value: Any) -> str:
     return str(value)
 
 
-def destination(allow: Any) -> Reader:
-    """Return a reader of destinations that ``allow`` refuses by raising."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise bad('write a destination, such as "https://…", "amqp:EXCHANGE/KEY", "kafka:TOPIC" or "python:NAME"')
-        parse_target(value)
-        allow(value)
-        return value
-
-    return read
+# ---------------------------------------------------------------------------------------------- rows
 
 
-def or_none(read: Reader) -> Reader:
-    """Return a reader that takes ``null`` as a word that is left out."""
-    return lambda value: None if value is None else read(value)
+def document_of(row: Any) -> dict[str, Any]:
+    """Return the definition of the version that a row came with."""
+    document: dict[str, Any] = msgspec.json.decode(row["terms"])
+    return document
 
 
-def words_for(allow: Any) -> dict[str, Reader]:
-    """Return the readers of the words above.
+def schedule_of(document: Mapping[str, Any]) -> list[Any]:
+    """Return the values that decide when the batch of a definition runs."""
+    return [document.get(field) for field in SCHEDULE_FIELDS]
 
-    Args:
-        allow: Refuses a destination that could never be sent to.
+
+def recurrence_of(row: Any) -> Recurrence:
+    """Return when the batch of a row occurs.
+
+    Raises:
+        Rejected: The row was written by SQL and has no valid calendar. Permanent.
     """
-    readers = {
-        "type": one_of(*get_args(BatchType)),
-        "date_time_execution": _first,
-        "time_zone": _time_zone,
-        "restartable": flag,
-        "restartable_unit": whole(1, UNIT_MAX),
-        "restartable_unit_type": one_of(*get_args(UnitType)),
-        "cron": _cron,
-        "overlap": one_of(*get_args(Overlap)),
-        "misfire": one_of(*get_args(Misfire)),
-        "misfire_max": whole(1, MISFIRE_MAX_MAX),
-        "misfire_grace": lasting(timedelta(), GRACE_MAX),
-        "product_codes": _product_codes,
-        "chunk_rows": whole(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX),
-        "rate": _rate,
-        "attempts": whole(1, ATTEMPTS_MAX),
-        "on_finished": destination(allow),
-    }
-    return {name: or_none(read) for name, read in readers.items()}
+    return Recurrence(
+        first_at=row["date_time_execution"],
+        time_zone=row["time_zone"],
+        unit=row["restartable_unit"] if row["restartable"] else None,
+        unit_type=row["restartable_unit_type"] if row["restartable"] else None,
+        cron=row["cron"],
+    )
+
+
+def first_from(recurrence: Recurrence, now: datetime) -> datetime | None:
+    """Return the first occurrence at or after ``now``."""
+    return recurrence.next_after(now - _TICK)
+
+
+def next_of(row: Any) -> datetime | None:
+    """Return the first occurrence of a row's batch from now on; none where its calendar is invalid."""
+    with suppress(Rejected):
+        return first_from(recurrence_of(row), row["now"])
+    return None
+
+
+def next_slots(row: Any) -> list[datetime]:
+    """Return the next five occurrences of a row's batch; none where it is manual or its calendar is invalid."""
+    if row["type"] == "MANUAL":
+        return []
+    try:
+        recurrence = recurrence_of(row)
+    except Rejected:  # the producer logs it
+        return []
+
+    def ascending() -> Any:
+        at = first_from(recurrence, row["now"])
+        while at is not None:
+            yield at
+            at = recurrence.next_after(at)
+
+    return list(islice(ascending(), SLOTS_SHOWN))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tickwright.capabilities.batches.executions.completion import refuse_too_large, tell_ended, tell_failed
+from tickwright.capabilities.batches.executions.checker import refuse_too_large, tell_ended, tell_failed
 from tickwright.ports.batches import Action, ChunkResult, PlannedChunk, Run
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load

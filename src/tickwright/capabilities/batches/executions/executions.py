@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.batches.executions import store
-from tickwright.capabilities.batches.executions.explain_execution import explain_execution
-from tickwright.capabilities.batches.executions.facts import execution_facts
+from tickwright.capabilities.batches.executions.explain import SQL as EXPLAIN
+from tickwright.capabilities.batches.executions.explain import execution_evidence, explain_execution
 from tickwright.capabilities.batches.executions.states import (
     ExecutionAction,
     ExecutionEffect,
@@ -17,7 +16,6 @@ from tickwright.capabilities.batches.executions.states import (
     Refused,
     execution_effect,
 )
-from tickwright.capabilities.batches.executions.store import SQL
 from tickwright.capabilities.batches.views import (
     ActionView,
     ChunkWorker,
@@ -32,6 +30,49 @@ from tickwright.ports.views import Explanation, Page, view
 from tickwright.store.audit import write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import filled, load
+
+# The rows of ``tickwright.executions`` as operators look at them and act on them.
+#
+# An execution is never acted on without its batch: that row is locked first, as the producer does.
+
+SQL = filled(filled(load("tickwright.capabilities.batches.sql", "executions.sql"), "shown"), "has_left")
+SQL = filled(SQL, "action", of=load("tickwright.capabilities.batches.sql", "release.sql"))
+_BATCHES = load("tickwright.capabilities.batches.sql", "batches.sql")
+
+
+async def lock_execution(connection: Connection, execution_id: int) -> Any:
+    """Lock an execution behind its batch until the end of the transaction; ``None`` where there is none.
+
+    Returns:
+        ``id status paused_at chunks chunks_released``.
+    """
+    if await connection.fetchrow(_BATCHES["lock_batch_of"], execution_id) is None:
+        return None
+    return await connection.fetchrow(SQL["lock_execution"], execution_id)
+
+
+async def lock_open(connection: Connection, batch_id: int) -> Sequence[Any]:
+    """Lock the open executions of a locked batch and return ``id status`` of each, the oldest slot first."""
+    rows: Sequence[Any] = await connection.fetch(SQL["lock_open"], batch_id)
+    return rows
+
+
+async def lock_releasing(connection: Connection, batch_id: int) -> Sequence[Any]:
+    """Do the same for those that are finished and still release."""
+    rows: Sequence[Any] = await connection.fetch(SQL["lock_releasing"], batch_id)
+    return rows
+
+
+async def end_executions(connection: Connection, ids: Sequence[int], status: str, why: str) -> None:
+    """End locked executions; whoever works on them loses, and nothing more of them is released."""
+    await connection.execute(SQL["end_executions"], list(ids), status, why)
+
+
+async def start_execution(connection: Connection, batch_id: int, started_by: str) -> Any:
+    """Write an execution of a locked batch for this moment and return ``id slot_at status``."""
+    return await connection.fetchrow(SQL["start"], batch_id, started_by)
+
 
 LOOKED_MAX = 5_000
 """Executions that a page looks at, when it filters."""
@@ -98,7 +139,7 @@ class Executions:
             row = await _row(connection, execution_id)
             pace = await connection.fetchval(SQL["pace"], execution_id, row["chunks_done"]) if _at_work(row) else None
             problems = await connection.fetch(SQL["problems"], execution_id)
-            working = await connection.fetch(SQL["explain_working"], execution_id)
+            working = await connection.fetch(EXPLAIN["explain_working"], execution_id)
         return view(
             ExecutionDetail,
             row,
@@ -137,7 +178,7 @@ class Executions:
             Rejected: ``execution_not_found`` (404). Permanent.
         """
         async with self._pool.acquire() as connection, connection.transaction(readonly=True, isolation=SNAPSHOT):
-            facts = await execution_facts(connection, await _row(connection, execution_id))
+            facts = await execution_evidence(connection, await _row(connection, execution_id))
         return explain_execution(facts)
 
     # ------------------------------------------------------------------ acted on
@@ -176,7 +217,7 @@ class Executions:
 
     async def _act(self, execution_id: int, action: ExecutionAction, caller: Caller) -> ExecutionChange:
         async with self._pool.acquire() as connection, connection.transaction():
-            before = await store.lock(connection, execution_id)
+            before = await lock_execution(connection, execution_id)
             if before is None:
                 raise _not_found(execution_id)
             effect = execution_effect(action, _facts(before))
@@ -197,7 +238,7 @@ async def _write(connection: Connection, execution_id: int, effect: ExecutionEff
         await connection.execute(SQL["retry"], execution_id)
         await connection.execute(SQL["retry_chunks"], execution_id)
     elif effect.status is not None:
-        await store.end(connection, [execution_id], str(effect.status), f"{effect.outcome} by {caller.name}")
+        await end_executions(connection, [execution_id], str(effect.status), f"{effect.outcome} by {caller.name}")
     elif effect.is_paused is not None:
         await connection.execute(SQL["pause" if effect.is_paused else "resume"], execution_id)
 

@@ -4,22 +4,108 @@ A pure function of what the database knows: every obstacle is named, and what ha
 the summary. Executions are told in :mod:`.explain_execution`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
-from tickwright.capabilities.batches.definitions.store import first_from, recurrence_of
-from tickwright.capabilities.batches.executions.facts import BatchFacts, Row
+import msgspec
+
+from tickwright.capabilities.batches.definitions.schema import first_from, recurrence_of
+from tickwright.capabilities.batches.executions.checker import WAITING_MAX, is_full
 from tickwright.capabilities.batches.views import BatchExplanation
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import instant_text, wait_text
-from tickwright.ports.views import Reason
+from tickwright.ports.views import Explanation, Reason
+from tickwright.store.pool import Connection
+from tickwright.store.queries import load
+
+SQL = load("tickwright.capabilities.batches.sql", "explain.sql")
+PRODUCER_ROLE, CONSUMER_ROLE = "scheduler", "campaign-consumer"
+Row = Mapping[str, Any]
+
+
+class Lives(NamedTuple):
+    """How many processes live that produce occurrences, that execute, and that execute what is asked about."""
+
+    producers: int
+    consumers: int
+    able: int
+
+
+class BatchEvidence(NamedTuple):
+    """About one batch.
+
+    Attributes:
+        row: Of ``get_batch``; its ``now`` is the database's clock.
+        slot_at: The occurrence that is asked about, and ``slot`` what became of it.
+    """
+
+    row: Row
+    open: Sequence[Row]
+    last: Row | None
+    skips: Sequence[Row]
+    lives: Lives
+    slot_at: datetime | None
+    slot: Row | None
+
+
+class ExecutionEvidence(NamedTuple):
+    """About one execution.
+
+    Attributes:
+        row: Of ``get_execution``.
+        waiting: The first chunk that waits.
+        working: Who works on how many chunks.
+        before: The execution of the same batch that has to end first.
+        is_full: So many messages to its destination wait that no actions are added to them.
+    """
+
+    row: Row
+    waiting: Row | None
+    working: Sequence[Row]
+    before: Row | None
+    lives: Lives
+    is_full: bool
+
+
+async def batch_evidence(connection: Connection, row: Any, slot_at: datetime | None) -> BatchEvidence:
+    """Return what is known of the batch of ``row``."""
+    batch_id = row["id"]
+    slot = None if slot_at is None else await connection.fetchrow(SQL["explain_slot"], batch_id, slot_at)
+    return BatchEvidence(
+        row,
+        await connection.fetch(SQL["explain_open"], batch_id),
+        await connection.fetchrow(SQL["explain_last"], batch_id),
+        await connection.fetch(SQL["explain_skips"], batch_id),
+        await _lives(connection, row["served_by"]),
+        slot_at,
+        slot,
+    )
+
+
+async def execution_evidence(connection: Connection, row: Any) -> ExecutionEvidence:
+    """Return what is known of the execution of ``row``."""
+    execution_id = row["id"]
+    return ExecutionEvidence(
+        row,
+        await connection.fetchrow(SQL["explain_waiting"], execution_id),
+        await connection.fetch(SQL["explain_working"], execution_id),
+        await connection.fetchrow(SQL["explain_before"], execution_id),
+        await _lives(connection, row["served_by"]),
+        row["is_releasing"] and await is_full(connection, row["target"]),
+    )
+
+
+async def _lives(connection: Connection, served_by: str) -> Lives:
+    return Lives(*await connection.fetchrow(SQL["explain_lives"], PRODUCER_ROLE, CONSUMER_ROLE, served_by))
+
 
 LATE = timedelta(seconds=5)
 """A producer that is this late for an occurrence is told of."""
 _TICK = timedelta(microseconds=1)
 
 
-def explain_batch(facts: BatchFacts) -> BatchExplanation:
+def explain_batch(facts: BatchEvidence) -> BatchExplanation:
     """Return the chain of reasons for one batch, that of one occurrence first where it is asked for."""
     row = facts.row
     reasons = [*_slot(facts), *_next(facts), *_open(facts), *_nobody(facts), *_skips(facts), *_last(facts)]
@@ -32,7 +118,7 @@ def explain_batch(facts: BatchFacts) -> BatchExplanation:
     )
 
 
-def _slot(facts: BatchFacts) -> Iterator[Reason]:
+def _slot(facts: BatchEvidence) -> Iterator[Reason]:
     at, found = facts.slot_at, facts.slot
     if at is None or found is None:
         return
@@ -48,7 +134,7 @@ def _slot(facts: BatchFacts) -> Iterator[Reason]:
         yield _unnoted(facts, at, shown)
 
 
-def _unnoted(facts: BatchFacts, at: datetime, shown: str) -> Reason:
+def _unnoted(facts: BatchEvidence, at: datetime, shown: str) -> Reason:
     """Say why nothing is written about an occurrence."""
     row = facts.row
     if not _occurs(row, at):
@@ -69,7 +155,7 @@ def _occurs(row: Row, at: datetime) -> bool:
         return False
 
 
-def _next(facts: BatchFacts) -> Iterator[Reason]:
+def _next(facts: BatchEvidence) -> Iterator[Reason]:
     row, now = facts.row, facts.row["now"]
     at: datetime | None = row["next_slot_at"]
     if row["type"] == "MANUAL":
@@ -86,7 +172,7 @@ def _next(facts: BatchFacts) -> Iterator[Reason]:
         yield Reason("producer_late", f"its occurrence of {instant_text(at)} is due, and no producer has dealt with it")
 
 
-def _open(facts: BatchFacts) -> Iterator[Reason]:
+def _open(facts: BatchEvidence) -> Iterator[Reason]:
     for one in facts.open:
         which = f"execution {one['id']} for {instant_text(one['slot_at'])}"
         if one["paused_at"] is not None:
@@ -108,7 +194,7 @@ def _open(facts: BatchFacts) -> Iterator[Reason]:
         yield Reason("overlap", f"{does[facts.row['overlap']]} (overlap = {facts.row['overlap']})")
 
 
-def _nobody(facts: BatchFacts) -> Iterator[Reason]:
+def _nobody(facts: BatchEvidence) -> Iterator[Reason]:
     if facts.row["status"] == "SCHEDULED" and not facts.lives.producers:
         yield Reason("no_producer", "no live process has the role scheduler: nobody makes executions of occurrences")
     yield from nobody_executes(facts.lives.consumers, facts.lives.able, facts.row["served_by"])
@@ -131,7 +217,7 @@ def _served(served_by: str) -> str:
     return "an object store; set TICKWRIGHT_OBJECT_STORE"
 
 
-def _skips(facts: BatchFacts) -> Iterator[Reason]:
+def _skips(facts: BatchEvidence) -> Iterator[Reason]:
     for one in facts.skips:
         shown = instant_text(one["slot_at"])
         more = f" and {one['slots'] - 1} up to {instant_text(one['until_at'])}" if one["slots"] > 1 else ""
@@ -145,7 +231,7 @@ def _skip(row: Row, skip: Row) -> str:
     return f"it was found at {at}, later than misfire_grace allows (misfire = {row['misfire']})"
 
 
-def _last(facts: BatchFacts) -> Iterator[Reason]:
+def _last(facts: BatchEvidence) -> Iterator[Reason]:
     last = facts.last
     if last is None:
         if not facts.open:
@@ -159,3 +245,134 @@ def _last(facts: BatchFacts) -> Iterator[Reason]:
     else:
         why = f", {last['ended_why']}" if last["ended_why"] else ""
         yield Reason("last_ended", f"{which} ended as {last['status']}{at}{why}")
+
+
+# Why an execution has not ended, and what happens to it next; see :mod:`.explain`.
+
+OPEN = frozenset({"NEW", "IN_PROGRESS"})
+ERROR_CHARS_MAX = 300
+
+
+def explain_execution(facts: ExecutionEvidence) -> Explanation:
+    """Return the chain of reasons for one execution."""
+    row = facts.row
+    if row["status"] in OPEN:
+        reasons = [*_paused(row), *_before(facts), *_later(row), *_work(facts), *nobody_executes_it(facts)]
+    else:
+        reasons = [*_ended(row), *_paused(row), *_release(facts)]
+    reasons += _held(facts)
+    return Explanation(row["id"], row["status"], reasons[0].text, reasons)
+
+
+def nobody_executes_it(facts: ExecutionEvidence) -> Iterator[Reason]:
+    """Say where no live process can execute it."""
+    yield from nobody_executes(facts.lives.consumers, facts.lives.able, facts.row["served_by"])
+
+
+def _paused(row: Row) -> Iterator[Reason]:
+    if row["paused_at"] is not None:
+        since = instant_text(row["paused_at"])
+        yield Reason("paused", f"it is paused since {since}; tickwright executions resume {row['id']} lets it go on")
+
+
+def _before(facts: ExecutionEvidence) -> Iterator[Reason]:
+    before = facts.before
+    if before is not None and facts.row["status"] == "NEW":
+        does = "is at work" if before["status"] == "IN_PROGRESS" else "is older and comes first"
+        yield Reason(
+            "waits_for_execution", f"execution {before['id']} of {facts.row['name']} {does}; one at a time works"
+        )
+
+
+def _later(row: Row) -> Iterator[Reason]:
+    if row["due_at"] is not None and row["due_at"] > row["now"]:
+        tried = f" after {row['tries']} failed attempts" if row["tries"] else ""
+        error = f"; the last error: {row['error_message'][:ERROR_CHARS_MAX]}" if row["error_message"] else ""
+        yield Reason("later", f"it is tried again in {wait_text(row['due_at'] - row['now'])}{tried}{error}")
+
+
+def _work(facts: ExecutionEvidence) -> Iterator[Reason]:
+    row, now = facts.row, facts.row["now"]
+    if row["status"] == "NEW":
+        yield Reason(
+            "due", f"it is taken by the next consumer that looks; it is NEW since {instant_text(row['created_at'])}"
+        )
+        return
+    if row["planned_at"] is None:
+        yield Reason("planned", "its members are counted and cut into chunks")
+        return
+    progress = (
+        f"{row['chunks_done']} of {row['chunks']} chunks are done, {row['seen']} of {row['members']} members read"
+    )
+    yield Reason("at_work", progress)
+    for one in facts.working:
+        since = instant_text(one["since"])
+        yield Reason("working", f"{one['worker']} works on {one['chunks']} of them, on the first since {since}")
+    if row["next_chunk_at"] > now and facts.waiting is not None:
+        yield Reason("rate", f"its rate lets the next chunk begin in {wait_text(row['next_chunk_at'] - now)}")
+    yield from _waiting(facts)
+    yield from _refused(row)
+
+
+def _waiting(facts: ExecutionEvidence) -> Iterator[Reason]:
+    chunk, now = facts.waiting, facts.row["now"]
+    if chunk is None:
+        return
+    which = f"chunk {chunk['number']}"
+    if chunk["due_at"] > now:
+        said = [str(one.get("problem", "")) for one in msgspec.json.decode(chunk["problems"] or "[]")]
+        error = f"; the last error: {said[0][:ERROR_CHARS_MAX]}" if said else ""
+        wait = wait_text(chunk["due_at"] - now)
+        yield Reason("chunk_later", f"{which} failed {chunk['tries']} times and is tried again in {wait}{error}")
+    if chunk["lost"]:
+        yield Reason("chunk_lost", f"{which} was begun by {chunk['lost']} processes that went away")
+
+
+def _ended(row: Row) -> Iterator[Reason]:
+    at = instant_text(row["finished_at"] or row["created_at"])
+    if row["status"] == "EXCEPTION_OCCURRED":
+        yield Reason("failed", f"it failed at {at}: {row['error_message']} ({row['error_code']})")
+        left = row["chunks"] - row["chunks_done"]
+        what = f"with the {left} chunks that are not done" if row["chunks"] else "from the beginning"
+        yield Reason(
+            "can_be_retried", f"tickwright executions retry {row['id']} goes on {what}; nothing else is redone"
+        )
+    elif row["status"] == "FINISHED":
+        text = f"it finished at {at}: {row['seen']} members read, {row['selected']} selected, {row['actions']} actions"
+        yield Reason("finished", text)
+    else:
+        why = f", {row['ended_why']}" if row["ended_why"] else ""
+        yield Reason(row["status"].lower(), f"it ended at {at}{why}; what was not released then stays unreleased")
+
+
+def _release(facts: ExecutionEvidence) -> Iterator[Reason]:
+    row = facts.row
+    left = row["actions"] - row["released"]
+    yield from _refused(row)
+    if row["status"] == "FINISHED" and row["chunks_released"] < row["chunks"]:
+        wait = row["next_release_at"] - row["now"]
+        paced = wait.total_seconds() > 0 and row["error_code"] != "not_released" and not facts.is_full
+        pace = f"; its rate lets the next ones leave in {wait_text(wait)}" if paced else ""
+        yield Reason("releasing", f"{left} of its {row['actions']} actions have not left yet{pace}")
+    elif left > 0:
+        refused = "; they are too large, and its problems name some of them" if row["status"] == "FINISHED" else ""
+        yield Reason("not_released", f"{left} of its {row['actions']} actions were never released{refused}")
+    elif row["actions"]:
+        yield Reason("released", f"all of its {row['actions']} actions have left")
+
+
+def _held(facts: ExecutionEvidence) -> Iterator[Reason]:
+    """Say what holds back actions that may leave."""
+    if facts.row["is_releasing"] and not facts.lives.producers:
+        yield Reason("no_checker", "no live process has the role scheduler: its actions do not leave")
+    if facts.is_full:
+        text = f"more than {WAITING_MAX:,} messages to its destination wait in the outbox, so its actions do not leave"
+        yield Reason("destination_full", f"{text}; tickwright outbox destinations says why they wait")
+
+
+def _refused(row: Row) -> Iterator[Reason]:
+    """Say where PostgreSQL refuses what is to be released."""
+    if row["error_code"] == "not_released" and row["status"] in {"IN_PROGRESS", "FINISHED"}:
+        again = wait_text(max(row["next_release_at"] - row["now"], timedelta()))
+        error = row["error_message"][:ERROR_CHARS_MAX]
+        yield Reason("release_refused", f"its actions cannot leave: {error}; tried again in {again}")

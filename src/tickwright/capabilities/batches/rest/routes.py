@@ -1,65 +1,91 @@
-"""The REST routes of campaigns, of the batches that programs bring, and of their executions."""
+"""The REST routes of campaigns, batches of programs and executions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from tickwright.capabilities.batches.definitions.campaign_views import (
+from tickwright.capabilities.batches.definitions.batches import Batches, BatchQuery
+from tickwright.capabilities.batches.definitions.campaigns import (
     CheckedCampaign,
     DryRun,
     SelectedClient,
     StoredCampaign,
 )
-from tickwright.capabilities.batches.definitions.problems import Mistake
-from tickwright.capabilities.batches.rest.batch_routes import STRUCTS as BATCH_STRUCTS
-from tickwright.capabilities.batches.rest.batch_routes import Name, add_actions, add_looking
-from tickwright.capabilities.batches.rest.execution_routes import STRUCTS as EXECUTION_STRUCTS
-from tickwright.capabilities.batches.rest.execution_routes import add_executions
+from tickwright.capabilities.batches.definitions.schema import Mistake
+from tickwright.capabilities.batches.executions.executions import ExecutionQuery, Executions
 from tickwright.capabilities.batches.service import CampaignsService
-from tickwright.capabilities.batches.views import BatchDetail
+from tickwright.capabilities.batches.views import (
+    ActionView,
+    BatchChange,
+    BatchDetail,
+    BatchExplanation,
+    BatchView,
+    ChunkWorker,
+    ExecutionChange,
+    ExecutionDetail,
+    ExecutionView,
+    SkippedClient,
+    TouchedExecution,
+    VersionDetail,
+    VersionView,
+)
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller, Role
 from tickwright.ports.user_data import sees
+from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import answer, answers, takes
+from tickwright.rest.routing import Cursor, Id, Instant, Limit, answer, answers, takes
 
+Name = Annotated[str, Path(min_length=1, max_length=100)]
+Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
+Type = Annotated[Literal["MANUAL", "AUTOMATIC"] | None, Query()]
+BatchState = Annotated[Literal["SCHEDULED", "IDLE"] | None, Query()]
+Begins = Annotated[str, Query(max_length=100, description="What the name begins with")]
+ExecutionState = Literal["NEW", "IN_PROGRESS", "FINISHED", "EXCEPTION_OCCURRED", "STOPPED", "DISABLED"]
+BatchName = Annotated[str | None, Query(min_length=1, max_length=100)]
+LongCursor = Annotated[str | None, Query(max_length=2000, description="`next` of the page before")]
 STRUCTS: tuple[Any, ...] = (
-    CheckedCampaign, DryRun, Mistake, SelectedClient, StoredCampaign, *BATCH_STRUCTS, *EXECUTION_STRUCTS,
+    CheckedCampaign, DryRun, Mistake, SelectedClient, StoredCampaign,
+    BatchChange, BatchDetail, BatchExplanation, BatchView, Page[BatchView], Page[VersionView], TouchedExecution,
+    VersionDetail, VersionView,
+    ActionView, ChunkWorker, ExecutionChange, ExecutionDetail, ExecutionView, Explanation,
+    Page[ActionView], Page[ExecutionView], SkippedClient,
 )  # fmt: skip
-_TAGS: Any = ["campaigns"]
-_NOTHING: dict[str, Any] = {}
+_CAMPAIGNS: Any = ["campaigns"]
+_EXECUTIONS: Any = ["executions"]
+_NO_CHANGES: dict[str, Any] = {}
 
 
 def campaign_routes(service: CampaignsService, gate: Gate) -> APIRouter:
     """Return every route of this capability, below ``/v1``."""
     router = APIRouter()
-    _setting(router, service, gate)
-    _trying(router, service, gate)
-    add_looking(router, service.campaign_rows, gate)
-    add_actions(router, service.running_campaigns, gate)
-    add_looking(router, service.programs, gate)
-    add_actions(router, service.running_programs, gate)
-    add_executions(router, service.executions, gate)
+    _add_definitions(router, service, gate)
+    _add_checks(router, service, gate)
+    for batches in (service.campaign_batches, service.programs):
+        _add_queries(router, batches, gate)
+        _add_control(router, batches, gate)
+    _add_execution_queries(router, service.executions, gate)
+    _add_execution_control(router, service.executions, gate)
     return router
 
 
-def _setting(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
+def _add_definitions(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     admin = Annotated[Caller, Depends(gate.allow(Role.ADMIN))]
     campaigns = service.campaigns
-    made = {**answers(BatchDetail, 201), **takes(dict[str, Any])}
+    created = {**answers(BatchDetail, 201), **takes(dict[str, Any])}
     stored = {**answers(StoredCampaign, 200, 201), **takes(dict[str, Any])}
 
-    @router.post("/v1/campaigns", tags=_TAGS, status_code=201, **made)
+    @router.post("/v1/campaigns", tags=_CAMPAIGNS, status_code=201, **created)
     async def create_campaign(request: Request, caller: admin) -> Response:
         """Make a campaign; the body is its `name` and its definition. It is `IDLE`: activate or start it.
 
         A wrong definition is refused with every mistake in `problems`; one in the expression has its line and column.
         """
-        made = await campaigns.create(await gate.read(request, dict[str, Any]), caller=caller)
-        return answer(made, 201, {"location": f"/v1/campaigns/{made.name}"})
+        new = await campaigns.create(await gate.read(request, dict[str, Any]), caller=caller)
+        return answer(new, 201, {"location": f"/v1/campaigns/{new.name}"})
 
-    @router.put("/v1/campaigns/{name}", tags=_TAGS, **stored)
+    @router.put("/v1/campaigns/{name}", tags=_CAMPAIGNS, **stored)
     async def put_campaign(request: Request, name: Name, caller: admin) -> Response:
         """Make a campaign, or set it whole: a new version, for executions that begin from now on.
 
@@ -69,14 +95,14 @@ def _setting(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
         put = await campaigns.put(name, await gate.read(request, dict[str, Any]), caller=caller)
         return answer(put, 201 if put.created else 200)
 
-    @router.delete("/v1/campaigns/{name}", tags=_TAGS, status_code=204, response_class=Response)
+    @router.delete("/v1/campaigns/{name}", tags=_CAMPAIGNS, status_code=204, response_class=Response)
     async def delete_campaign(name: Name, caller: admin) -> Response:
         """Forget a campaign with its versions, executions and actions; 409 while one is open."""
-        await service.campaign_rows.delete(name, caller=caller)
+        await service.campaign_batches.delete(name, caller=caller)
         return Response(status_code=204)
 
 
-def _trying(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
+def _add_checks(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     admin = [Depends(gate.allow(Role.ADMIN))]
     operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
     campaigns = service.campaigns
@@ -84,24 +110,152 @@ def _trying(router: APIRouter, service: CampaignsService, gate: Gate) -> None:
     tried_unsaved = {**answers(DryRun), **takes(dict[str, Any])}
     tried = {**answers(DryRun), **takes(dict[str, Any], required=False)}
 
-    @router.post("/v1/campaigns:check", tags=_TAGS, dependencies=admin, **checked)
+    @router.post("/v1/campaigns:check", tags=_CAMPAIGNS, dependencies=admin, **checked)
     async def check_campaign(request: Request) -> Response:
         """Say everything that is wrong with a definition, without saving it."""
         return answer(await campaigns.check(await gate.read(request, dict[str, Any])))
 
-    @router.post("/v1/campaigns:dry-run", tags=_TAGS, dependencies=admin, **tried_unsaved)
+    @router.post("/v1/campaigns:dry-run", tags=_CAMPAIGNS, dependencies=admin, **tried_unsaved)
     async def dry_run_unsaved_campaign(request: Request) -> Response:
         """Count whom a campaign that is not saved would select now: its `audience` and its `expression`."""
         return answer(await campaigns.dry_run_unsaved(await gate.read(request, dict[str, Any])))
 
-    @router.post("/v1/campaigns/{name}/dry-run", tags=_TAGS, **tried)
+    @router.post("/v1/campaigns/{name}/dry-run", tags=_CAMPAIGNS, **tried)
     async def dry_run_campaign(request: Request, name: Name, caller: operator) -> Response:
         """Count whom a campaign would select now and show ten of them; nothing is saved and nothing leaves.
 
         `audience` and `expression` in the body are tried instead of its own, for roles that see data of users; another
         audience is an admin's to read.
         """
-        words = await gate.read(request, dict[str, Any], default=_NOTHING)
-        if words and not sees():  # its count answers any question about clients
+        changes = await gate.read(request, dict[str, Any], default=_NO_CHANGES)
+        if changes and not sees():  # its count answers any question about clients
             raise Rejected("payload_hidden", "your role does not see data of users, so it tries nothing", status=403)
-        return answer(await campaigns.dry_run(name, words, caller=caller))
+        return answer(await campaigns.dry_run(name, changes, caller=caller))
+
+
+def _add_queries(router: APIRouter, batches: Batches, gate: Gate) -> None:
+    """Add what a viewer may read of one kind."""
+    path, tags = f"/v1/{batches.kind.plural}", [batches.kind.plural]
+    shared: Any = {"tags": tags, "dependencies": [Depends(gate.allow(Role.VIEWER))]}
+
+    @router.get(path, **shared, **answers(Page[BatchView]))
+    async def list_batches(
+        type: Type = None,  # noqa: A002  the parameter's name
+        status: BatchState = None,
+        q: Begins = "",
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List them by name, with the next occurrence and the last execution of each."""
+        return answer(await batches.list(BatchQuery(type, status, q, cursor, limit)))
+
+    @router.get(f"{path}/{{name}}", **shared, **answers(BatchDetail))
+    async def get_batch(name: Name) -> Response:
+        """Return one: its definition, and its next five occurrences."""
+        return answer(await batches.get(name))
+
+    @router.get(f"{path}/{{name}}/versions", **shared, **answers(Page[VersionView]))
+    async def list_versions(name: Name, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """List its versions, newest first."""
+        return answer(await batches.versions(name, cursor, limit))
+
+    @router.get(f"{path}/{{name}}/versions/{{version}}", **shared, **answers(VersionDetail))
+    async def get_version(name: Name, version: Version) -> Response:
+        """Return one version as it was written."""
+        return answer(await batches.version(name, version))
+
+    @router.get(f"{path}/{{name}}/explain", **shared, **answers(BatchExplanation))
+    async def explain_batch(name: Name, slot: Instant = None) -> Response:
+        """Say why it runs or does not; with `slot` what became of that occurrence."""
+        return answer(await batches.explain(name, slot))
+
+
+def _add_control(router: APIRouter, batches: Batches, gate: Gate) -> None:
+    """Add what an operator may do with one kind."""
+    path, tags = f"/v1/{batches.kind.plural}/{{name}}", [batches.kind.plural]
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+    actions = {
+        "activate": (batches.activate, "Let it run by its schedule, from the next occurrence on. Twice is harmless."),
+        "deactivate": (batches.deactivate, "Let it run no more; open executions become `DISABLED`. Twice is harmless."),
+        "start": (batches.start, "Execute it now; `overlap` decides where an execution is open."),
+        "stop": (batches.stop, "End its open executions: `STOPPED`; what they have not released stays unreleased."),
+    }
+
+    def add(action: str) -> None:
+        act, description = actions[action]
+
+        async def acted(name: Name, caller: operator) -> Response:
+            return answer(await act(name, caller=caller))
+
+        acted.__name__ = f"{action}_batch"
+        router.post(f"{path}/{action}", tags=list(tags), description=description, **answers(BatchChange))(acted)
+
+    for action in actions:
+        add(action)
+
+
+def _add_execution_queries(router: APIRouter, executions: Executions, gate: Gate) -> None:
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/executions", tags=_EXECUTIONS, dependencies=viewer, **answers(Page[ExecutionView]))
+    async def list_executions(  # noqa: PLR0917  FastAPI calls it by name
+        campaign: BatchName = None,
+        batch: BatchName = None,
+        kind: Annotated[Literal["campaign", "program"] | None, Query()] = None,
+        status: Annotated[list[ExecutionState] | None, Query(max_length=6)] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List executions, newest first; of one `campaign` or `batch` by their slots. A page looks at 5,000 at most."""
+        if campaign is not None and batch is not None:
+            raise Rejected("wrong_argument", "campaign or batch, one of them", field="batch")
+        if campaign is not None or batch is not None:
+            kind = "program" if campaign is None else "campaign"
+        statuses = tuple(sorted(set(status or ())))
+        return answer(await executions.list(ExecutionQuery(kind, campaign or batch, statuses, cursor, limit)))
+
+    @router.get("/v1/executions/{execution_id}", tags=_EXECUTIONS, dependencies=viewer, **answers(ExecutionDetail))
+    async def get_execution(execution_id: Id) -> Response:
+        """Return one: how far it is and how fast, where it failed with its trace, and whom it could not judge."""
+        return answer(await executions.get(execution_id))
+
+    @router.get(
+        "/v1/executions/{execution_id}/actions", tags=_EXECUTIONS, dependencies=viewer, **answers(Page[ActionView])
+    )
+    async def list_actions(
+        execution_id: Id,
+        client_id: Annotated[str | None, Query(min_length=1, max_length=1000)] = None,
+        cursor: LongCursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List what it decided, by clients; with `client_id` about that one alone, and whether it has left."""
+        return answer(await executions.actions(execution_id, client_id=client_id, cursor=cursor, limit=limit))
+
+    @router.get("/v1/executions/{execution_id}/explain", tags=_EXECUTIONS, dependencies=viewer, **answers(Explanation))
+    async def explain_execution(execution_id: Id) -> Response:
+        """Say why it has not ended, and what happens next; or how it ended."""
+        return answer(await executions.explain(execution_id))
+
+
+def _add_execution_control(router: APIRouter, executions: Executions, gate: Gate) -> None:
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/executions/{execution_id}/pause", tags=_EXECUTIONS, **answers(ExecutionChange))
+    async def pause_execution(execution_id: Id, caller: operator) -> Response:
+        """Begin no more chunks and release none; the chunks at work end. Twice is harmless."""
+        return answer(await executions.pause(execution_id, caller=caller))
+
+    @router.post("/v1/executions/{execution_id}/resume", tags=_EXECUTIONS, **answers(ExecutionChange))
+    async def resume_execution(execution_id: Id, caller: operator) -> Response:
+        """Let a paused one go on."""
+        return answer(await executions.resume(execution_id, caller=caller))
+
+    @router.post("/v1/executions/{execution_id}/stop", tags=_EXECUTIONS, **answers(ExecutionChange))
+    async def stop_execution(execution_id: Id, caller: operator) -> Response:
+        """End it: `STOPPED`; what it has not released stays unreleased."""
+        return answer(await executions.stop(execution_id, caller=caller))
+
+    @router.post("/v1/executions/{execution_id}/retry", tags=_EXECUTIONS, **answers(ExecutionChange))
+    async def retry_execution(execution_id: Id, caller: operator) -> Response:
+        """Let a failed one go on at the chunks that are not done, with all their attempts."""
+        return answer(await executions.retry(execution_id, caller=caller))

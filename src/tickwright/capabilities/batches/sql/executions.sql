@@ -116,19 +116,3 @@ UPDATE tickwright.executions
 -- name: retry_chunks
 -- They have all their attempts again. Behind retry: nobody can take one meanwhile. Index: execution_chunks_waiting.
 UPDATE tickwright.execution_chunks SET tries = 0, lost = 0, due_at = clock_timestamp() WHERE execution_id = $1 AND state = 'waiting';
-
--- name: explain_waiting
--- The first chunk of an execution that waits. Index: execution_chunks_waiting.
-SELECT w.tries, w.lost, w.due_at, w.number, w.problems::text AS problems
-  FROM tickwright.execution_chunks w WHERE w.execution_id = $1 AND w.state = 'waiting' ORDER BY w.number LIMIT 1;
-
--- name: explain_working
--- Who works on its chunks now. Index: execution_chunks_owner. Small: what the live processes hold.
-SELECT w.name AS worker, count(*) AS chunks, min(c.began_at) AS since
-  FROM tickwright.workers w JOIN tickwright.execution_chunks c ON c.owner = w.id AND c.execution_id = $1
- WHERE w.lost_at IS NULL GROUP BY w.name ORDER BY w.name LIMIT 20;
-
--- name: explain_before
--- What the execution has to wait for: another one of its batch that is at work, or an older one that is to be. Index: executions_open.
-SELECT o.id, o.status, o.slot_at FROM tickwright.executions e JOIN tickwright.executions o ON o.batch_id = e.batch_id AND o.id <> e.id
- WHERE e.id = $1 AND (o.status = 'IN_PROGRESS' OR (o.status = 'NEW' AND o.slot_at < e.slot_at)) ORDER BY o.slot_at LIMIT 1;

@@ -1,4 +1,4 @@
-"""Batches of a program: a function per chunk, over the members of an audience or over what a plan of its own gives.
+"""The work on a chunk, by kind of batch: a campaign judges members, a program calls its function.
 
 ::
 
@@ -8,23 +8,80 @@
         async with chunk.transaction() as connection:      # the chunk is done when this commits, or not at all
             await connection.execute(…)
 
-Executions, chunks, claims, pauses, retries and the release of actions are those of campaigns.
+A campaign reads a range of its audience, and each client that its expression selects gets an action. A program's
+function gets the members of a range, or a value of the program's own plan. Everything else (executions, chunks, claims,
+pauses, retries, the release of actions) is the same for both and is not here.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tickwright.capabilities.batches.audience.audience import Audiences
+from tickwright.capabilities.batches.audience.reader import check_json
 from tickwright.capabilities.batches.audience.schema import read_audience
-from tickwright.capabilities.batches.audience.values import check_json
-from tickwright.capabilities.batches.definitions.store import Draft
+from tickwright.capabilities.batches.definitions.schema import Draft
 from tickwright.domain.errors import Rejected
-from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
+from tickwright.ports.batches import Action, ChunkResult, FieldType, Judge, OpenChunk, PlannedChunk, Run
+from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Connection
+
+COMPILED_MAX = 256
+"""Expressions that a process keeps compiled."""
+
+
+class CampaignWork:
+    """Implements :class:`tickwright.ports.batches.BatchWork`.
+
+    Args:
+        audiences: That this process can read.
+    """
+
+    def __init__(self, audiences: Audiences, *, probe: Probe = NO_PROBE) -> None:
+        self._audiences, self._probe = audiences, probe
+
+    def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
+        """Cut the audience into ranges of ``chunk_rows`` members."""
+        return _ranges(self._audiences, run)
+
+    async def work(self, chunk: OpenChunk) -> None:
+        """Read one range, judge its members, and complete it with an action for each selected client."""
+        definition, now = chunk.run.definition, chunk.run.slot_at
+        audience_settings = read_audience(definition["audience"])
+        types = tuple(audience_settings.types.items())
+        judge = await asyncio.to_thread(_compile, definition["expression"], types)
+        actions: list[Action] = []
+        async with (
+            self._audiences.open(audience_settings, chunk.value) as audience,
+            audience.read(chunk.value, judge, now) as reading,
+        ):
+            async for piece in reading:
+                actions += piece
+        result = reading.result
+        result.actions = actions
+        await self._probe.reached("campaigns.chunk_read", execution=chunk.run.execution_id, number=chunk.number)
+        async with chunk.complete(result):
+            pass
+
+
+async def _ranges(audiences: Audiences, run: Run) -> AsyncIterator[PlannedChunk]:
+    async with audiences.open(read_audience(run.definition["audience"])) as audience:
+        async for chunk in audience.cut(run.definition["chunk_rows"]):
+            yield chunk
+
+
+@lru_cache(maxsize=COMPILED_MAX)
+def _compile(text: str, types: tuple[tuple[str, FieldType], ...]) -> Judge:
+    """Compile an expression; CEL is imported here, so that only processes that work on campaigns load it."""
+    from tickwright.capabilities.batches.expressions import compile_expression
+
+    return compile_expression(text, dict(types))
+
 
 PROBLEMS_MAX = 10
 CLIENT_ID_BYTES_MAX = 1000
@@ -65,7 +122,7 @@ class BatchChunk:
     Attributes:
         run: Whose it is.
         number: From 0 on.
-        value: What the plan gave; the range of an audience.
+        value: From the plan; the range of an audience.
     """
 
     def __init__(self, chunk: OpenChunk, audiences: Audiences) -> None:
@@ -77,18 +134,18 @@ class BatchChunk:
         self.value: Any = chunk.value.get("value", chunk.value)
 
     async def members(self) -> AsyncIterator[Member]:
-        """Give the members of this chunk while they are read.
+        """Yield the members of this chunk while they are read.
 
         Raises:
-            Rejected: ``no_audience``: the batch has a plan of its own; what the source says. Permanent.
-            Unavailable: The source is away. The chunk is tried again.
+            Rejected: ``no_audience``: the batch has a plan of its own; the errors of the source. Permanent.
+            Unavailable: The source does not answer. The chunk is tried again.
         """
-        said = self._chunk.run.definition.get("audience")
-        if said is None:
-            raise Rejected("no_audience", f"batch {self.run.batch} has no audience; look at chunk.value")
-        terms, value = read_audience(said), self._chunk.value
+        definition = self._chunk.run.definition.get("audience")
+        if definition is None:
+            raise Rejected("no_audience", f"batch {self.run.batch} has no audience; read chunk.value")
+        value = self._chunk.value
         async with (
-            self._audiences.open(terms, value) as audience,
+            self._audiences.open(read_audience(definition), value) as audience,
             audience.read(value, None, self.run.slot_at) as reading,
         ):
             async for piece in reading:
@@ -100,7 +157,7 @@ class BatchChunk:
         self._result.problems += read.problems
 
     def act(self, client_id: str, payload: Any = None) -> None:
-        """Record an action about one client; it leaves to the batch's ``action`` when the execution is finished.
+        """Record an action about one client; it is sent to the batch's ``action`` when the execution is finished.
 
         Args:
             client_id: 1 to 1,000 bytes. There is one action per execution and client: a second one changes nothing.
@@ -124,20 +181,20 @@ class BatchChunk:
         self._result.actions.append(Action(client_id, made.decode()))
 
     def skip(self, client_id: str, problem: str) -> None:
-        """Count a member that nothing could be done about; up to ten of them are shown with the chunk."""
+        """Count a member as skipped; up to ten of them are shown with the chunk."""
         self._result.skipped += 1
         if len(self._result.problems) < PROBLEMS_MAX:
             self._result.problems.append({"client_id": client_id[:200], "problem": problem[:500]})
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Open the transaction that makes the chunk done, and give its connection to Tickwright's database; once.
+        """Open the transaction that completes the chunk, and yield its connection to Tickwright's database; once.
 
-        What is written through it is there with the chunk, or not at all. Without it the chunk is done when the
+        What is written through it is committed with the chunk, or not at all. Without it the chunk is done when the
         function returns.
 
         Raises:
-            Contended: ``chunk_lost``: it is somebody else's, or the execution was stopped. Nothing is written.
+            Contended: ``chunk_lost``: its claim is lost, or the execution was stopped. Nothing is written.
         """
         result = self._result
         result.seen = self._seen or result.skipped + len(result.actions)
@@ -148,10 +205,9 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredBatch:
-    """A batch that a program brings, checked.
+    """A batch of ``@app.batch``, checked.
 
     Attributes:
-        draft: What is written about it.
         plan: Cuts it where it has no audience; without both it is one chunk.
     """
 
@@ -168,7 +224,7 @@ class BatchRegistry:
         self._batches: dict[str, DeclaredBatch] = {}
 
     def add(self, batch: DeclaredBatch) -> None:
-        """Register one.
+        """Register a batch.
 
         Raises:
             Rejected: ``duplicate_batch``. Permanent.
@@ -178,11 +234,11 @@ class BatchRegistry:
         self._batches[batch.name] = batch
 
     def all(self) -> list[DeclaredBatch]:
-        """Return them by name."""
+        """Return all batches in the order of their names."""
         return [self._batches[name] for name in sorted(self._batches)]
 
     def get(self, name: str) -> DeclaredBatch | None:
-        """Return the one of that name."""
+        """Return the batch of that name."""
         return self._batches.get(name)
 
 
@@ -193,12 +249,10 @@ class ProgramWork:
         self._batch, self._audiences = batch, audiences
 
     async def plan(self, run: Run) -> AsyncIterator[PlannedChunk]:
-        """Cut the audience, or ask the program's plan; one chunk where there is neither."""
-        said = run.definition.get("audience")
-        if said is not None:
-            async with self._audiences.open(read_audience(said)) as audience:
-                async for chunk in audience.cut(run.definition["chunk_rows"]):
-                    yield chunk
+        """Cut the audience, or run the program's plan; one chunk where there is neither."""
+        if run.definition.get("audience") is not None:
+            async for chunk in _ranges(self._audiences, run):
+                yield chunk
         elif self._batch.plan is not None:
             async for value in self._batch.plan(_run(run)):
                 yield PlannedChunk({"value": value}, 1)

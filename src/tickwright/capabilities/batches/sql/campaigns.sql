@@ -1,3 +1,0 @@
--- name: now
--- What an expression of a dry run calls now. No table.
-SELECT clock_timestamp();
