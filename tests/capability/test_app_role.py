@@ -23,7 +23,7 @@ from tickwright import cli
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.polling import partners as partner_rows
-from tickwright.capabilities.polling.consumer.result_writer import Effects, Written, write_effects
+from tickwright.capabilities.polling.consumer.result_writer import GroupAnswers, WrittenResults, write_results
 from tickwright.capabilities.polling.partners import Partners
 from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.domain.errors import Rejected
@@ -292,7 +292,7 @@ async def test_advisory_locks_of_anybody_stop_neither_runs_nor_polls(app: asyncp
     begun = await LedgerRuns(pool).begin([Run("A", "CDRS", 1_700_000_000, 1)], await open_session(pool))
     assert [one.start for one in begun] == [Start.BEGUN]
     async with pool.acquire() as connection, connection.transaction():
-        assert await write_effects(connection, {(1, due_at, 2): Effects(60)}, "pg:x") == Written()
+        assert await write_results(connection, {(1, due_at, 2): GroupAnswers(60)}, "pg:x") == WrittenResults()
 
 
 async def check_an_entity_that_is_being_added_keeps_no_partner(app: asyncpg.Connection, pool: Pool) -> None:

@@ -128,9 +128,9 @@ async def test_a_retry_after_that_one_process_hears_stops_all_of_them(database_u
         await eventually_async(lambda: len(hearer.times_s) > 5 and len(other.times_s) > 5)
         heard_s = time.monotonic()
         hearer.outcome = Throttled(timedelta(seconds=6))
-        await eventually_async(lambda: one.contract.lane(number).why == "retry_after")
+        await eventually_async(lambda: one.contract.permits_of(number).why == "retry_after")
         hearer.outcome, knew_s = ANSWERED, time.monotonic()
-        await eventually_async(lambda: two.contract.lane(number).why == "retry_after")
+        await eventually_async(lambda: two.contract.permits_of(number).why == "retry_after")
         both_knew_s = time.monotonic()
         await eventually_async(lambda: all(max(c.times_s) > heard_s + 6 for c in (hearer, other)), what="they go on")
         await hearer.stop()
@@ -147,7 +147,7 @@ async def _write_between(url: str) -> list[float]:
         number = await set_partner(one.pool, rate="1/s")
         frees_s = list[float]()
 
-        def decide(read: store.Reading, known: Sequence[store.Known]) -> list[store.Decided]:
+        def decide(read: store.ClockReading, known: Sequence[store.PartnerState]) -> list[store.PartnerDecision]:
             frees_s.append(known[0].shared.next_free_s)
             if len(frees_s) == 1:
                 with psycopg.connect(url) as other:
@@ -155,7 +155,7 @@ async def _write_between(url: str) -> list[float]:
                         "UPDATE tickwright.partner_states SET next_free_at = next_free_at + interval '1 hour'"
                     )
             shared = replace(known[0].shared, next_free_s=known[0].shared.next_free_s + 1)
-            return [store.Decided(number, shared, None, None)]
+            return [store.PartnerDecision(number, shared, None, None)]
 
         assert await store.exchange(one.pool, one.session.token, [number], decide)
         last_s = await one.pool.fetchval("SELECT date_part('epoch', next_free_at) FROM tickwright.partner_states")
@@ -189,7 +189,7 @@ async def test_a_breaker_opens_tries_with_single_calls_and_closes(database_url: 
     async def body(one: Side, two: Side) -> None:
         number = await set_partner(one.pool, breaker=BREAKER)
         callers = [Callers(side, number, work_s=0.01, outcome=Failed("HTTP 500")).start(2) for side in (one, two)]
-        lanes = [side.contract.lane(number) for side in (one, two)]
+        lanes = [side.contract.permits_of(number) for side in (one, two)]
         await eventually_async(lambda: all(lane.why == "breaker_open" for lane in lanes), 30)
         calls = [at for caller in callers for at in caller.times_s]
         assert 4 <= len(calls) <= 40  # four, and what ran while it was being told: four each for an exchange that lasts
@@ -219,7 +219,7 @@ async def test_an_operators_pause_stops_all_calls_until_it_ends(database_url: st
     async def body(one: Side, two: Side) -> None:
         number = await set_partner(one.pool)
         callers = [Callers(side, number, work_s=0.01).start(2) for side in (one, two)]
-        lanes = [side.contract.lane(number) for side in (one, two)]
+        lanes = [side.contract.permits_of(number) for side in (one, two)]
         await eventually_async(lambda: all(caller.times_s for caller in callers))
         await one.pool.execute("UPDATE tickwright.partners SET paused_at = now() WHERE name = 'acme'")
         await eventually_async(
@@ -242,8 +242,8 @@ async def test_nobody_calls_in_quiet_hours_or_with_settings_that_are_wrong(datab
         quiet = await set_partner(side.pool, "quiet", quiet="00:00-24:00 Europe/Berlin")
         wrong = await set_partner(side.pool, "wrong", concurrency="many")
         callers = [Callers(side, number).start(1) for number in (quiet, wrong)]
-        await eventually_async(lambda: side.contract.lane(quiet).why == "quiet")
-        await eventually_async(lambda: side.contract.lane(wrong).why == "paused")
+        await eventually_async(lambda: side.contract.permits_of(quiet).why == "quiet")
+        await eventually_async(lambda: side.contract.permits_of(wrong).why == "paused")
         for caller in callers:
             await caller.stop()
             assert caller.times_s == []
@@ -258,7 +258,7 @@ async def test_a_lost_session_calls_nobody(database_url: str) -> None:
         await side.pool.execute("UPDATE tickwright.workers SET lost_at = clock_timestamp()")
         await side.session.renew()
         count = len(caller.times_s)
-        lane = side.contract.lane(number)
+        lane = side.contract.permits_of(number)
         assert not lane.session.holds()
         await eventually_async(lambda: side.session.token != 0)
         await eventually_async(lambda: len(caller.times_s) > count)

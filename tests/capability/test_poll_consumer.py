@@ -24,7 +24,7 @@ from kit.partners import Courier
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll, ScanEvent, Throttled
 from tickwright.capabilities.polling.consumer.consumer import consumer_source
-from tickwright.capabilities.polling.consumer.dispatcher import Desk
+from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.partners.contract import contract_source
 from tickwright.partners.store import put_partner
@@ -172,7 +172,7 @@ async def test_a_failing_courier_burns_no_poll(database_url: str) -> None:
         courier.status = 500
         breaker = {"failures": 3, "open": "300ms", "open_max": "300ms"}
         trackers = await seed(side.pool, 20, http=http_of(courier), breaker=breaker, concurrency=2)
-        lane = side.contract.lane(trackers.partner_no)
+        lane = side.contract.permits_of(trackers.partner_no)
         await eventually_async(lambda: lane.why == "breaker_open")
         assert len(courier.requests) < 12
         courier.status = 200
@@ -190,7 +190,7 @@ async def test_a_poll_that_waits_for_its_next_attempt_is_dropped_when_its_tracke
         ended, gone, *others = trackers.ids
         await side.pool.execute("UPDATE tickwright.trackers SET ended_at = now() WHERE id = $1", ended)
         await side.pool.execute("DELETE FROM tickwright.trackers WHERE id = $1", gone)
-        [desk] = side.consumer.desks
+        [desk] = side.consumer.dispatchers
         await eventually_async(lambda: desk.held == len(others), 30, what="what has ended waits no more")
         courier.requests.clear()
         courier.status = 200
@@ -238,7 +238,7 @@ async def test_the_suite_notices_a_throttled_poll_that_comes_first(
 ) -> None:
     """A mutant of the order: what was throttled waits no longer than all do, at the head of what waits."""
     guard = "wait_s += result.retry_after.total_seconds()"
-    mutate(monkeypatch, Desk._again, guard, "return self._queue.appendleft(item)")
+    mutate(monkeypatch, PartnerDispatcher._again, guard, "return self._queue.appendleft(item)")
     with pytest.raises(AssertionError, match="POL-1"):
         await check_a_throttled_poll_comes_behind_the_others(database_url)
 
@@ -296,7 +296,7 @@ async def test_a_stop_gives_back_what_was_not_done(database_url: str) -> None:
 
     async with running_consumer(database_url, functions={"acme": slow}, calls_max=2) as side:
         trackers = await seed(side.pool, 5)
-        desk = side.contract.lane(trackers.partner_no)
+        desk = side.contract.permits_of(trackers.partner_no)
         await eventually_async(lambda: desk.held == 2)
         quiesced = asyncio.create_task(side.consumer.quiesce())
         await asyncio.sleep(0)  # it has begun
@@ -434,7 +434,7 @@ async def test_a_limit_that_an_operator_lowers_counts_within_a_second(database_u
         trackers = await seed(side.pool, 1000, http=http_of(courier), rate="100/s")
         await eventually_async(lambda: len(courier.requests) >= 30)
         await put_partner(side.pool, "acme", json.dumps({"http": http_of(courier), "rate": "10/s"}))
-        lane = side.contract.lane(trackers.partner_no)
+        lane = side.contract.permits_of(trackers.partner_no)
         await eventually_async(lambda: lane.settings.budgets == ((10.0, 1),))
         changed_s = time.monotonic() + 1.0  # what was granted before may be used up
         await eventually_async(lambda: courier.times_s[-1] > changed_s + 2.5, 30, what="calls go on")

@@ -69,7 +69,7 @@ async def test_a_turn_whose_minute_has_begun_is_not_selected_late(wheels: Wheels
     await wheels.pool.execute("UPDATE tickwright.poll_slots SET next_due_at = now() - interval '10 seconds'")
     turn, _ = await wheels.ends_of_wheel()
     async with wheels.pool.acquire() as connection, connection.transaction():
-        assert (await store.select_turn(connection, turn, 1)).trackers == 0
+        assert (await store.select_slot(connection, turn, 1)).trackers == 0
     async with wheels.pool.acquire() as connection, connection.transaction():
         await store.pass_missed(connection, await wheels.now())
         late = await store.select_missed(connection, turn.slot_id, await wheels.now() - MINUTE, 1)

@@ -13,7 +13,7 @@ from kit.polling import Ground
 from kit.waiting import eventually_async
 from kit.wheels import open_wheels
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.requests import NewTracker
 
 AT = "2026-01-01T10:00:00Z"
@@ -215,7 +215,7 @@ async def test_the_registrar_takes_news_along(database_url: str) -> None:
         await Ground(wheels.pool).partner()
         new = NewTracker("acme", "dhl", "W1", None, None)
         made = (await service.register(new, caller=ADMIN)).tracker.id
-        await service.take_news(made, News("InTransit", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
+        await service.take_event(made, StatusEvent("InTransit", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
         before = await service.get(made)
         await wheels.register(1)
         after = await service.get(made)

@@ -8,7 +8,7 @@ import pytest
 from kit.wheels import Wheels, open_wheels
 from tickwright.capabilities.polling.trackers import freshness as freshness_loop
 from tickwright.capabilities.polling.trackers.accounts import Accounts
-from tickwright.capabilities.polling.trackers.freshness import Judge, read_freshness
+from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge, read_freshness
 from tickwright.capabilities.polling.trackers.requests import AccountRequest
 from tickwright.capabilities.polling.trackers.views import Freshness
 from tickwright.ports.caller import Caller, Role
@@ -53,7 +53,7 @@ async def judge(wheels: Wheels, *, again: bool = False) -> Freshness:
     lease = await wheels.lease("freshness")
     if not again:
         await wheels.pool.execute("UPDATE tickwright.poll_wheels SET judged_until = now() - interval '1 day'")
-    judge = Judge()
+    judge = FreshnessJudge()
     while await judge.round(lease) == 0.0:
         pass
     await lease.release()

@@ -28,10 +28,10 @@ async def test_a_long_wheel_is_levelled_by_what_its_last_turns_counted(wheels: W
     row = await wheels.pool.fetchrow(
         "SELECT slot_id, prev_due_at FROM tickwright.poll_slots WHERE slot_id % 2 = 0 ORDER BY prev_due_at DESC LIMIT 1"
     )
-    turned = store.Turned(row["slot_id"], minutes, row["prev_due_at"])
+    turned = store.PassedSlot(row["slot_id"], minutes, row["prev_due_at"])
     lease = await wheels.lease("corrector")
     for _ in range(3):
-        await wheels.corrector.look_after(lease, turned)
+        await wheels.corrector.maintain_slot(lease, turned)
     async with wheels.pool.acquire() as connection:
         loads = (await store.slot_loads(connection, minutes))[1]
     assert len(loads) == minutes
@@ -49,7 +49,7 @@ async def test_the_slice_ledger_keeps_three_days_and_an_interval(wheels: Wheels,
     )
     interval = timedelta(minutes=minutes)
     async with wheels.pool.acquire() as connection, connection.transaction():
-        await store.forget_slices(connection, store.Turned(slot, minutes, last), 3 * DAY, 1_000_000)
+        await store.forget_slices(connection, store.PassedSlot(slot, minutes, last), 3 * DAY, 1_000_000)
     own = "SELECT max($1 - due_at) AS oldest, count(*) AS n FROM tickwright.poll_slices WHERE slot_id = $2"
     row = await wheels.pool.fetchrow(own, last, slot)
     assert row["oldest"] <= 3 * DAY + interval

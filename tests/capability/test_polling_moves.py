@@ -92,7 +92,7 @@ async def test_a_slot_that_is_too_full_is_levelled_after_its_turn(wheels: Wheels
         turned = await wheels.pool.fetchrow(
             "SELECT slot_id, interval_minutes, prev_due_at FROM tickwright.poll_slots ORDER BY prev_due_at DESC LIMIT 1"
         )
-        await wheels.corrector.look_after(lease, store.Turned(*turned))
+        await wheels.corrector.maintain_slot(lease, store.PassedSlot(*turned))
     assert await wheels.pool.fetchval(busiest) < 1.1
     check_each_once(await wheels.polls())
     check_spacing(await wheels.dues(), timedelta(), 5 * MINUTE + timedelta(seconds=10))

@@ -15,8 +15,8 @@ from kit.strange import STRANGE, behave
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.app.declarations import Declarations
-from tickwright.capabilities.polling.consumer.dispatcher import Desk
-from tickwright.capabilities.polling.consumer.result_writer import Answers, Effector, Work
+from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
+from tickwright.capabilities.polling.consumer.result_writer import Answers, GroupWork, ResultWriter
 from tickwright.partners import Failed, Throttled
 from tickwright.partners.contract import contract_source
 from tickwright.ports import service
@@ -118,7 +118,7 @@ async def test_the_suite_notices_a_cancellation_that_is_no_failure(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the boundary: a cancellation of the function's own is no failure, and is tried again at once."""
-    mutate(monkeypatch, Desk._ask, "if ends_task(error):", "if not isinstance(error, Exception):")
+    mutate(monkeypatch, PartnerDispatcher._ask, "if ends_task(error):", "if not isinstance(error, Exception):")
     monkeypatch.setattr(sys.modules[__name__], "_strange", _cancelled)
     with pytest.raises(AssertionError, match="POL-1"):
         await check_strange_functions_cost_their_poll_only(database_url)
@@ -132,15 +132,15 @@ async def test_a_crash_of_the_consumer_costs_no_poll(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service starts again in its process, under the same session: what it held is released and taken again."""
-    write, crashes = Effector._write, list[int]()
+    write, crashes = ResultWriter._write, list[int]()
 
-    async def write_or_crash(effector: Effector, answers: Mapping[Work, Answers]) -> Any:
+    async def write_or_crash(effector: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
         if not crashes and sum(map(len, answers.values())) >= 1:
             crashes.append(1)
             raise RuntimeError("nobody thought of this")
         return await write(effector, answers)
 
-    monkeypatch.setattr(Effector, "_write", write_or_crash)
+    monkeypatch.setattr(ResultWriter, "_write", write_or_crash)
     program = Declarations()
 
     @program.partner("acme")
@@ -160,7 +160,7 @@ async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns
     """Nothing of them waits to be written here any more: who waits for that, to stop, does not wait in vain."""
     crashes = list[int]()
 
-    async def crash(effector: Effector, answers: Mapping[Work, Answers]) -> Any:
+    async def crash(effector: ResultWriter, answers: Mapping[GroupWork, Answers]) -> Any:
         crashes.append(len(answers))
         async with side.pool.acquire() as connection:
             await connection.execute("DELETE FROM tickwright.poll_queue")
@@ -169,7 +169,7 @@ async def test_a_consumer_that_crashed_is_quiet_also_where_others_have_its_turns
     async def acme(_poll: Poll) -> Answer:
         return Answer("moving")
 
-    monkeypatch.setattr(Effector, "_write", crash)
+    monkeypatch.setattr(ResultWriter, "_write", crash)
     async with running_consumer(database_url, functions={"acme": acme}) as side:
         await seed(side.pool, 1)
         await asyncio.wait([side.life])
@@ -184,17 +184,17 @@ async def test_a_consumer_that_is_drained_behind_a_crash_gives_its_turns_back(
 ) -> None:
     """It is not started again, so nothing writes its answers: a drain waited for that until it was cut off."""
 
-    async def crash(_effector: Effector, _answers: Mapping[Work, Answers]) -> Any:
+    async def crash(_effector: ResultWriter, _answers: Mapping[GroupWork, Answers]) -> Any:
         raise RuntimeError("a bug")
 
     async def acme(_poll: Poll) -> Answer:
         return Answer("moving")
 
-    monkeypatch.setattr(Effector, "_write", crash)
+    monkeypatch.setattr(ResultWriter, "_write", crash)
     async with running_consumer(database_url, functions={"acme": acme}) as side:
         await seed(side.pool, 1)
         await asyncio.wait([side.life])
-        side.consumer.effector.look_at(next(iter(side.consumer._works)))  # as a call that ends behind the crash
+        side.consumer.writer.look_at(next(iter(side.consumer._works)))  # as a call that ends behind the crash
         await asyncio.wait_for(side.consumer.quiesce(), 60)
         held = "SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NOT NULL"
         assert await side.pool.fetchval(held) == 0

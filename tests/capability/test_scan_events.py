@@ -15,9 +15,14 @@ from kit.consumers import EVENTS_TO, Trackers, events, seed
 from kit.waiting import eventually_async
 from tickwright import Answer, ScanEvent
 from tickwright.capabilities.polling.consumer import result_writer as consumer_store
-from tickwright.capabilities.polling.consumer.result_writer import EVENTS_KEPT, Effects, Written, write_effects
+from tickwright.capabilities.polling.consumer.result_writer import (
+    EVENTS_KEPT,
+    GroupAnswers,
+    WrittenResults,
+    write_results,
+)
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.store.pool import Connection, Pool, open_pool
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -40,15 +45,15 @@ class World:
             await self.write(connection, Answer(status, at, scans), terminal=terminal)
         return [event["text"] for message in (await events(self.pool))[before:] for event in message["events"]]
 
-    async def write(self, connection: Connection, *answers: Answer, terminal: bool = False) -> Written:
+    async def write(self, connection: Connection, *answers: Answer, terminal: bool = False) -> WrittenResults:
         """Write effects of polls of as many minutes in one transaction."""
         effects = {}
         for answer in answers:
             self._polls += 1
             due_at = self._trackers.due_at - timedelta(minutes=self._polls)
             key = (self._trackers.slot_id, due_at, self._trackers.partner_no)
-            effects[key] = Effects(120, {self._trackers.ids[0]: (answer, terminal)})
-        return await write_effects(connection, effects, EVENTS_TO)
+            effects[key] = GroupAnswers(120, {self._trackers.ids[0]: (answer, terminal)})
+        return await write_results(connection, effects, EVENTS_TO)
 
     async def kept(self) -> list[str]:
         """Return the texts of the events that the tracker keeps."""
@@ -79,7 +84,7 @@ async def test_a_scan_from_before_the_status_is_told(world: World) -> None:
     """Whether that counts from its receipt, or came by webhook: a status hides no event."""
     assert await world.poll("moving") == []
     assert await world.poll("moving", ScanEvent(AT, "scanned")) == ["scanned"]
-    said = await PollingService(world.pool).take_news(1, News("customs", datetime.now(UTC)), caller=ADMIN)
+    said = await PollingService(world.pool).take_event(1, StatusEvent("customs", datetime.now(UTC)), caller=ADMIN)
     assert said.outcome == "applied"
     told = await world.poll("moving", ScanEvent(AT, "scanned"), ScanEvent(AT + timedelta(minutes=1), "late"), at=AT)
     assert told == ["late"]
@@ -117,7 +122,9 @@ async def check_each_event_is_told_once(world: World, seed_of: int) -> None:
             at = AT + timedelta(seconds=chance.randrange(8)) + timedelta(microseconds=chance.choice([0, 0, 5]))
             history.append(ScanEvent(at, f"{chance.choice('aÄz')}{step}.{n}"))
         if chance.random() < 0.2:
-            await PollingService(world.pool).take_news(1, News(f"s{step}", AT + timedelta(seconds=step)), caller=ADMIN)
+            await PollingService(world.pool).take_event(
+                1, StatusEvent(f"s{step}", AT + timedelta(seconds=step)), caller=ADMIN
+            )
         answer = chance.sample(history, chance.choice([len(history)] * 3 + [len(history) // 2]))
         latest = sorted(told)[-EVENTS_KEPT:]
         known, full = set(told), len(latest) == EVENTS_KEPT
@@ -178,8 +185,8 @@ async def test_the_suite_notices_a_rule_of_events_that_is_missing(
     world: World, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     """A mutant of each part of the rule is found by the histories."""
-    mutated = consumer_store.SQL["write_effects"].replace(*MUTANTS[mutant])
-    assert mutated != consumer_store.SQL["write_effects"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_effects": mutated}))
+    mutated = consumer_store.SQL["write_results"].replace(*MUTANTS[mutant])
+    assert mutated != consumer_store.SQL["write_results"]
+    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
     with pytest.raises(AssertionError):
         await check_each_event_is_told_once(world, 1)

@@ -26,8 +26,8 @@ async def test_a_partner_whose_row_has_such_a_rate_stops_no_other_partners_polls
 
     async with running_consumer(database_url, functions={"slow": ask, "good": ask}) as side:
         slow = await seed(side.pool, 5, name="slow", rate=rate)
-        side.contract.lane(slow.partner_no).expected = 1  # as where its row was another one before
-        await eventually_async(lambda: side.contract.lane(slow.partner_no).why == "paused", 30)
+        side.contract.permits_of(slow.partner_no).expected = 1  # as where its row was another one before
+        await eventually_async(lambda: side.contract.permits_of(slow.partner_no).why == "paused", 30)
         good = await seed(side.pool, 20, name="good", rate="50/s")
         await eventually_async(lambda: all_done(side.pool, good), 30)
         assert not await done_times(side.pool, slow)
@@ -49,13 +49,13 @@ async def test_a_partner_that_cannot_be_decided_on_stops_no_other(
     async with running_contract(database_url) as side:
         bad = await set_partner(side.pool, "bad", concurrency=7)
         good = await set_partner(side.pool, "good", rate="100/s")
-        side.contract.lane(bad).expected = 1
+        side.contract.permits_of(bad).expected = 1
         for _ in range(5):
             permit = await side.contract.acquire(good)
             permit.close(ANSWERED)
-            await eventually_async(lambda: side.contract.lane(bad).why == "paused")
+            await eventually_async(lambda: side.contract.permits_of(bad).why == "paused")
         assert broken
-        side.contract.lane(bad).expected = 0
+        side.contract.permits_of(bad).expected = 0
 
 
 async def test_a_type_whose_row_has_such_a_rate_stops_no_other_jobs(database_url: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tickwright.capabilities.batches.executions.consumer import BatchConsumer
 from tickwright.capabilities.fanout.consumer import consumer as fanout_consumer
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
 from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
-from tickwright.capabilities.polling.consumer.dispatcher import Desk
+from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
 from tickwright.engine.claimed_work import ClaimedWork
 from tickwright.ports.service import end_task
@@ -124,7 +124,7 @@ async def check_a_poll_leaves_the_permit(database_url: str) -> None:
         return Answer("moving")
 
     async with running_consumer(database_url, functions={"acme": answers}, terms=LONG) as consumer:
-        cancelled = CancelledAtOnce(Desk._poll)
+        cancelled = CancelledAtOnce(PartnerDispatcher._poll)
         trackers = await seed(consumer.pool, 3, concurrency=1)
         await cancelled.again()
         await eventually_async(lambda: all_done(consumer.pool, trackers), what="every poll is made")

@@ -24,7 +24,7 @@ from kit.waiting import eventually_async
 from kit.wheels import NEWS, REGISTER, Wheels, check_each_once, open_wheels
 from tickwright.capabilities.batches.executions.checker import Checker
 from tickwright.capabilities.batches.executions.producer import Producer
-from tickwright.capabilities.polling.trackers.freshness import Judge
+from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.engine.leased_loop import TERMS, LeasedRounds
 from tickwright.engine.leases import Leases
@@ -185,7 +185,10 @@ async def test_a_fault_under_the_judge_judges_each_turn_once(wheels: Wheels, fau
     for statement in (_PLACED_YESTERDAY, _PROMISED_YESTERDAY, _PROMISED_TO_PARTNERS):
         await wheels.pool.execute(statement)
     since = await wheels.pool.fetchval(_TO_JUDGE)
-    async with rounds(wheels.pool, "freshness", Judge().round) as work, fault.under_writes("account_lags") as strike:
+    async with (
+        rounds(wheels.pool, "freshness", FreshnessJudge().round) as work,
+        fault.under_writes("account_lags") as strike,
+    ):
         work()
         await strike()
         await until(wheels.pool, _JUDGED)

@@ -19,7 +19,7 @@ from kit.mutants import mutate
 from kit.receivers import TARGETS, HttpReceiver, RawServer, read_request
 from kit.tls_records import HANDSHAKE, KEY_UPDATE, RECORD_BYTES_MAX, TICKET, RawTls, hello_requests, server_only
 from tickwright.capabilities.polling.consumer.courier import Answer, Poll
-from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpTerms
+from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpSchema
 from tickwright.outbound import BoundedHead, GuardedSessions
 from tickwright.outbound.connector import BoundedTls, bounded, system_trust
 from tickwright.ports.broker import Accepted, Message, Refused, Unknown
@@ -177,7 +177,7 @@ async def test_a_partner_that_sends_more_than_its_answer_is_cut_off() -> None:
     body = b'{"s": "moving"}'
     async with Flood(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), OK) as flood:
         flood.late.clear()
-        terms = HttpTerms(f"{flood.url}/{{external_id}}", {}, "s")
+        terms = HttpSchema(f"{flood.url}/{{external_id}}", {}, "s")
         courier = HttpCourier(terms, allow=TARGETS, connections_max=1)
         assert await courier(POLL) == Answer("moving")
         flood.late.set()

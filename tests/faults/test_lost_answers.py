@@ -276,7 +276,7 @@ async def check_a_late_give_back_reaches_no_later_take(url: str) -> None:
         first = await source.take(room)
         cuts.cut("Others may have them", "late")
         with pytest.raises(UNAVAILABLE):
-            await source.give_back(first)
+            await source.release(first)
         again = await source.take(room)
         assert [turn.ids for turn in again] == [turn.ids for turn in first]
         await cuts.send_late()
@@ -291,7 +291,7 @@ async def test_a_late_give_back_of_polls_reaches_no_later_take(database_url: str
     await check_a_late_give_back_reaches_no_later_take(database_url)
 
 
-@pytest.mark.parametrize(("name", "match"), [("give_back", "two sessions"), ("hold", "an earlier take")])
+@pytest.mark.parametrize(("name", "match"), [("release", "two sessions"), ("hold", "an earlier take")])
 async def test_the_suite_notices_polls_that_are_known_by_their_owner_alone(
     database_url: str, monkeypatch: pytest.MonkeyPatch, name: str, match: str
 ) -> None:

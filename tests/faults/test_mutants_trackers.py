@@ -16,7 +16,7 @@ from tickwright.capabilities.polling import service
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers import events
 from tickwright.capabilities.polling.trackers import store as trackers_store
-from tickwright.capabilities.polling.trackers.events import News, Verdict
+from tickwright.capabilities.polling.trackers.events import EventVerdict, StatusEvent
 from tickwright.capabilities.polling.trackers.requests import NewTracker
 from tickwright.capabilities.polling.wheels import slices
 from tickwright.domain.errors import Unavailable
@@ -68,9 +68,9 @@ async def check_news_in_order(ground: Ground) -> None:
     """T3: news that wait for later ones are stale when these are there."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     later = "UPDATE tickwright.trackers SET status = 'Newer', status_at = '2026-01-01T12:00:00Z' WHERE id = $1"
-    old = News("Older", datetime(2026, 1, 1, 10, tzinfo=UTC))
+    old = StatusEvent("Older", datetime(2026, 1, 1, 10, tzinfo=UTC))
     [said] = await while_it_stands_still(
-        ground, later, [tracker], [lambda: service.take_news(tracker, old, caller=ADMIN)]
+        ground, later, [tracker], [lambda: service.take_event(tracker, old, caller=ADMIN)]
     )
     assert (said.outcome, (await service.get(tracker)).status) == ("stale", "Newer"), "T3 broken"
 
@@ -79,7 +79,9 @@ async def check_the_same_news_once(ground: Ground) -> None:
     """T4: the sender's id twice is one piece of news, also with another instant."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     for hour in (10, 11):
-        await service.take_news(tracker, News("Customs", datetime(2026, 1, 1, hour, tzinfo=UTC), "e1"), caller=ADMIN)
+        await service.take_event(
+            tracker, StatusEvent("Customs", datetime(2026, 1, 1, hour, tzinfo=UTC), "e1"), caller=ADMIN
+        )
     assert len(await ground.events()) == 1, "T4 broken"
 
 
@@ -87,18 +89,22 @@ async def check_news_from_ahead_hide_nothing(ground: Ground) -> None:
     """T3: what comes after news of a clock that runs ahead counts."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     now: datetime = await ground.pool.fetchval("SELECT clock_timestamp()")
-    await service.take_news(tracker, News("Ahead", now + timedelta(minutes=4)), caller=ADMIN)
+    await service.take_event(tracker, StatusEvent("Ahead", now + timedelta(minutes=4)), caller=ADMIN)
     known = (await service.get(tracker)).status_at
     assert known is not None
     later = await ground.pool.fetchval("SELECT clock_timestamp()")
-    assert (await service.take_news(tracker, News("Later", later), caller=ADMIN)).outcome == "applied", "T3 broken"
+    assert (await service.take_event(tracker, StatusEvent("Later", later), caller=ADMIN)).outcome == "applied", (
+        "T3 broken"
+    )
 
 
 async def check_a_terminal_status_wins(ground: Ground) -> None:
     """T7: it ends its tracker, however old it is."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
-    await service.take_news(tracker, News("Depot", datetime(2026, 1, 1, 11, tzinfo=UTC)), caller=ADMIN)
-    said = await service.take_news(tracker, News("Delivered", datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN)
+    await service.take_event(tracker, StatusEvent("Depot", datetime(2026, 1, 1, 11, tzinfo=UTC)), caller=ADMIN)
+    said = await service.take_event(
+        tracker, StatusEvent("Delivered", datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN
+    )
     assert (said.ended, (await service.get(tracker)).state) == (True, "ended"), "T7 broken"
 
 
@@ -106,7 +112,7 @@ async def check_the_last_of_one_instant_counts(ground: Ground) -> None:
     """T3: two statuses of one instant."""
     service, tracker = PollingService(ground.pool), await ground.place(await ground.wheel(2))
     for status in ("Depot", "Customs"):
-        await service.take_news(tracker, News(status, datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN)
+        await service.take_event(tracker, StatusEvent(status, datetime(2026, 1, 1, 10, tzinfo=UTC)), caller=ADMIN)
     assert (await service.get(tracker)).status == "Customs", "T3 broken"
 
 
@@ -195,7 +201,7 @@ async def test_a_missing_guard_is_found(
         await check(ground)
 
 
-def as_sent(_tracker: Mapping[str, Any], news: News) -> datetime:
+def as_sent(_tracker: Mapping[str, Any], news: StatusEvent) -> datetime:
     """Believe every clock."""
     return news.at
 
@@ -205,10 +211,10 @@ def never(_status: str, _terminal: str | None) -> bool:
     return False
 
 
-def newer_only(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
+def newer_only(tracker: Mapping[str, Any], news: StatusEvent, *, seen: bool) -> EventVerdict:
     """Take news that are newer than what is known, and no others."""
     at = tracker["status_at"]
-    return Verdict.STALE if seen or (at is not None and news.at <= at) else Verdict.APPLIED
+    return EventVerdict.STALE if seen or (at is not None and news.at <= at) else EventVerdict.APPLIED
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ Check = Callable[[Wheels], Awaitable[None]]
 MUTANTS: list[tuple[str, str, str, str, Check]] = [
     (
         "a turn that is over is selected again",
-        "select_turn",
+        "select_slot",
         " AND next_due_at = $2",
         "",
         check_a_turn_is_selected_once,
@@ -40,7 +40,7 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
     ),
     (
         "a capped account's window stays where it is",
-        "select_turn",
+        "select_slot",
         "(t.place, t.id) <= (mark.after_place, mark.after_id), ",
         "",
         check_caps_take_turns,
@@ -55,12 +55,12 @@ MUTANTS: list[tuple[str, str, str, str, Check]] = [
         "",
         check_following_waits_for_nobody,
     ),
-    ("a cap is not kept", "select_turn", "line.nth > share.polls", "false", check_caps_take_turns),
+    ("a cap is not kept", "select_slot", "line.nth > share.polls", "false", check_caps_take_turns),
     ("who has ended keeps his place", "end_placed", " place = NULL,", "", check_nothing_is_selected_after_its_end),
-    ("times do not end", "select_turn", "t.tracking_until >", "'infinity' >", check_nothing_is_selected_after_its_end),
+    ("times do not end", "select_slot", "t.tracking_until >", "'infinity' >", check_nothing_is_selected_after_its_end),
     (
         "every other turn is left out",
-        "select_turn",
+        "select_slot",
         "make_interval(mins => s.interval_minutes)",
         "make_interval(mins => 2 * s.interval_minutes)",
         partial(check_nobody_is_left_behind, seed=1),

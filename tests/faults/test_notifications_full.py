@@ -54,7 +54,7 @@ async def check_news_wait_for_room(url: str) -> None:
             trackers = await seed(pool, 5, http=http_of(courier))
             async with running_consumer(url):
                 await eventually_async(
-                    lambda: any(log["event"].startswith(("polls.effects_not", "polls.answer_un")) for log in logs), 30
+                    lambda: any(log["event"].startswith(("polls.results_not", "polls.answer_un")) for log in logs), 30
                 )
                 await holder.close()
                 await eventually_async(lambda: queue_empty(pool), 30)

@@ -46,7 +46,12 @@ async def _check_effects(pool: Pool, trackers: Trackers) -> None:
 
 @pytest.mark.parametrize(
     ("kill_at", "times"),
-    [("polls.before_effect", 1), ("polls.before_commit", 2), ("polls.effect_written", 1), ("polls.effect_written", 3)],
+    [
+        ("polls.before_results", 1),
+        ("polls.before_commit", 2),
+        ("polls.results_written", 1),
+        ("polls.results_written", 3),
+    ],
 )
 async def test_kill_9_of_a_consumer_loses_no_poll_and_doubles_no_effect(
     database_url: str, tmp_path: Path, kill_at: str, times: int
@@ -187,20 +192,20 @@ async def _zombie_writes_while_another_works(url: str) -> tuple[list[str], Count
     stops = Stops()
     async with running_consumer(url, functions={"acme": zombie_answers}, probe=stops) as zombie:
         trackers = await seed(zombie.pool, 1)
-        lane = zombie.contract.lane(trackers.partner_no)
+        lane = zombie.contract.permits_of(trackers.partner_no)
         await eventually_async(lambda: lane.held == 1)
-        stops.close("polls.before_effect")
+        stops.close("polls.before_results")
         zombie_gate.set()
-        await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1)
+        await eventually_async(lambda: stops.reached_times["polls.before_results"] == 1)
         await _stop_heart(zombie)
         async with running_consumer(url, functions={"acme": second_answers}) as taker:
             await asyncio.wait_for(second_asked.wait(), 10)
-            stops.open("polls.before_effect")
-            await zombie.consumer.effector.drained()
+            stops.open("polls.before_results")
+            await zombie.consumer.writer.drained()
             second_gate.set()
             await eventually_async(lambda: queue_empty(taker.pool))
             told = [event["status"] for event in await events(taker.pool)]
-            return told, await done_times(taker.pool, trackers), zombie.consumer.effector.lost
+            return told, await done_times(taker.pool, trackers), zombie.consumer.writer.lost
 
 
 async def test_a_zombies_answer_changes_nothing_while_another_one_works(database_url: str) -> None:
@@ -266,9 +271,9 @@ async def test_the_mutant_without_the_inbox_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     """With the guard taken out, the same two deliveries are done twice."""
-    mutated = MUTANTS[mutant](consumer_store.SQL["write_effects"])
-    assert mutated != consumer_store.SQL["write_effects"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_effects": mutated}))
+    mutated = MUTANTS[mutant](consumer_store.SQL["write_results"])
+    assert mutated != consumer_store.SQL["write_results"]
+    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
     ledger, polled = await _two_deliveries_at_once(database_url)
     assert set(ledger.values()) == {2}
     assert polled == 10
@@ -287,15 +292,15 @@ async def test_a_database_that_is_away_for_a_moment_costs_no_answer(database_url
         return Answer("moving")
 
     stops = Stops()
-    stops.close("polls.before_effect")
+    stops.close("polls.before_results")
     async with running_consumer(database_url, functions={"acme": ask}, terms=LONG, probe=stops) as side:
         pool = await open_pool(database_url, max_size=1)
         trackers = await seed(pool, 10)
         await eventually_async(lambda: len(asked) == 10)
         await pool.execute(CUT)
-        stops.open("polls.before_effect")
+        stops.open("polls.before_results")
         await eventually_async(lambda: all_done(pool, trackers), 20)
         assert len(asked) == 10
         await _check_effects(pool, trackers)
-        assert side.consumer.effector.lost == 0
+        assert side.consumer.writer.lost == 0
         await pool.close()

@@ -129,7 +129,7 @@ async def test_kill_9_of_one_of_two_consumers_loses_no_poll_and_doubles_no_effec
         await _check_effects(world.pool, trackers)
 
 
-@pytest.mark.parametrize("kill_at", ["polls.before_effect", "polls.before_commit", "polls.effect_written"])
+@pytest.mark.parametrize("kill_at", ["polls.before_results", "polls.before_commit", "polls.results_written"])
 async def test_a_consumer_killed_around_its_effect_loses_no_poll_and_doubles_no_effect(
     world: PollWorld, tmp_path: Path, kill_at: str
 ) -> None:
@@ -163,14 +163,16 @@ async def test_a_consumer_frozen_past_its_session_changes_nothing(world: PollWor
             courier.talk()
             await eventually_async(lambda: courier.running == 0)
             stops = Stops()
-            stops.close("polls.before_effect")
+            stops.close("polls.before_results")
             async with running_consumer(world.url, source_of=kafka_source(*kafka), probe=stops):
-                await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1, 40, what="it took over")
+                await eventually_async(
+                    lambda: stops.reached_times["polls.before_results"] == 1, 40, what="it took over"
+                )
                 frozen.resume()
                 log = tmp_path / "frozen.log"
                 await eventually_async(lambda: b"polls.answers_not_ours" in log.read_bytes(), 20)
                 assert not await done_times(world.pool, trackers), "the zombie's answers count"
-                stops.open("polls.before_effect")
+                stops.open("polls.before_results")
                 await eventually_async(lambda: all_done(world.pool, trackers), 40)
             await _check_effects(world.pool, trackers)
         finally:
@@ -184,17 +186,17 @@ async def _overtaken_before_its_effect(world: PollWorld, trackers: Trackers) -> 
         return Answer("moving")
 
     stops = Stops()
-    stops.close("polls.before_effect")
+    stops.close("polls.before_results")
     source_of = kafka_source(world.bootstrap, world.prefix)
     async with running_consumer(
         world.url, functions={"acme": ask}, terms=LONG, source_of=source_of, probe=stops
     ) as side:
-        await eventually_async(lambda: stops.reached_times["polls.before_effect"] == 1, 30)
-        await eventually_async(lambda: side.consumer.effector.backlog == len(trackers.ids))
+        await eventually_async(lambda: stops.reached_times["polls.before_results"] == 1, 30)
+        await eventually_async(lambda: side.consumer.writer.backlog == len(trackers.ids))
         await world.pool.execute("UPDATE tickwright.poll_partitions SET epoch = epoch + 1")
-        stops.open("polls.before_effect")
+        stops.open("polls.before_results")
         await eventually_async(lambda: all_done(world.pool, trackers), 30, what="it takes them again, and all is done")
-        return side.consumer.effector.lost
+        return side.consumer.writer.lost
 
 
 async def test_who_was_overtaken_changes_nothing_until_it_takes_the_partition_again(world: PollWorld) -> None:

@@ -9,7 +9,7 @@ from kit.kafka import KafkaServer
 from kit.kafka_polls import PollWorld, poll_world, terms_of
 from kit.leases import LONG
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay.admin import PollDesk, PollRelayView
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin, PollRelayView
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.engine.leases import Leases
 from tickwright.transports.kafka import KafkaLog
@@ -53,7 +53,7 @@ async def keep_busy(world: PollWorld) -> None:
 
 async def seen_of(world: PollWorld) -> PollRelayView | None:
     """Return what an operator sees of the only shard."""
-    views = await PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log).list()
+    views = await PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log).list()
     return views[0] if views else None
 
 
@@ -62,7 +62,7 @@ async def test_a_relay_that_publishes_all_the_time_has_no_problem(world: PollWor
     relay = world.relay()
     log = SlowLog(terms_of(world.bootstrap, world.prefix), world.topic)
     log.relay = relay
-    desk = PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), lambda: log)
+    desk = PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), lambda: log)
     async with world.running(relay):
         filling = asyncio.create_task(keep_busy(world))
         await eventually_async(lambda: relay.counters.batches > 0, 20)
@@ -108,7 +108,7 @@ async def test_a_relay_without_kafka_is_seen_before_it_has_moved_anything(databa
         await world.pool.execute(
             "INSERT INTO tickwright.poll_relays (shard, stands_code) VALUES (0, 'kafka_unavailable')"
         )
-        desk = PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), lambda: None)
+        desk = PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), lambda: None)
         relays = [PollRelay(Leases(world.pool, owner="r", terms=LONG), None, shard=n, terms=LONG) for n in range(2)]
         async with world.running(relays[0]), world.running(relays[1]):
 

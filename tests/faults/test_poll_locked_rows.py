@@ -75,15 +75,15 @@ async def check_a_locked_tracker_delays_its_own_answer(role: AppRole, within_s: 
             await eventually_async(lambda: _waits(side, 1), within_s, what="one answer waits")
             assert set(mixed.ids) - set(await done_times(side.pool, mixed)) == {mixed.ids[7]}
             assert await side.pool.fetch("SELECT partner_no FROM tickwright.poll_queue") == [(mixed.partner_no,)]
-            assert side.consumer.effector.backlog == 0, "answers for locked trackers keep a consumer from polling"
+            assert side.consumer.writer.backlog == 0, "answers for locked trackers keep a consumer from polling"
         await eventually_async(lambda: queue_empty(side.pool), what="the turn ends behind its last answer")
         await _check_effects(side.pool, mixed, others)
         assert set(asked.values()) == {1}
-        assert side.consumer.effector.lost == 0
+        assert side.consumer.writer.lost == 0
 
 
 async def _waits(side: Consumer, count: int) -> bool:
-    return side.consumer.effector.unwritten == count
+    return side.consumer.writer.unwritten == count
 
 
 async def test_a_locked_tracker_delays_its_own_answer_only(app_role: AppRole) -> None:
@@ -95,9 +95,9 @@ async def test_the_suite_notices_effects_that_wait_for_a_locked_tracker(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the cure: the statement waits for the row, and fails with all that is in it."""
-    mutated = consumer_store.SQL["write_effects"].replace("SKIP LOCKED", "")
-    assert mutated != consumer_store.SQL["write_effects"]
-    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_effects": mutated}))
+    mutated = consumer_store.SQL["write_results"].replace("SKIP LOCKED", "")
+    assert mutated != consumer_store.SQL["write_results"]
+    monkeypatch.setattr(consumer_store, "SQL", MappingProxyType({**consumer_store.SQL, "write_results": mutated}))
     with pytest.raises(AssertionError, match="other effects are written"):
         await check_a_locked_tracker_delays_its_own_answer(app_role, 10)
 
@@ -142,7 +142,7 @@ async def test_a_consumer_stops_behind_a_locked_tracker_and_another_one_polls_it
         async with _locking(app_role, trackers.ids[2]):
             await eventually_async(lambda: all_but(side.pool, trackers, 2))
             await side.consumer.stop()
-            assert side.consumer.effector.lost == 1
+            assert side.consumer.writer.lost == 1
             assert await side.pool.fetchval("SELECT count(*) FROM tickwright.poll_queue WHERE owner IS NULL") == 1
     async with running_consumer(app_role.owner_url, functions={"acme": _answers}, terms=LONG) as side:
         await eventually_async(lambda: queue_empty(side.pool))
@@ -170,4 +170,4 @@ async def test_answers_for_locked_trackers_beyond_a_bound_are_dropped_and_counte
 
 
 async def _dropped(side: Consumer, count: int) -> bool:
-    return side.consumer.effector.lost == count
+    return side.consumer.writer.lost == count

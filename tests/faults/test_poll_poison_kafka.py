@@ -24,7 +24,7 @@ from kit.probes import Stops
 from kit.processes import kill_group
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
-from tickwright.capabilities.polling.relay.admin import PollDesk, ReconcileRequest
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin, ReconcileRequest
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
@@ -152,7 +152,7 @@ async def test_polls_that_stand_there_again_are_passed(world: PollWorld) -> None
     source_of = kafka_source(world.bootstrap, world.prefix)
     async with running_consumer(world.url, functions={"acme": answer}, terms=LONG, source_of=source_of) as running:
         await eventually_async(lambda: all_done(world.pool, trackers), 30)
-        passed = lambda: running.consumer.effector.unwritten == 0 and not running.consumer.desks[0].held  # noqa: E731
+        passed = lambda: running.consumer.writer.unwritten == 0 and not running.consumer.dispatchers[0].held  # noqa: E731
         await eventually_async(passed, 30, what="no answer waits for its copy")
         ends = await asyncio.to_thread(offsets.ends)
         passed_all = lambda: offsets.committed() == ends  # noqa: E731
@@ -276,7 +276,7 @@ async def test_a_position_that_is_none_is_refused_until_it_is_written_again(
         await world.emptied()
     await asyncio.to_thread(put, world.bootstrap, world.positions, value, 1)
     await world.fill(5, 10, first=1000)
-    desk = PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
+    desk = PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
     relay = world.relay()
     async with world.running(relay):
         refused = lambda: relay.refusal is not None and relay.refusal.code == problem  # noqa: E731

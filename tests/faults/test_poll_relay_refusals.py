@@ -12,7 +12,7 @@ from kit.leases import LONG
 from kit.probes import Stops
 from kit.servers import KafkaServer, started
 from kit.waiting import eventually_async
-from tickwright.capabilities.polling.relay.admin import PollDesk, ReconcileRequest
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin, ReconcileRequest
 from tickwright.capabilities.polling.relay.relay import PollRelay
 from tickwright.domain.errors import Rejected
 from tickwright.engine.leases import Leases
@@ -31,9 +31,9 @@ async def world(database_url: str, kafka_server: KafkaServer, kafka_prefix: str)
         yield world
 
 
-def desk_of(world: PollWorld) -> PollDesk:
+def desk_of(world: PollWorld) -> PollRelayAdmin:
     """Return what an operator works with."""
-    return PollDesk(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
+    return PollRelayAdmin(world.pool, Leases(world.pool, owner="desk", terms=LONG), world.log)
 
 
 async def lose_positions(world: PollWorld) -> None:

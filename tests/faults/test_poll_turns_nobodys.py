@@ -15,9 +15,9 @@ from tickwright import Answer, Poll
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.capabilities.polling.consumer.queue import QueueSource
-from tickwright.capabilities.polling.consumer.result_writer import Prepared
+from tickwright.capabilities.polling.consumer.result_writer import PreparedGroup
 from tickwright.engine.claim_gate import ClaimGate
-from tickwright.ports.polls import Turn
+from tickwright.ports.polls import PollGroup
 from tickwright.ports.session import Session
 from tickwright.store.pool import Pool, open_pool
 
@@ -36,7 +36,7 @@ class Faulty(QueueSource):
         self._takes, self._backs = takes, backs
         self.taken_times = 0
 
-    async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Claim, as any source does, and lose the answer."""
         self.taken_times += 1
         if self._takes and room and self._session.holds():
@@ -46,12 +46,12 @@ class Faulty(QueueSource):
                 raise ConnectionError("the answer was lost")
         return await super().take(room)
 
-    async def _write_back(self, turns: Sequence[Turn]) -> None:
+    async def _release_rows(self, turns: Sequence[PollGroup]) -> None:
         """Fail, or give back."""
         if self._backs:
             self._backs -= 1
             raise ConnectionError("cut off")
-        await super()._write_back(turns)
+        await super()._release_rows(turns)
 
 
 async def _answers(_poll: Poll) -> Answer:
@@ -69,7 +69,7 @@ async def test_turns_whose_preparation_fails_are_carried_out(
     """The database is away for the statement after the claim, and for the one that would give the turns back."""
     prepare, failed = consumer_store.prepare, list[int]()
 
-    async def fails_once(pool: Pool, turns: Sequence[Turn]) -> list[Prepared]:
+    async def fails_once(pool: Pool, turns: Sequence[PollGroup]) -> list[PreparedGroup]:
         if not failed:
             failed.append(len(turns))
             raise ConnectionError("cut off")
@@ -97,7 +97,7 @@ async def test_a_clean_stop_gives_back_although_the_first_try_fails(database_url
         source_of=lambda pool, session: Faulty(pool, session, backs=1),
     ) as side:
         trackers = await seed(pool, 5)
-        await eventually_async(lambda: side.contract.lane(trackers.partner_no).held == 5)
+        await eventually_async(lambda: side.contract.permits_of(trackers.partner_no).held == 5)
     assert await pool.fetchval(OWNED) == 0
     await pool.close()
 
@@ -110,7 +110,7 @@ async def test_turns_of_a_session_that_left_are_somebody_elses(database_url: str
         source_of=lambda pool, session: Faulty(pool, session, backs=100),
     ) as side:
         trackers = await seed(side.pool, 5)
-        await eventually_async(lambda: side.contract.lane(trackers.partner_no).held == 5)
+        await eventually_async(lambda: side.contract.permits_of(trackers.partner_no).held == 5)
     async with running_consumer(database_url, functions={"acme": _answers}) as other:
         await eventually_async(lambda: queue_empty(other.pool), 20)
         assert await done_times(other.pool, trackers) == Counter(trackers.ids)
@@ -155,4 +155,4 @@ async def test_what_is_carried_out_is_not_taken_for_lost(database_url: str, monk
         )
         gate.set()
         await eventually_async(lambda: queue_empty(one.pool), 20)
-        assert (asked, one.consumer.effector.lost + two.consumer.effector.lost) == (Counter(trackers.ids), 0)
+        assert (asked, one.consumer.writer.lost + two.consumer.writer.lost) == (Counter(trackers.ids), 0)

@@ -49,7 +49,7 @@ async def everything(wheels: Wheels) -> bool:
     return len({row["id"] for row in await wheels.polls()}) == 600
 
 
-@pytest.mark.parametrize("probe", ["selector.turn_not_committed", "selector.turn_selected"])
+@pytest.mark.parametrize("probe", ["selector.slot_not_committed", "selector.slot_selected"])
 async def test_a_selector_killed_at_any_point_selects_each_turn_once(
     wheels: Wheels, tmp_path: Path, probe: str
 ) -> None:
@@ -57,7 +57,7 @@ async def test_a_selector_killed_at_any_point_selects_each_turn_once(
     with child(wheels.url, tmp_path, probe) as first:
         await eventually_async(lambda: first.poll() == -signal.SIGKILL, 20, what="the selector killed itself")
     kept = await wheels.pool.fetchval("SELECT count(*) FROM tickwright.poll_slots WHERE prev_due_at IS NOT NULL")
-    assert kept == (2 if probe == "selector.turn_not_committed" else 3)
+    assert kept == (2 if probe == "selector.slot_not_committed" else 3)
     with child(wheels.url, tmp_path):
         await eventually_async(lambda: everything(wheels), 30, what="another selector did the rest")
     polls = await wheels.polls()

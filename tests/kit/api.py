@@ -23,7 +23,7 @@ from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.capabilities.polling.relay.admin import PollDesk
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.service import Keeping, ReportsService
@@ -204,7 +204,7 @@ async def running_api(
         fanout=FanoutService(pool, dead_tasks or PostgresDeadLetters(pool, "tickwright.fanout")),
         reports=ReportsService(pool, keeping),
         campaigns=CampaignsService(pool, audiences or Audiences(Sources({}, lambda _: None), None), allow_target),
-        polls=PollDesk(pool, Leases(pool, owner="test"), lambda: None),
+        polls=PollRelayAdmin(pool, Leases(pool, owner="test"), lambda: None),
         receivers=AlertReceivers(pool, allow_target),
         enqueuer=enqueuer,
         readiness=readiness,

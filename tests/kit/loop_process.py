@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kit.wheels import NEWS
-from tickwright.capabilities.polling.trackers.freshness import Judge
+from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leased_loop import LeasedRounds
@@ -30,7 +30,9 @@ async def main(url: str, loop: str, lease_s: float) -> None:
     if loop == "upkeep":
         await Upkeep(leases, UPKEEP, lease_terms=terms).run()
         return
-    round_ = {"registrar": Registrar().round, "corrector": Corrector(NEWS).round, "freshness": Judge().round}[loop]
+    round_ = {"registrar": Registrar().round, "corrector": Corrector(NEWS).round, "freshness": FreshnessJudge().round}[
+        loop
+    ]
     await LeasedRounds(loop, leases, round_, terms=terms, rest_max_s=0.2).run()
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from kit.api import ADMIN
-from kit.wheels import Wheels, select_turn
+from kit.wheels import Wheels, select_slot
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.ports.ids import monotonic
 
@@ -36,7 +36,7 @@ async def check_nothing_is_selected_after_its_end(wheels: Wheels) -> None:
     async def tell(some: Sequence[int]) -> None:
         service = PollingService(wheels.pool)
         for tracker in some:
-            await service.take_news(tracker, News("Delivered", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
+            await service.take_event(tracker, StatusEvent("Delivered", datetime(2026, 1, 1, tzinfo=UTC)), caller=ADMIN)
             ends[tracker] = monotonic()
 
     async def turn() -> None:
@@ -107,7 +107,7 @@ async def _crash_in_a_turn(wheels: Wheels) -> None:
     try:
         transaction = connection.transaction()
         await transaction.start()
-        await select_turn(connection, turns[0])
+        await select_slot(connection, turns[0])
         connection.terminate()
     finally:
         await wheels.pool.release(connection)

@@ -64,10 +64,10 @@ class Wheels:
             pass
         await lease.release()
 
-    async def turns(self, until: datetime) -> list[store.Turn]:
+    async def turns(self, until: datetime) -> list[store.DueSlot]:
         """Return what is due until an instant, in order."""
         async with self.pool.acquire() as connection:
-            return await store.next_turns(connection, until)
+            return await store.due_slots(connection, until)
 
     async def turn_until(self, minutes: int) -> None:
         """Select every turn of the next so many minutes, as the selector would if they had come."""
@@ -75,18 +75,18 @@ class Wheels:
         while turns := await self.turns(until):
             for turn in turns:
                 async with self.pool.acquire() as connection, connection.transaction():
-                    await select_turn(connection, turn)
+                    await select_slot(connection, turn)
 
     async def turn_next(self) -> None:
         """Select the next turn of all."""
         turn = (await self.turns(await self.now() + timedelta(days=8)))[0]
         async with self.pool.acquire() as connection, connection.transaction():
-            await select_turn(connection, turn)
+            await select_slot(connection, turn)
 
-    async def select(self, turn: store.Turn) -> store.Selected:
+    async def select(self, turn: store.DueSlot) -> store.SelectionCounts:
         """Select one turn in a transaction of its own."""
         async with self.pool.acquire() as connection, connection.transaction():
-            return await select_turn(connection, turn)
+            return await select_slot(connection, turn)
 
     async def somebody_waits(self) -> bool:
         """Whether a transaction of this database waits for a lock."""
@@ -97,7 +97,7 @@ class Wheels:
             )
         )
 
-    async def ends_of_wheel(self) -> tuple[store.Turn, store.Turn]:
+    async def ends_of_wheel(self) -> tuple[store.DueSlot, store.DueSlot]:
         """Return the turn that comes next and the one that comes last."""
         turns = await self.turns(await self.now() + timedelta(days=8))
         return turns[0], turns[-1]
@@ -127,9 +127,9 @@ class Wheels:
         return dues
 
 
-async def select_turn(connection: Connection, turn: store.Turn) -> store.Selected:
+async def select_slot(connection: Connection, turn: store.DueSlot) -> store.SelectionCounts:
     """Select a turn, also one whose minute has begun meanwhile: a test may be slower than the clock."""
-    sql = store.SQL["select_turn"]
+    sql = store.SQL["select_slot"]
     assert _HAS_NOT_BEGUN in sql
     await connection.execute(store.SQL["lock_slot"], turn.slot_id)
     rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, store.IDS_PER_ROW, 1)
@@ -199,7 +199,7 @@ async def check_move_waits_for_a_turn(wheels: Wheels) -> None:
     selector, mover = await wheels.pool.acquire(), await wheels.pool.acquire()
     transaction = selector.transaction()
     await transaction.start()
-    await select_turn(selector, goal)
+    await select_slot(selector, goal)
     move = Move(source.slot_id * 6, goal.slot_id * 6, 3)
     moving = asyncio.create_task(store.level_bucket(mover, 1, move))
     await eventually_async(
@@ -267,11 +267,11 @@ async def check_ending_waits_for_nobody(wheels: Wheels) -> None:
     await wheels.pool.execute("UPDATE tickwright.trackers SET tracking_until = now()")
     running = "SELECT array_agg(id) FROM tickwright.trackers WHERE ended_at IS NULL"
     lease = await wheels.lease("corrector")
-    turned = store.Turned(0, 1, await wheels.now())
+    turned = store.PassedSlot(0, 1, await wheels.now())
     async with somebody_changes(wheels, "id % 20 = 7") as held:
-        await without_waiting(wheels, wheels.corrector.look_after(lease, turned))
+        await without_waiting(wheels, wheels.corrector.maintain_slot(lease, turned))
         assert set(await wheels.pool.fetchval(running)) == held
-    await wheels.corrector.look_after(lease, turned)
+    await wheels.corrector.maintain_slot(lease, turned)
     assert await wheels.pool.fetchval(running) is None
 
 

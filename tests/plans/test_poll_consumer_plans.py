@@ -66,7 +66,7 @@ def test_reclaiming_reads_what_the_lost_had(waiting: Planner) -> None:
 
 def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
     """Fifty answers: the ledger by slot and second, trackers by their ids."""
-    waiting.prepare("effects", consumer_store.SQL["write_effects"])
+    waiting.prepare("effects", consumer_store.SQL["write_results"])
     due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
     turn = ([0], [5], [f'"{due.isoformat()}"'], [3], [120])
     ids = range(100, 150)

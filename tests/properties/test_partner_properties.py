@@ -14,10 +14,10 @@ from tickwright.partners.model import (
     BREAKER,
     EXCHANGE_MAX_S,
     LATE_S,
-    Event,
+    BreakerEvent,
+    ExchangeContext,
     Report,
-    Shared,
-    Standing,
+    SharedState,
     advance,
     ahead_s,
     decide,
@@ -26,7 +26,7 @@ from tickwright.partners.model import (
     valid_s,
 )
 from tickwright.partners.quiet import parse_quiet, quiet_until
-from tickwright.partners.settings import BreakerTerms, PartnerSettings
+from tickwright.partners.settings import BreakerSettings, PartnerSettings
 from tickwright.store.pool import Exchanges
 
 NOW_S = 1_800_000_000.0
@@ -63,10 +63,10 @@ def test_every_budget_holds_in_every_window_whoever_asks_and_however_late_calls_
 ) -> None:
     """PAR-1: instants of all processes keep every budget, however late calls begin and whoever gives some back."""
     terms = PartnerSettings(budgets=budgets)
-    shared, now_s, calls, left = Shared(next_free_s=NOW_S), NOW_S, list[float](), dict[int, Report]()
+    shared, now_s, calls, left = SharedState(next_free_s=NOW_S), NOW_S, list[float](), dict[int, Report]()
     for later_s, mine, wanted, late_s, used, exchange_s in run:
         now_s += later_s
-        standing = Standing(mine, {}, paused=False, now_s=now_s)
+        standing = ExchangeContext(mine, {}, paused=False, now_s=now_s)
         shared, _, _ = decide(shared, left.pop(mine, Report()), terms, standing)
         wish = Report(waiting=wanted, wanted=wanted, exchange_s=exchange_s)
         shared, grant, _ = decide(shared, wish, terms, standing)
@@ -102,13 +102,15 @@ def test_calls_that_run_keep_the_limit_also_while_a_share_shrinks(
 ) -> None:
     """PAR-4: each process begins what its old share allows until it hears of the new one; also if it never hears."""
     terms = PartnerSettings(concurrency=limit)
-    shared, rows = Shared(next_free_s=NOW_S), dict[int, int]()
+    shared, rows = SharedState(next_free_s=NOW_S), dict[int, int]()
     lanes, running = dict[int, int | None](), Counter[int]()
     for number, (mine, wanted, waiting, heard) in enumerate(run):
         now_s = NOW_S + number
         running[mine] = min(running[mine], wanted)  # some have ended
         report = Report(waiting=wanted * waiting, held=running[mine], share=lanes.get(mine))
-        shared, grant, written = decide(shared, report, terms, Standing(mine, dict(rows), paused=False, now_s=now_s))
+        shared, grant, written = decide(
+            shared, report, terms, ExchangeContext(mine, dict(rows), paused=False, now_s=now_s)
+        )
         running[mine] = max(running[mine], lanes.get(mine) or 0)  # begun by the old share, meanwhile
         rows.pop(mine, None)
         rows |= {} if written is None else {mine: written}
@@ -123,10 +125,10 @@ def test_an_instant_left_over_from_a_slower_budget_or_a_clock_put_back_silences_
 ) -> None:
     """PAR-1 the other way round: whatever the row says, a call begins a step and ``ahead_s`` later at most."""
     terms = PartnerSettings(budgets=((50.0, 1),))
-    shared, now_s, first_s = Shared(next_free_s=NOW_S + left_s), NOW_S + idle_s, list[float]()
+    shared, now_s, first_s = SharedState(next_free_s=NOW_S + left_s), NOW_S + idle_s, list[float]()
     most_s = ahead_s(EXCHANGE_MAX_S)
     while now_s < NOW_S + idle_s + most_s + 2 * step_of(terms) and not first_s:
-        standing = Standing(1, {}, paused=False, now_s=now_s)
+        standing = ExchangeContext(1, {}, paused=False, now_s=now_s)
         shared, grant, _ = decide(shared, Report(waiting=1, wanted=1), terms, standing)
         first_s += [grant.first_s] if grant.instants else []
         now_s += 0.01
@@ -147,11 +149,11 @@ def test_a_limit_below_the_number_of_processes_reaches_each_of_them(limit: int, 
     assert had == set(shares)
 
 
-@given(st.lists(st.sampled_from(list(Event)), max_size=30), st.floats(0, 1000))
-def test_a_breaker_moves_by_its_table_and_pauses_within_its_bounds(events: list[Event], later_s: float) -> None:
+@given(st.lists(st.sampled_from(list(BreakerEvent)), max_size=30), st.floats(0, 1000))
+def test_a_breaker_moves_by_its_table_and_pauses_within_its_bounds(events: list[BreakerEvent], later_s: float) -> None:
     """No event leads where the table does not; a pause lasts from ``open`` to ``open_max``."""
-    terms = PartnerSettings(breaker=BreakerTerms(open=timedelta(seconds=5), open_max=timedelta(minutes=5)))
-    shared, now_s = Shared(next_free_s=NOW_S), NOW_S
+    terms = PartnerSettings(breaker=BreakerSettings(open=timedelta(seconds=5), open_max=timedelta(minutes=5)))
+    shared, now_s = SharedState(next_free_s=NOW_S), NOW_S
     for event in events:
         now_s += later_s
         after = advance(shared, event, terms, now_s)
@@ -165,11 +167,11 @@ def test_a_breaker_moves_by_its_table_and_pauses_within_its_bounds(events: list[
 def test_a_half_open_breaker_has_one_trial_at_a_time(run: list[tuple[int, float]]) -> None:
     """PAR-3: until the trial is reported or has run out, nobody else calls."""
     terms = PartnerSettings(timeout=timedelta(seconds=2))
-    shared, now_s = Shared(next_free_s=NOW_S, breaker="half_open"), NOW_S
+    shared, now_s = SharedState(next_free_s=NOW_S, breaker="half_open"), NOW_S
     ends_s = 0.0
     for mine, later_s in run:
         now_s += later_s
-        standing = Standing(mine, {}, paused=False, now_s=now_s)
+        standing = ExchangeContext(mine, {}, paused=False, now_s=now_s)
         shared, grant, _ = decide(shared, Report(waiting=50, wanted=50), terms, standing)
         assert grant.instants in ({1} if grant.trial else {0})
         if grant.trial:
@@ -183,13 +185,13 @@ CLOSED_BY = st.sampled_from(["paused", "quiet", "retry_after", "breaker_open"])
 @given(CLOSED_BY, st.integers(1, 100))
 def test_nothing_is_granted_while_the_partner_is_closed(by: str, wanted: int) -> None:
     """PAR-2: pause, quiet hours, Retry-After and an open breaker each stop every call."""
-    shared = Shared(next_free_s=NOW_S)
+    shared = SharedState(next_free_s=NOW_S)
     terms = PartnerSettings(quiet=(parse_quiet("00:00-24:00 UTC"),) if by == "quiet" else ())
     if by == "retry_after":
         shared = replace(shared, blocked_until_s=NOW_S + 1)
     if by == "breaker_open":
         shared = replace(shared, breaker="open", open_until_s=NOW_S + 1)
-    standing = Standing(1, {}, paused=by == "paused", now_s=NOW_S)
+    standing = ExchangeContext(1, {}, paused=by == "paused", now_s=NOW_S)
     _, grant, _ = decide(shared, Report(waiting=wanted, wanted=wanted), terms, standing)
     assert (grant.why, grant.instants, grant.trial) == (by, 0, False)
 
@@ -202,9 +204,9 @@ def test_a_grant_ends_where_quiet_hours_begin(before_ms: int, zone: str, limited
     begins_s = 1_774_562_400.0  # a full hour of both zones
     quiet = (parse_quiet(f"{datetime.fromtimestamp(begins_s, ZoneInfo(zone)):%H}:00-24:00 {zone}"),)
     terms = PartnerSettings(budgets=((40.0, 1),) if limited else (), quiet=quiet)
-    standing = Standing(1, {}, paused=False, now_s=begins_s + before_ms / 1000)
+    standing = ExchangeContext(1, {}, paused=False, now_s=begins_s + before_ms / 1000)
     wish = Report(waiting=9, wanted=9, exchange_s=exchange_s)
-    _, grant, _ = decide(Shared(next_free_s=standing.now_s), wish, terms, standing)
+    _, grant, _ = decide(SharedState(next_free_s=standing.now_s), wish, terms, standing)
     if standing.now_s < begins_s:
         assert grant.valid_until_s == min(begins_s, standing.now_s + valid_s(exchange_s))
         assert grant.why is None
@@ -251,9 +253,9 @@ def test_what_is_granted_can_still_be_used_when_it_arrives_unless_the_database_i
     exchange_s: float, free_in_s: float, wanted: int
 ) -> None:
     """Whatever arrives after one exchange has its first instant ahead and is valid; nothing lasts longer than 3 s."""
-    terms, standing = PartnerSettings(budgets=((50.0, 1),)), Standing(1, {}, paused=False, now_s=NOW_S)
+    terms, standing = PartnerSettings(budgets=((50.0, 1),)), ExchangeContext(1, {}, paused=False, now_s=NOW_S)
     wish = Report(waiting=wanted, wanted=wanted, exchange_s=exchange_s)
-    _, grant, _ = decide(Shared(next_free_s=NOW_S + free_in_s), wish, terms, standing)
+    _, grant, _ = decide(SharedState(next_free_s=NOW_S + free_in_s), wish, terms, standing)
     assert grant.valid_until_s <= NOW_S + Exchanges.SLOW_MS / 1000 + 1e-6
     if exchange_s <= EXCHANGE_MAX_S:
         assert grant.valid_until_s > NOW_S + exchange_s

@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tickwright.capabilities.polling.trackers.freshness import SLICE, WINDOWS, Counted, begins, burn_rates
+from tickwright.capabilities.polling.trackers.freshness import SLICE, WINDOWS, JudgedCounts, begins, burn_rates
 
 UNTIL = datetime(2030, 5, 17, 13, 7, tzinfo=UTC)
 
 
 def rates(*shares: float, objective: float = 0.99) -> list[float | None]:
     """The rates of six windows of a thousand polls, of which such shares were stale."""
-    counts = [Counted(1000, 1000 - round(1000 * share)) for share in shares]
+    counts = [JudgedCounts(1000, 1000 - round(1000 * share)) for share in shares]
     return [one for burn in burn_rates(UNTIL, objective, counts) for one in (burn.rate, burn.short_rate)]
 
 
@@ -38,7 +38,7 @@ def test_a_window_is_never_shorter_than_its_name() -> None:
 def test_a_rate_of_one_is_what_the_objective_allows() -> None:
     """And none where nothing was judged."""
     assert rates(0.01, 0.02, 0.0, 0.01, 1.0, 0.5) == pytest.approx([1.0, 2.0, 0.0, 1.0, 100.0, 50.0])
-    [hour, *_] = burn_rates(UNTIL, 0.99, [Counted(0, 0)] * 6)
+    [hour, *_] = burn_rates(UNTIL, 0.99, [JudgedCounts(0, 0)] * 6)
     assert (hour.rate, hour.short_rate, hour.budget_used, hour.burning) == (None, None, None, False)
 
 
@@ -47,12 +47,12 @@ def test_a_rate_of_one_is_what_the_objective_allows() -> None:
 )
 def test_it_burns_when_both_windows_are_above_the_threshold(long: float, short: float, burning: bool) -> None:
     """Neither a trouble that is over nor one of a minute calls anybody."""
-    counts = [Counted(1000, 1000 - round(1000 * share)) for share in (long, short)] + [Counted(0, 0)] * 4
+    counts = [JudgedCounts(1000, 1000 - round(1000 * share)) for share in (long, short)] + [JudgedCounts(0, 0)] * 4
     assert burn_rates(UNTIL, 0.99, counts)[0].burning is burning
 
 
 def test_an_hour_at_the_threshold_takes_two_hundredths_of_a_month() -> None:
     """As the workbook has it: 14.4 an hour is 2 % of thirty days, 6 over six hours 5 %, 1 over three days 10 %."""
-    counts = [Counted(100_000, 100_000 - round(share * 100_000)) for share in (0.144, 0, 0.06, 0, 0.01, 0)]
+    counts = [JudgedCounts(100_000, 100_000 - round(share * 100_000)) for share in (0.144, 0, 0.06, 0, 0.01, 0)]
     used = [one.budget_used for one in burn_rates(UNTIL, 0.99, counts)]
     assert used == pytest.approx([0.02, 0.05, 0.1])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.polling.relay.messages import poll_key
-from tickwright.capabilities.polling.trackers.explain import Stands, in_kafka, partition_of, place
+from tickwright.capabilities.polling.trackers.explain import TopicPosition, in_kafka, locate, partition_of
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 TRACKER = 42
@@ -25,16 +25,16 @@ def batch(number: int, first: int, last: int, **other: Any) -> dict[str, Any]:
 def test_batches_that_hold_its_second_come_before_those_of_its_minute() -> None:
     """A normal turn's poll goes at its second; only a catch-up's may be anywhere in the minute."""
     found = [batch(77, 1200, 1330), batch(70, 5, 9, fits=False)]
-    assert place(found, TRACKER) == Stands(77, 77, AT, "polls", PARTITION, 1200, 1330)
+    assert locate(found, TRACKER) == TopicPosition(77, 77, AT, "polls", PARTITION, 1200, 1330)
     others = [batch(70, 5, 9, fits=False), batch(77, 1200, 1330, fits=False)]
-    assert place(others, TRACKER) == Stands(70, 77, AT, "polls", PARTITION, 5, 1330)
+    assert locate(others, TRACKER) == TopicPosition(70, 77, AT, "polls", PARTITION, 5, 1330)
 
 
 def test_a_batch_without_a_record_in_its_partition_has_no_offsets() -> None:
     """And one that only the position proved has not even a partition; of different counts neither is right."""
-    assert place([batch(77, 0, 0, partitions=[], first_offsets=[], last_offsets=[])], TRACKER).first_offset is None
-    assert place([batch(77, 0, 0, partition_count=0)], TRACKER) == Stands(77, 77, AT, "polls")
-    assert place([batch(77, 0, 0), batch(78, 1, 1, partition_count=8)], TRACKER) == Stands(77, 78, AT, "polls")
+    assert locate([batch(77, 0, 0, partitions=[], first_offsets=[], last_offsets=[])], TRACKER).first_offset is None
+    assert locate([batch(77, 0, 0, partition_count=0)], TRACKER) == TopicPosition(77, 77, AT, "polls")
+    assert locate([batch(77, 0, 0), batch(78, 1, 1, partition_count=8)], TRACKER) == TopicPosition(77, 78, AT, "polls")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_the_group_has_done_of_it_follows_from_its_position(
 ) -> None:
     """Before what was read: in the partition; behind the position: over; between them: with the reader."""
     group = {"position": position, "read_to": read_to, "reader_name": reader, "seen_at": AT}
-    published, then = in_kafka(Stands(77, 77, AT, "polls", 3, 1200, 1330, group), "2030-01-01T00:00:00Z")
+    published, then = in_kafka(TopicPosition(77, 77, AT, "polls", 3, 1200, 1330, group), "2030-01-01T00:00:00Z")
     assert published.text.endswith("in batch 77, to partition 3 of polls, between the offsets 1200 and 1330")
     assert then.code == code
     assert reader is None or code == "passed" or reader in then.text

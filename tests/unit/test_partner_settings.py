@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tickwright.capabilities.polling.consumer.courier import EVENTS_MAX, Answer, ScanEvent
-from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpTerms, answer_of, read_http
+from tickwright.capabilities.polling.consumer.http_courier import HttpCourier, HttpSchema, answer_of, read_http
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.partners import ANSWERED, Failed, Outcome, Throttled, check_settings, outcome_of
@@ -83,7 +83,7 @@ def test_what_a_status_means_for_the_contract(status: int, retry_after: str | No
     assert outcome_of(status, retry_after, now_unix_s=now) == outcome
 
 
-TERMS = HttpTerms("https://x.example/{external_id}", {}, "s.0.code", at="s.0.t", statuses={"7": "Delivered"})
+TERMS = HttpSchema("https://x.example/{external_id}", {}, "s.0.code", at="s.0.t", statuses={"7": "Delivered"})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_answer_is_read_by_its_paths(body: bytes, answer: Answer) -> None:
 @pytest.mark.parametrize("latest_first", [False, True])
 def test_of_more_events_than_an_answer_has_the_latest_count(latest_first: bool) -> None:
     """Whatever the order of the list."""
-    terms = HttpTerms("https://x.example/{external_id}", {}, "s", events="e")
+    terms = HttpSchema("https://x.example/{external_id}", {}, "s", events="e")
     scans = [{"at": at, "text": "x"} for at in sorted(range(EVENTS_MAX + 5), reverse=latest_first)]
     answer = answer_of(json.dumps({"s": "moving", "e": scans}).encode(), terms)
     assert isinstance(answer, Answer)
@@ -144,7 +144,7 @@ def test_a_secret_comes_from_the_environment_and_is_missed_by_name() -> None:
 
 def test_a_partner_at_an_address_that_must_not_be_reached_is_refused() -> None:
     """The guard of callbacks is the guard of polls."""
-    terms = HttpTerms("http://169.254.169.254/{external_id}", {}, "s")
+    terms = HttpSchema("http://169.254.169.254/{external_id}", {}, "s")
     with pytest.raises(Rejected, match="not allowed"):
         HttpCourier(terms, allow=AllowList(), connections_max=1)
 

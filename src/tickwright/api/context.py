@@ -12,7 +12,7 @@ from tickwright.capabilities.jobs.enqueue.requests import ScheduleBounds
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
-from tickwright.capabilities.polling.relay.admin import PollDesk
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.ports.caller import Role
@@ -86,7 +86,7 @@ class ApiContext:
     fanout: FanoutService
     reports: ReportsService
     campaigns: CampaignsService
-    polls: PollDesk
+    polls: PollRelayAdmin
     receivers: AlertReceivers
     enqueuer: Enqueuer
     readiness: Callable[[], Awaitable[Readiness]]

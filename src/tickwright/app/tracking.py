@@ -12,7 +12,7 @@ import msgspec
 from tickwright.app.borrowed import Fetching, borrow
 from tickwright.capabilities.polling.service import PollingService, unknown_partner
 from tickwright.capabilities.polling.trackers import store
-from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.requests import (
     EVENT_ID_CHARS_MAX,
     NewTracker,
@@ -81,8 +81,8 @@ class Trackers:
         if event_id is not None and (not 1 <= len(event_id) <= EVENT_ID_CHARS_MAX or "\0" in event_id):
             raise Rejected("invalid_event_id", f"event_id: 1 to {EVENT_ID_CHARS_MAX} characters", field="event_id")
         when = parse_instant(at.isoformat(), field="at")
-        news = News(check_status(status), when, event_id)
-        return await self.service.take_news(tracker_id, news, caller=self._caller)
+        news = StatusEvent(check_status(status), when, event_id)
+        return await self.service.take_event(tracker_id, news, caller=self._caller)
 
 
 def new_tracker(

@@ -138,13 +138,13 @@ class World:
 
     # ------------------------------------------------------------------ turns
 
-    async def _turns(self, minutes: int) -> list[store.Turn]:
+    async def _turns(self, minutes: int) -> list[store.DueSlot]:
         """Return the turns of the next minutes behind those that were turned."""
         if self._until is None:
             self._until = await self.begin_turns() - timedelta(minutes=1)
         self._until += timedelta(minutes=minutes)
         async with self.pool.acquire() as connection:
-            return await store.next_turns(connection, self._until)
+            return await store.due_slots(connection, self._until)
 
     async def select_minutes(self, minutes: int) -> tuple[float, float]:
         """Return the median seconds and bytes of WAL that it takes to select all turns of one minute."""
@@ -165,8 +165,8 @@ class World:
         for minute in range(times * self.longest):
             for turn in await self._turns(1):
                 await self._selector.select(self._leases["selector"], turn)
-                turned = store.Turned(turn.slot_id, self._minutes_of[turn.slot_id], turn.due_at)
-                await self._corrector.look_after(self._leases["corrector"], turned)
+                turned = store.PassedSlot(turn.slot_id, self._minutes_of[turn.slot_id], turn.due_at)
+                await self._corrector.maintain_slot(self._leases["corrector"], turned)
             if minute % TURNS_PER_CLEARING == 0:
                 await self._clear(minute, results=results)
 

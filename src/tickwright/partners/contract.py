@@ -6,7 +6,7 @@
         permit.report(Answered())
 
 Between the processes the shared rows decide (``model.decide``), a few times a second and for all partners at once;
-inside the process a :class:`~tickwright.partners.permits.Lane` gives permits at once. Without the database grants run
+inside the process :class:`.permits.PartnerPermits` gives permits at once. Without the database grants run
 out within ``valid_s`` and nobody calls.
 """
 
@@ -26,7 +26,7 @@ from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import model, store
 from tickwright.partners.model import Report
 from tickwright.partners.outcomes import Failed, Outcome
-from tickwright.partners.permits import Lane, Permit
+from tickwright.partners.permits import PartnerPermits, Permit
 from tickwright.partners.settings import PartnerSettings, check_settings
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -41,7 +41,7 @@ AWAY_S = 0.2
 _log = structlog.get_logger("tickwright.partners")
 
 
-class Call:
+class PartnerCall:
     """A call that may be made now."""
 
     __slots__ = ("_permit", "outcome")
@@ -69,7 +69,7 @@ class PartnerContract:
     def __init__(self, pool: Pool, session: Session, *, probe: Probe = NO_PROBE) -> None:
         self._pool, self._session, self._probe = pool, session, probe
         self.clock = DbClock()
-        self._lanes: dict[int, Lane] = {}
+        self._all_permits: dict[int, PartnerPermits] = {}
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
@@ -80,13 +80,13 @@ class PartnerContract:
     # ------------------------------------------------------------------ calling
 
     @asynccontextmanager
-    async def call(self, partner_no: int, name: str = "") -> AsyncIterator[Call]:
+    async def call(self, partner_no: int, name: str = "") -> AsyncIterator[PartnerCall]:
         """Wait until a call may begin, and hold its place until it is over.
 
         A body that raises counts as failed; one that is cancelled says nothing.
         """
         permit = await self.acquire(partner_no, name)
-        call = Call(permit)
+        call = PartnerCall(permit)
         try:
             yield call
         except asyncio.CancelledError:
@@ -99,13 +99,15 @@ class PartnerContract:
 
     async def acquire(self, partner_no: int, name: str = "") -> Permit:
         """Do the same for whoever closes the permit elsewhere."""
-        return await self.lane(partner_no, name).acquire()
+        return await self.permits_of(partner_no, name).acquire()
 
-    def lane(self, partner_no: int, name: str = "") -> Lane:
+    def permits_of(self, partner_no: int, name: str = "") -> PartnerPermits:
         """Return how things stand with a partner in this process; its metrics are those of ``name``, none without."""
-        found = self._lanes.get(partner_no)
+        found = self._all_permits.get(partner_no)
         if found is None:
-            found = self._lanes[partner_no] = Lane(partner_no, self.clock, self._session, self._woken.set)
+            found = self._all_permits[partner_no] = PartnerPermits(
+                partner_no, self.clock, self._session, self._woken.set
+            )
         found.name = name or found.name
         return found
 
@@ -115,9 +117,9 @@ class PartnerContract:
         return 2 * min(Exchanges.usual_s(), model.EXCHANGE_MAX_S)
 
     @property
-    def lanes(self) -> Mapping[int, Lane]:
+    def all_permits(self) -> Mapping[int, PartnerPermits]:
         """Every partner that was called from here."""
-        return MappingProxyType(self._lanes)
+        return MappingProxyType(self._all_permits)
 
     # ------------------------------------------------------------------ service
 
@@ -134,10 +136,10 @@ class PartnerContract:
     async def _round(self) -> bool:
         self._woken.clear()
         now = monotonic()
-        needy = sorted((no, lane) for no, lane in self._lanes.items() if lane.needs_exchange(now))
+        needy = sorted((no, permits) for no, permits in self._all_permits.items() if permits.needs_exchange(now))
         try:
             if needy and self._session.holds():
-                await self._exchange([lane for _, lane in needy])
+                await self._exchange([permits for _, permits in needy])
         except UNAVAILABLE as error:
             _log.warning("partners.exchange_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
@@ -146,7 +148,7 @@ class PartnerContract:
 
     def _until_next_look(self) -> float:
         now = monotonic()
-        looks = [lane.look_again_s - now for lane in self._lanes.values() if lane.waiting]
+        looks = [permits.look_again_s - now for permits in self._all_permits.values() if permits.waiting]
         return max(GAP_S, min([IDLE_S, *looks]))
 
     async def _rest(self, longest_s: float) -> None:
@@ -159,9 +161,9 @@ class PartnerContract:
             return
         await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
 
-    async def _exchange(self, lanes: Sequence[Lane]) -> None:
+    async def _exchange(self, all_permits: Sequence[PartnerPermits]) -> None:
         exchange_s, begun_s = Exchanges.usual_s(), monotonic()
-        reports = {lane.partner_no: lane.report(exchange_s) for lane in lanes}
+        reports = {permits.partner_no: permits.report(exchange_s) for permits in all_permits}
         exchange = _Exchange(
             self._session.token, {no: report for no, (report, _) in reports.items()}, reports_errors(reports)
         )
@@ -169,8 +171,8 @@ class PartnerContract:
             await self._probe.reached("partners.before_exchange")
             counts = await store.exchange(self._pool, exchange.token, sorted(reports), exchange.decide)
         except BaseException:
-            for lane in lanes:
-                lane.seen.add(reports[lane.partner_no][1])
+            for permits in all_permits:
+                permits.seen.add(reports[permits.partner_no][1])
             Exchanges.note(max(exchange_s, monotonic() - begun_s))
             raise
         Exchanges.note(monotonic() - begun_s)
@@ -181,10 +183,10 @@ class PartnerContract:
             _log.warning("partners.db_clock_jump", now_s=read.now_s)
         for partner_no, (was, now) in exchange.breakers.items():
             _log.warning("partners.breaker", partner_no=partner_no, was=was, now=now)
-        for lane in lanes:
-            if (found := exchange.found.get(lane.partner_no)) is not None:
-                lane.settings = found.settings
-                lane.grant(found.grant, asked_s=read.asked_s, now_s=read.now_s, listed=found.granted is not None)
+        for permits in all_permits:
+            if (found := exchange.found.get(permits.partner_no)) is not None:
+                permits.settings = found.settings
+                permits.grant(found.grant, asked_s=read.asked_s, now_s=read.now_s, listed=found.granted is not None)
 
     async def quiesce(self) -> None:
         """Nothing to finish: whoever calls partners stops first."""
@@ -194,8 +196,8 @@ class PartnerContract:
         self._stopping.set()
         self._woken.set()
         await self._over.wait()
-        for lane in self._lanes.values():
-            lane.close()
+        for permits in self._all_permits.values():
+            permits.close()
         await self._round()
 
     def last_tick_age_s(self) -> float | None:
@@ -203,8 +205,8 @@ class PartnerContract:
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     def _session_lost(self) -> None:
-        for lane in self._lanes.values():
-            lane.forget()
+        for permits in self._all_permits.values():
+            permits.forget()
 
 
 def reports_errors(reports: Mapping[int, tuple[Report, object]]) -> dict[int, str | None]:
@@ -226,34 +228,36 @@ class _Exchange:
 
     def __init__(self, token: int, reports: Mapping[int, Report], errors: Mapping[int, str | None]) -> None:
         self.token, self._reports, self._errors = token, reports, errors
-        self.read: store.Reading | None = None
+        self.read: store.ClockReading | None = None
         self.found: dict[int, _Found] = {}
         self.breakers: dict[int, tuple[str, str]] = {}
 
-    def decide(self, read: store.Reading, known: Sequence[store.Known]) -> list[store.Decided]:
+    def decide(self, read: store.ClockReading, known: Sequence[store.PartnerState]) -> list[store.PartnerDecision]:
         """Decide for every partner; one that cannot be decided on is left as it is, and makes no calls."""
         self.read = read
         self.breakers.clear()
         return [self._one_or_nothing(read.now_s, partner) for partner in known]
 
-    def _one_or_nothing(self, now_s: float, partner: store.Known) -> store.Decided:
+    def _one_or_nothing(self, now_s: float, partner: store.PartnerState) -> store.PartnerDecision:
         try:
             return self._one(now_s, partner)
         except Exception as error:  # noqa: BLE001  the exchange is for all partners: one row must not stop the others
             _log.exception("partners.not_decided", partner_no=partner.partner_no)
             nothing = model.Grant(now_s + model.VALID_S, share=0, why="paused")
             self.found[partner.partner_no] = _Found(PartnerSettings(), nothing, None)
-            return store.Decided(partner.partner_no, partner.shared, None, f"not decided: {type(error).__name__}")
+            return store.PartnerDecision(
+                partner.partner_no, partner.shared, None, f"not decided: {type(error).__name__}"
+            )
 
-    def _one(self, now_s: float, partner: store.Known) -> store.Decided:
+    def _one(self, now_s: float, partner: store.PartnerState) -> store.PartnerDecision:
         settings = settings_of(partner.settings)
-        standing = model.Standing(self.token, partner.shares, partner.paused or settings is None, now_s)
+        context = model.ExchangeContext(self.token, partner.shares, partner.paused or settings is None, now_s)
         settings = settings or PartnerSettings()
-        shared, grant, granted = model.decide(partner.shared, self._reports[partner.partner_no], settings, standing)
+        shared, grant, granted = model.decide(partner.shared, self._reports[partner.partner_no], settings, context)
         self.found[partner.partner_no] = _Found(settings, grant, granted)
         if shared.breaker != partner.shared.breaker:
             self.breakers[partner.partner_no] = (partner.shared.breaker, shared.breaker)
-        return store.Decided(partner.partner_no, shared, granted, self._errors.get(partner.partner_no))
+        return store.PartnerDecision(partner.partner_no, shared, granted, self._errors.get(partner.partner_no))
 
 
 @lru_cache(maxsize=1024)
@@ -274,14 +278,14 @@ def contract_source(contract: PartnerContract) -> Source:
 
     def read() -> Sequence[Sample]:
         samples: list[Sample] = []
-        for lane in [one for one in contract.lanes.values() if one.name]:
+        for permits in [one for one in contract.all_permits.values() if one.name]:
             samples += [
-                Sample("tickwright_partner_running_calls", lane.held, (lane.name,)),
-                Sample("tickwright_partner_closed", float(lane.closed), (lane.name,)),
+                Sample("tickwright_partner_running_calls", permits.held, (permits.name,)),
+                Sample("tickwright_partner_closed", float(permits.closed), (permits.name,)),
             ]
             samples += [
-                Sample("tickwright_partner_calls_total", count, (lane.name, outcome))
-                for outcome, count in list(lane.outcomes.items())
+                Sample("tickwright_partner_calls_total", count, (permits.name, outcome))
+                for outcome, count in list(permits.outcomes.items())
             ]
         return samples
 

@@ -39,11 +39,11 @@ from tickwright.partners.settings import PartnerSettings
 # the one trial. After it has closed, a window in which most calls are answered makes the next pause the first
 # one again.
 
-State = Literal["closed", "open", "half_open"]
+BreakerState = Literal["closed", "open", "half_open"]
 DOUBLINGS_MAX = 40
 
 
-class Event(Enum):
+class BreakerEvent(Enum):
     """What can happen to a breaker."""
 
     TOO_MANY_FAILED = "too many failed"
@@ -52,17 +52,17 @@ class Event(Enum):
     TRIAL_FAILED = "trial failed"
 
 
-BREAKER: Mapping[tuple[State, Event], State] = {
-    ("closed", Event.TOO_MANY_FAILED): "open",
-    ("open", Event.TIME_PASSED): "half_open",
-    ("half_open", Event.TRIAL_ANSWERED): "closed",
-    ("half_open", Event.TRIAL_FAILED): "open",
+BREAKER: Mapping[tuple[BreakerState, BreakerEvent], BreakerState] = {
+    ("closed", BreakerEvent.TOO_MANY_FAILED): "open",
+    ("open", BreakerEvent.TIME_PASSED): "half_open",
+    ("half_open", BreakerEvent.TRIAL_ANSWERED): "closed",
+    ("half_open", BreakerEvent.TRIAL_FAILED): "open",
 }
 """Every transition there is; what is not here changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedState:
     """What all processes know together of a partner; instants in seconds since 1970, by the database's clock.
 
     Attributes:
@@ -75,7 +75,7 @@ class Shared:
 
     next_free_s: float
     blocked_until_s: float = 0.0
-    breaker: State = "closed"
+    breaker: BreakerState = "closed"
     open_until_s: float = 0.0
     opened_times: int = 0
     trial_owner: int | None = None
@@ -116,7 +116,7 @@ class Report:
     exchange_s: float = 0.0
 
 
-def advance(shared: Shared, event: Event, settings: PartnerSettings, now_s: float) -> Shared:
+def advance(shared: SharedState, event: BreakerEvent, settings: PartnerSettings, now_s: float) -> SharedState:
     """Return the state after ``event``; the same one where the table has no transition."""
     state = BREAKER.get((shared.breaker, event))
     if state is None:
@@ -131,7 +131,7 @@ def advance(shared: Shared, event: Event, settings: PartnerSettings, now_s: floa
     return replace(fresh, opened_times=shared.opened_times + 1, open_until_s=now_s + pause_s)
 
 
-def hear(shared: Shared, report: Report, settings: PartnerSettings, mine: int, now_s: float) -> Shared:
+def hear(shared: SharedState, report: Report, settings: PartnerSettings, mine: int, now_s: float) -> SharedState:
     """Return the state after what session ``mine`` reports: Retry-After, the trial, calls that failed."""
     shared = replace(shared, blocked_until_s=max(shared.blocked_until_s, report.blocked_until_s))
     if report.unused_from_s and abs(report.unused_to_s - shared.next_free_s) < 1e-5:
@@ -139,12 +139,12 @@ def hear(shared: Shared, report: Report, settings: PartnerSettings, mine: int, n
     if shared.breaker == "half_open":
         if report.trial is None or shared.trial_owner != mine:
             return shared
-        event = Event.TRIAL_ANSWERED if report.trial else Event.TRIAL_FAILED
+        event = BreakerEvent.TRIAL_ANSWERED if report.trial else BreakerEvent.TRIAL_FAILED
         return advance(shared, event, settings, now_s)
     return _count(shared, report, settings, now_s) if shared.breaker == "closed" else shared
 
 
-def _count(shared: Shared, report: Report, settings: PartnerSettings, now_s: float) -> Shared:
+def _count(shared: SharedState, report: Report, settings: PartnerSettings, now_s: float) -> SharedState:
     terms = settings.breaker
     if now_s - shared.window_at_s >= terms.window.total_seconds():
         healthy = shared.window_ok > 0 and not _too_many(shared, settings)
@@ -152,10 +152,10 @@ def _count(shared: Shared, report: Report, settings: PartnerSettings, now_s: flo
         shared = replace(shared, window_at_s=now_s, window_ok=0, window_failed=0, opened_times=times)
     ok, failed = shared.window_ok + report.ok, shared.window_failed + report.failed
     shared = replace(shared, window_ok=ok, window_failed=failed)
-    return advance(shared, Event.TOO_MANY_FAILED, settings, now_s) if _too_many(shared, settings) else shared
+    return advance(shared, BreakerEvent.TOO_MANY_FAILED, settings, now_s) if _too_many(shared, settings) else shared
 
 
-def _too_many(shared: Shared, settings: PartnerSettings) -> bool:
+def _too_many(shared: SharedState, settings: PartnerSettings) -> bool:
     terms = settings.breaker
     calls = shared.window_ok + shared.window_failed
     return shared.window_failed >= terms.failures and shared.window_failed >= terms.share * calls
@@ -254,7 +254,7 @@ def share_of(limit: int, shares: Mapping[int, int], mine: int, turn: int) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ExchangeContext:
     """Who asks, and how things stand around it.
 
     Attributes:
@@ -271,8 +271,8 @@ class Standing:
 
 
 def decide(
-    shared: Shared, report: Report, settings: PartnerSettings, standing: Standing
-) -> tuple[Shared, Grant, int | None]:
+    shared: SharedState, report: Report, settings: PartnerSettings, context: ExchangeContext
+) -> tuple[SharedState, Grant, int | None]:
     """Return the new state, what the session may do, and what to write as its share (``None``: it has none).
 
     Invariants:
@@ -282,21 +282,21 @@ def decide(
         PAR-3: while half-open, one session has one trial.
         PAR-4: the written shares of all sessions sum up to the limit at most, unless calls that run exceed it.
     """
-    now_s = standing.now_s
-    shared = hear(shared, report, settings, standing.mine, now_s)
+    now_s = context.now_s
+    shared = hear(shared, report, settings, context.mine, now_s)
     shared = replace(shared, next_free_s=believed(shared.next_free_s, now_s, step_of(settings)))
     if shared.breaker == "open" and now_s >= shared.open_until_s:
-        shared = advance(shared, Event.TIME_PASSED, settings, now_s)
-    why, wait_until_s = _closed_by(shared, settings, standing)
-    share = None if settings.concurrency is None else _share(settings.concurrency, report, standing)
-    written = None if share is None else _written(share, report, standing)
+        shared = advance(shared, BreakerEvent.TIME_PASSED, settings, now_s)
+    why, wait_until_s = _closed_by(shared, settings, context)
+    share = None if settings.concurrency is None else _share(settings.concurrency, report, context)
+    written = None if share is None else _written(share, report, context)
     grant = Grant(_valid_until(now_s, settings, report.exchange_s), share=share)
     if why is not None:
         return shared, replace(grant, why=why, wait_until_s=wait_until_s), written
     if not report.waiting and (shared.breaker == "half_open" or step_of(settings)):
         return shared, grant, written  # whoever comes next asks; without a budget there is nothing to ask for
     if shared.breaker == "half_open":
-        shared, grant = _give_trial(shared, grant, report, settings, standing)
+        shared, grant = _give_trial(shared, grant, report, settings, context)
         return shared, grant, written
     shared, grant = _give_instants(shared, grant, report, settings, now_s)
     return shared, grant, written
@@ -311,35 +311,35 @@ def _valid_until(now_s: float, settings: PartnerSettings, exchange_s: float) -> 
     return until_s if following is None else min(until_s, following[0])
 
 
-def _closed_by(shared: Shared, settings: PartnerSettings, standing: Standing) -> tuple[Why | None, float]:
-    if standing.paused:
+def _closed_by(shared: SharedState, settings: PartnerSettings, context: ExchangeContext) -> tuple[Why | None, float]:
+    if context.paused:
         return "paused", 0.0
-    quiet_s = quiet_until(standing.now_s, settings.quiet)
+    quiet_s = quiet_until(context.now_s, settings.quiet)
     if quiet_s is not None:
         return "quiet", quiet_s
-    if shared.blocked_until_s > standing.now_s:
+    if shared.blocked_until_s > context.now_s:
         return "retry_after", shared.blocked_until_s
     if shared.breaker == "open":
         return "breaker_open", shared.open_until_s
     return None, 0.0
 
 
-def _share(limit: int, report: Report, standing: Standing) -> int:
+def _share(limit: int, report: Report, context: ExchangeContext) -> int:
     if not (report.waiting or report.held):
         return 0
-    return share_of(limit, standing.shares, standing.mine, int(standing.now_s // 5))
+    return share_of(limit, context.shares, context.mine, int(context.now_s // 5))
 
 
-def _written(share: int, report: Report, standing: Standing) -> int | None:
+def _written(share: int, report: Report, context: ExchangeContext) -> int | None:
     """Return what the row says; it shrinks one exchange after the lane, which uses its old share until it hears."""
-    old = min(report.share or 0, standing.shares.get(standing.mine, 0))
+    old = min(report.share or 0, context.shares.get(context.mine, 0))
     return max(share, report.held, old) if report.waiting or report.held or old else None
 
 
 def _give_trial(
-    shared: Shared, grant: Grant, report: Report, settings: PartnerSettings, standing: Standing
-) -> tuple[Shared, Grant]:
-    now_s = standing.now_s
+    shared: SharedState, grant: Grant, report: Report, settings: PartnerSettings, context: ExchangeContext
+) -> tuple[SharedState, Grant]:
+    now_s = context.now_s
     if shared.trial_owner is not None and now_s < shared.trial_until_s:
         return shared, replace(grant, why="on_trial")
     if settings.concurrency is not None and not grant.share:
@@ -349,7 +349,7 @@ def _give_trial(
     if not count:
         return shared, replace(grant, why="budget", wait_until_s=_look_at(first_s, report))
     until_s = now_s + settings.timeout.total_seconds() + valid_s(exchange_s) + TRIAL_GRACE_S
-    shared = replace(shared, trial_owner=standing.mine, trial_until_s=until_s, next_free_s=first_s + step_s)
+    shared = replace(shared, trial_owner=context.mine, trial_until_s=until_s, next_free_s=first_s + step_s)
     return shared, replace(grant, instants=1, first_s=first_s, trial=True, why="on_trial")
 
 
@@ -359,8 +359,8 @@ def _look_at(first_s: float, report: Report) -> float:
 
 
 def _give_instants(
-    shared: Shared, grant: Grant, report: Report, settings: PartnerSettings, now_s: float
-) -> tuple[Shared, Grant]:
+    shared: SharedState, grant: Grant, report: Report, settings: PartnerSettings, now_s: float
+) -> tuple[SharedState, Grant]:
     step_s = step_of(settings)
     crowded = settings.concurrency is not None and not grant.share
     if step_s == 0.0:

@@ -57,21 +57,21 @@ class Permit:
     A call that is cancelled says nothing about the partner: report nothing and leave by the cancellation.
     """
 
-    __slots__ = ("_lane", "_open", "_stale", "trial")
+    __slots__ = ("_open", "_permits", "_stale", "trial")
 
-    def __init__(self, lane: "Lane", *, trial: bool) -> None:
-        self._lane, self.trial = lane, trial
+    def __init__(self, permits: "PartnerPermits", *, trial: bool) -> None:
+        self._permits, self.trial = permits, trial
         self._open = True
-        self._stale = lane.generation
+        self._stale = permits.generation
 
     def close(self, outcome: Outcome | None) -> None:
         """Give the permit back with what became of the call; ``None`` says nothing. Twice is harmless."""
         if self._open:
             self._open = False
-            self._lane.ended(outcome, trial=self.trial, stale=self._stale != self._lane.generation)
+            self._permits.ended(outcome, trial=self.trial, stale=self._stale != self._permits.generation)
 
 
-class Standing(Protocol):
+class LiveSession(Protocol):
     """The session, as far as a lane needs it."""
 
     def holds(self) -> bool:
@@ -80,7 +80,7 @@ class Standing(Protocol):
 
 
 @dataclass(slots=True)
-class Lane:
+class PartnerPermits:
     """See the module's text.
 
     Attributes:
@@ -98,7 +98,7 @@ class Lane:
 
     partner_no: int
     clock: DbClock
-    session: Standing
+    session: LiveSession
     urgent: Callable[[], None]
     name: str = ""
     settings: PartnerSettings = field(default_factory=PartnerSettings)

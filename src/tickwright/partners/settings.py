@@ -39,7 +39,7 @@ TEXT_CHARS_MAX = 100
 PROBLEM_CHARS_MAX = 500
 
 
-class BreakerTerms(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When calls to a failing partner stop, and for how long.
 
     Attributes:
@@ -74,7 +74,7 @@ class PartnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     timeout: timedelta = timedelta(seconds=10)
     quiet: tuple[QuietHours, ...] = ()
-    breaker: BreakerTerms = BreakerTerms()
+    breaker: BreakerSettings = BreakerSettings()
     terminal_statuses: tuple[str, ...] | None = None
     http: Mapping[str, Any] | None = None
 
@@ -87,7 +87,7 @@ def read_settings(table: Any, problems: list[str], *, where: str) -> PartnerSett
     values = read_fields(table, _READERS, problems, where=where)
     budgets = tuple(values.pop(key) for key in ("rate", "per_minute", "per_day") if key in values)
     breaker = read_fields(values.pop("breaker", {}), _BREAKER, problems, where=f"{where}.breaker")
-    terms = BreakerTerms(**breaker)
+    terms = BreakerSettings(**breaker)
     if terms.open > terms.open_max:
         problems.append(f"{where}.breaker: open, {terms.open}, is above open_max, {terms.open_max}")
     return PartnerSettings(budgets=budgets, breaker=terms, **values)

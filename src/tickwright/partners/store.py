@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tickwright.partners.model import Shared
+from tickwright.partners.model import SharedState
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -13,22 +13,22 @@ SQL = load("tickwright.partners.sql", "partners.sql")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PartnerState:
     """A partner as an exchange finds it."""
 
     partner_no: int
     settings: str
     paused: bool
-    shared: Shared
+    shared: SharedState
     shares: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class PartnerDecision:
     """What an exchange writes for a partner; ``granted`` is ``None`` when the session has no share."""
 
     partner_no: int
-    shared: Shared
+    shared: SharedState
     granted: int | None
     error: str | None
 
@@ -44,7 +44,7 @@ class PartnerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """The database's clock, read between two instants of the monotonic one."""
 
     now_s: float
@@ -52,7 +52,7 @@ class Reading:
     received_s: float
 
 
-Decide = Callable[[Reading, Sequence[Known]], Sequence[Decided]]
+Decide = Callable[[ClockReading, Sequence[PartnerState]], Sequence[PartnerDecision]]
 
 
 async def exchange(pool: Pool, token: int, partner_nos: Sequence[int], decide: Decide) -> bool:
@@ -84,14 +84,14 @@ async def _settle(connection: Connection, token: int, partner_nos: Sequence[int]
         rows = await connection.fetch(SQL["read_states"], partner_nos)
     if not rows:  # nobody knows these partners any more
         return True
-    decided = decide(Reading(rows[0]["now_s"], asked_s, monotonic()), [_known(row) for row in rows])
+    decided = decide(ClockReading(rows[0]["now_s"], asked_s, monotonic()), [_known(row) for row in rows])
     versions = [row["version"] for row in rows]
     return bool(await connection.fetchval(SQL["write_exchange"], token, *_columns(decided, versions)) == len(rows))
 
 
-def _known(row: Any) -> Known:
-    shared = Shared(*(row[column] for column in _SHARED))
-    return Known(row["partner_no"], row["settings"], row["paused"], shared, dict(row["shares"]))
+def _known(row: Any) -> PartnerState:
+    shared = SharedState(*(row[column] for column in _SHARED))
+    return PartnerState(row["partner_no"], row["settings"], row["paused"], shared, dict(row["shares"]))
 
 
 _SHARED = (
@@ -108,7 +108,7 @@ _SHARED = (
 )
 
 
-def _columns(decided: Sequence[Decided], versions: list[str]) -> list[list[Any]]:
+def _columns(decided: Sequence[PartnerDecision], versions: list[str]) -> list[list[Any]]:
     shared = [[getattr(one.shared, name) for one in decided] for name in _ATTRIBUTES]
     return [
         [one.partner_no for one in decided],
@@ -119,7 +119,7 @@ def _columns(decided: Sequence[Decided], versions: list[str]) -> list[list[Any]]
     ]
 
 
-_ATTRIBUTES = tuple(Shared.__dataclass_fields__)
+_ATTRIBUTES = tuple(SharedState.__dataclass_fields__)
 
 
 async def list_partners(connection: Connection | Pool) -> list[PartnerRow]:

@@ -27,7 +27,7 @@ class PollRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class PollGroup:
     """Polls that are to be carried out.
 
     Attributes:
@@ -53,7 +53,7 @@ class Turn:
 class PollSource(Protocol):
     """A source of polls, under one session."""
 
-    async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take turns of partners, the longest due first.
 
         Args:
@@ -64,25 +64,25 @@ class PollSource(Protocol):
         """
         ...
 
-    async def hold(self, connection: Any, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def hold(self, connection: Any, turns: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Return those of ``turns`` that are ours still, and keep them so until the transaction ends.
 
         The fence of every effect: a loss waits for this transaction, or comes before it.
         """
         ...
 
-    async def finish(self, connection: Any, turns: Sequence[Turn]) -> None:
+    async def finish(self, connection: Any, turns: Sequence[PollGroup]) -> None:
         """Say, in the transaction that writes their last effects, that nothing is left to do for these."""
         ...
 
-    async def finished(self, turns: Sequence[Turn]) -> None:
+    async def finished(self, turns: Sequence[PollGroup]) -> None:
         """Say that this transaction is committed: the place to commit offsets."""
         ...
 
-    def has_lost(self, turn: Turn) -> bool:
+    def has_lost(self, turn: PollGroup) -> bool:
         """Whether a turn that is not finished is somebody else's now, as far as is known here: begin no more of it."""
         ...
 
-    async def give_back(self, turns: Sequence[Turn]) -> None:
+    async def release(self, turns: Sequence[PollGroup]) -> None:
         """Let others have turns that are not finished. What was done of them is in the ledger."""
         ...

@@ -2,7 +2,7 @@
 
 from tickwright.capabilities.fanout.retention import Upkeep as FanoutUpkeep
 from tickwright.capabilities.polling.relay.relay import PollRelay
-from tickwright.capabilities.polling.trackers.freshness import Judge
+from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge
 from tickwright.capabilities.polling.wheels.loops import Corrector, Registrar, Selector
 from tickwright.engine import retention as upkeep
 from tickwright.engine.leased_loop import TERMS as ROUNDS
@@ -26,7 +26,7 @@ def scheduler_loops(settings: Settings, leases: Leases) -> list[LeasedService]:
         LeasedRounds("registrar", leases, Registrar().round, terms=ROUNDS),
         LeasedRounds("selector", leases, Selector(shards=settings.relay_shards).round, terms=ROUNDS),
         LeasedRounds("corrector", leases, Corrector(poll_events(settings)).round, terms=ROUNDS),
-        LeasedRounds("freshness", leases, Judge().round, terms=ROUNDS),
+        LeasedRounds("freshness", leases, FreshnessJudge().round, terms=ROUNDS),
         LeasedRounds("fanout-upkeep", leases, FanoutUpkeep().round, terms=upkeep.TERMS, rest_max_s=30),
         LeasedRounds("report-upkeep", leases, ReportUpkeep(settings).round, terms=upkeep.TERMS, rest_max_s=30),
     ]

@@ -26,7 +26,7 @@ from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.capabilities.operations.alerts import alerting
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.capabilities.polling.consumer.queue import reclaim
-from tickwright.capabilities.polling.trackers.store import note_news
+from tickwright.capabilities.polling.trackers.store import set_events_destination
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.capabilities.reports.types.report_types import ReportTypes
 from tickwright.dashboard import Page
@@ -186,7 +186,7 @@ async def open_node(
             types = ReportTypes(pool, Cursors(pool))
             await register_reports(types, brought.reports, brought.listeners, config.report_types)
             await register_batches(brought.batches, link.campaigns.programs)
-            await note_news(pool, poll_events(settings))
+            await set_events_destination(pool, poll_events(settings))
             await reserve_prefixes(pool, (settings.amqp_prefix, settings.kafka_prefix))
         brokers = build_brokers(settings, pool)
         stack.push_async_callback(close_brokers, brokers)

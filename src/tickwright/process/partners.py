@@ -8,7 +8,7 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.consumer import PollConsumer, consumer_source
 from tickwright.capabilities.polling.consumer.courier import Courier, CourierRegistry
-from tickwright.capabilities.polling.consumer.http_courier import PLACE, HttpTerms, read_http
+from tickwright.capabilities.polling.consumer.http_courier import PLACE, HttpSchema, read_http
 from tickwright.capabilities.polling.consumer.queue import QueueBesideLog, QueueSource
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import destination_of
@@ -46,7 +46,7 @@ class _Made(NamedTuple):
     """Who asks a partner by HTTP, and what that was made of."""
 
     table: Mapping[str, Any]
-    terms: HttpTerms | None
+    terms: HttpSchema | None
     problems: list[str]
     courier: "HttpCourier | None"
     read_s: float
@@ -99,7 +99,7 @@ class Couriers:
             _log.error("partner.not_callable", name=name, problems=problems)
         return _Made(table, read, problems if read is None else [], courier, monotonic())
 
-    def _open(self, terms: HttpTerms) -> "HttpCourier":
+    def _open(self, terms: HttpSchema) -> "HttpCourier":
         from tickwright.capabilities.polling.consumer.http_courier import HttpCourier
 
         most = max(CONNECTIONS_MAX, self._settings.concurrency)

@@ -20,7 +20,7 @@ from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import TaskType
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
-from tickwright.capabilities.polling.relay.admin import PollDesk
+from tickwright.capabilities.polling.relay.admin import PollRelayAdmin
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.errors import Unavailable
@@ -55,7 +55,7 @@ class Link:
     fanout: FanoutService
     reports: ReportsService
     campaigns: CampaignsService
-    polls: PollDesk
+    polls: PollRelayAdmin
     receivers: AlertReceivers
 
 
@@ -118,7 +118,7 @@ async def _linked(
         if declare:
             with translated():
                 await register_types(pool, service, handlers, types, settings.config)
-        desk = PollDesk(pool, Leases(pool, owner="desk"), partial(poll_log, settings))
+        desk = PollRelayAdmin(pool, Leases(pool, owner="desk"), partial(poll_log, settings))
         polling = PollingService(pool, events_to=poll_events(settings), shards=settings.relay_shards)
         receivers = AlertReceivers(pool, allow_target)
         fanout, reports = FanoutService(pool, dead_tasks(settings, pool)), ReportsService(pool, reports_at.keeping)

@@ -272,7 +272,7 @@ class Calls(NamedTuple):
     failed: int = 0
 
 
-class _Look(NamedTuple):
+class _CallSample(NamedTuple):
     """What processes had counted at an instant."""
 
     at: datetime
@@ -283,7 +283,7 @@ class CallHistory:
     """What was seen of the processes' counters, per partner; at most a look every five seconds, for five minutes."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_Look]] = {}
+        self._looks: dict[str, deque[_CallSample]] = {}
 
     def look(self, partner: str, at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
         """Return what was called since the oldest look that is remembered; ``None`` at the first one.
@@ -295,17 +295,17 @@ class CallHistory:
             looks.popleft()
         counted = _since(looks, at, by_process)
         if not looks or at - looks[-1].at >= APART:
-            looks.append(_Look(at, dict(by_process)))
+            looks.append(_CallSample(at, dict(by_process)))
         while len(self._looks) > PARTNERS_MAX:
             del self._looks[next(iter(self._looks))]
         return counted
 
 
-def _since(looks: Sequence[_Look], at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
+def _since(looks: Sequence[_CallSample], at: datetime, by_process: Mapping[str, Calls]) -> CallCounts | None:
     if not looks or at <= looks[0].at:
         return None
     total = Calls()
-    for before, after in zip(looks, [*list(looks)[1:], _Look(at, by_process)], strict=True):
+    for before, after in zip(looks, [*list(looks)[1:], _CallSample(at, by_process)], strict=True):
         for name, now in after.by_process.items():
             then = before.by_process.get(name, Calls())
             new = Calls(*(n - t for n, t in zip(now, then, strict=True))) if sum(now) >= sum(then) else now

@@ -15,15 +15,15 @@ from tickwright.capabilities.polling.trackers import store
 from tickwright.capabilities.polling.trackers.accounts import Accounts, LoadPreview, preview_load
 from tickwright.capabilities.polling.trackers.events import (
     REMEMBERED,
-    News,
-    Verdict,
-    check_news,
+    EventVerdict,
+    StatusEvent,
+    check_event,
     counted_at,
     is_terminal,
     judge,
     message_of,
 )
-from tickwright.capabilities.polling.trackers.explain import explain, look_up
+from tickwright.capabilities.polling.trackers.explain import explain, find_in_kafka
 from tickwright.capabilities.polling.trackers.requests import (
     NewTracker,
     PreviewRequest,
@@ -54,7 +54,7 @@ from tickwright.store.pool import Connection, Pool
 BATCH_ROWS_MAX = 5_000
 
 
-class Imports:
+class TrackerImports:
     """Streams of trackers into the intake."""
 
     def __init__(self, pool: Pool) -> None:
@@ -145,7 +145,7 @@ class PollingService:
         self.accounts = Accounts(pool, self._cursors)
         self.partners = Partners(pool)
         self.slices = Slices(pool, self._cursors, shards=shards)
-        self.imports = Imports(pool)
+        self.imports = TrackerImports(pool)
         self._calls = CallHistory()
 
     async def partner_figures(self, name: str) -> PartnerFigures:
@@ -209,7 +209,7 @@ class PollingService:
         facts = await store.explain_facts(self._pool, tracker_id)
         if facts is None:
             raise _not_found(tracker_id)
-        return explain(facts, await look_up(self._pool, facts))
+        return explain(facts, await find_in_kafka(self._pool, facts))
 
     async def end(self, tracker_id: int, *, caller: Caller) -> EndedTracker:
         """Poll a tracker no more; a poll that was selected already still goes out. Twice is harmless.
@@ -227,7 +227,7 @@ class PollingService:
             await _audit_end(connection, caller, before, {"ended_at": ended_at})
         return EndedTracker(tracker_id, "ended", ended_at)
 
-    async def take_news(self, tracker_id: int, news: News, *, caller: Caller) -> EventOutcome:
+    async def take_event(self, tracker_id: int, news: StatusEvent, *, caller: Caller) -> EventOutcome:
         """Take news that somebody brought: a newer status counts, and the next poll waits for one whole interval.
 
         :mod:`.events` has the rules; a terminal status counts whatever its instant.
@@ -239,22 +239,22 @@ class PollingService:
         """
         async with self._pool.acquire() as connection, connection.transaction():
             tracker, waiting = await self._locked(connection, tracker_id)
-            check_news(news, tracker["now"])
+            check_event(news, tracker["now"])
             seen = news.event_id is not None and await store.note_event(
                 connection, tracker_id, news.event_id, REMEMBERED
             )
             verdict = judge(tracker, news, seen=seen)
-            if verdict != Verdict.APPLIED:
+            if verdict != EventVerdict.APPLIED:
                 return EventOutcome(tracker_id, verdict, tracker["status"], tracker["status_at"])
             counted = replace(news, at=counted_at(tracker, news))
             return await self._apply(connection, tracker, counted, caller, waiting=waiting)
 
     async def _apply(
-        self, connection: Connection, tracker: Mapping[str, Any], news: News, caller: Caller, *, waiting: bool
+        self, connection: Connection, tracker: Mapping[str, Any], news: StatusEvent, caller: Caller, *, waiting: bool
     ) -> EventOutcome:
         tracker_id, minutes = tracker["id"], tracker["polling_interval_minutes"]
         ended = is_terminal(news.status, tracker["terminal"])
-        until: datetime | None = await store.write_news(
+        until: datetime | None = await store.write_event(
             connection, tracker_id, news.status, news.at, minutes, waiting=waiting
         )
         if ended:
@@ -263,7 +263,7 @@ class PollingService:
             until = None
         message = message_of(tracker, news, ended=ended)
         await put_message(connection, self._events_to, message, key=str(tracker_id))
-        return EventOutcome(tracker_id, Verdict.APPLIED, news.status, news.at, until, ended)
+        return EventOutcome(tracker_id, EventVerdict.APPLIED, news.status, news.at, until, ended)
 
     async def _locked(self, connection: Connection, tracker_id: int) -> tuple[Any, bool]:
         row, waiting = await store.lock(connection, tracker_id)

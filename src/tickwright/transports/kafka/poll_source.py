@@ -22,7 +22,7 @@ import structlog
 
 from tickwright.observe.metrics import Sample
 from tickwright.ports.ids import monotonic
-from tickwright.ports.polls import PollRecord, Turn
+from tickwright.ports.polls import PollGroup, PollRecord
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -133,7 +133,7 @@ class KafkaPollSource:
 
     # ------------------------------------------------------------------ turns out
 
-    async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take turns of partitions that are ours by the row."""
         if self._feed is None or not self._session.holds():
             return []
@@ -147,7 +147,7 @@ class KafkaPollSource:
             await self._park(room)
         return await self._pick(room)
 
-    async def _pick(self, room: Mapping[int, int]) -> list[Turn]:
+    async def _pick(self, room: Mapping[int, int]) -> list[PollGroup]:
         ours = self._ours()
         picked = [pile for no, most in room.items() for pile in self._waiting.take(no, most, among=ours)]
         try:
@@ -254,7 +254,7 @@ class KafkaPollSource:
             holding.be_done(pile)
         return sum(len(pile.polls) for pile in piles)
 
-    def _hand_out(self, pile: Pile) -> Turn | None:
+    def _hand_out(self, pile: Pile) -> PollGroup | None:
         holding = self._holdings[pile.piles.partition]
         if holding.epoch is None:
             self._wait(pile)
@@ -263,7 +263,7 @@ class KafkaPollSource:
         self._taken[key] = (holding, pile)
         holding.take_out(pile)
         slot_id, due_at, partner = pile.key
-        return Turn(key, holding.epoch, slot_id, due_at, self._partners[partner], *pile.columns(self._accounts))
+        return PollGroup(key, holding.epoch, slot_id, due_at, self._partners[partner], *pile.columns(self._accounts))
 
     async def _know_accounts(self, piles: Sequence[Pile]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
@@ -274,7 +274,7 @@ class KafkaPollSource:
 
     # ------------------------------------------------------------------ and back
 
-    async def hold(self, connection: Connection, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def hold(self, connection: Connection, turns: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Lock the rows of their partitions, as far as they carry our epoch still."""
         known = {turn: self._taken[turn.key][0] for turn in turns if turn.key in self._taken}
         places = sorted({(holding.assignment.partition, turn.owner) for turn, holding in known.items()})
@@ -285,21 +285,21 @@ class KafkaPollSource:
                 self._disown(holding)
         return [turn for turn, one in known.items() if (one.assignment.partition, turn.owner) in held]
 
-    async def finish(self, connection: Any, turns: Sequence[Turn]) -> None:
+    async def finish(self, connection: Any, turns: Sequence[PollGroup]) -> None:
         """Nothing to write: the ledger says what is done."""
 
-    async def finished(self, turns: Sequence[Turn]) -> None:
+    async def finished(self, turns: Sequence[PollGroup]) -> None:
         """Move the offsets: the effects are committed."""
         for turn in turns:
             found = self._taken.pop(turn.key, None)
             if found is not None:
                 found[0].be_done(found[1])
 
-    def has_lost(self, turn: Turn) -> bool:
+    def has_lost(self, turn: PollGroup) -> bool:
         """Whether its partition was taken away since it was handed out."""
         return turn.key not in self._taken
 
-    async def give_back(self, turns: Sequence[Turn]) -> None:
+    async def release(self, turns: Sequence[PollGroup]) -> None:
         """Let them wait again; who stops leaves the group, and others begin at the first that is not finished."""
         for turn in turns:
             if (found := self._taken.pop(turn.key, None)) is not None:

@@ -19,15 +19,15 @@ import structlog
 
 from tickwright.capabilities.polling.consumer import result_writer as consumer_store
 from tickwright.capabilities.polling.consumer.courier import Courier
-from tickwright.capabilities.polling.consumer.dispatcher import Desk, Item
-from tickwright.capabilities.polling.consumer.result_writer import Effector, Prepared, Work
+from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher, QueuedPoll
+from tickwright.capabilities.polling.consumer.result_writer import GroupWork, PreparedGroup, ResultWriter
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.contract import settings_of
 from tickwright.partners.store import PartnerRow, list_partners
 from tickwright.ports.ids import monotonic
-from tickwright.ports.polls import PollSource, Turn
+from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
@@ -39,7 +39,7 @@ DRAIN_S = 5.0
 PARTNERS_S = 2.0
 OVER_S = 5.0
 AWAY_S = 0.5
-GIVE_BACK_TRIES = 3
+RELEASE_TRIES = 3
 ACCOUNTS_MAX = 100_000
 CALLS_MAX = 256
 AHEAD_MAX_S = 60.0
@@ -82,10 +82,10 @@ class PollConsumer:
     ) -> None:
         self._pool, self._source, self._contract, self._courier_of = pool, source, contract, courier_of
         self._calls_max = calls_max
-        self.effector = Effector(pool, source, destination=destination, over=self._over, probe=probe)
-        self._desks: dict[int, Desk] = {}
-        self._works: set[Work] = set()
-        self._unbegun: list[Turn] = []
+        self.writer = ResultWriter(pool, source, destination=destination, over=self._over, probe=probe)
+        self._dispatchers: dict[int, PartnerDispatcher] = {}
+        self._works: set[GroupWork] = set()
+        self._unstarted: list[PollGroup] = []
         self._accounts: dict[int, str] = {}
         self._partners_at_s = self._swept_s = self._over_at_s = -math.inf
         self._woken = asyncio.Event()
@@ -105,16 +105,16 @@ class PollConsumer:
         self._taking_over.clear()
         async with TaskGroup() as group:
             self._group = group
-            for desk in self._desks.values():
-                group.create_task(desk.run())
-            group.create_task(self.effector.run())
+            for dispatcher in self._dispatchers.values():
+                group.create_task(dispatcher.run())
+            group.create_task(self.writer.run())
             group.create_task(self._take_until_stopped())
 
     async def _begin_again(self) -> None:
         for work in self._works:
-            self.effector.lose(work)
-        self._unbegun += [work.turn for work in self._works]
-        await self._give_back()
+            self.writer.lose(work)
+        self._unstarted += [work.group for work in self._works]
+        await self._release()
 
     async def _take_until_stopped(self) -> None:
         try:
@@ -145,48 +145,48 @@ class PollConsumer:
         """Take nothing more; let calls end and their effects be written; give back what was not begun."""
         self._stopping.set()
         self._woken.set()
-        for desk in self._desks.values():
-            desk.halt()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.halt()
         await self._taking_over.wait()
-        for desk in self._desks.values():
-            await desk.quiet()
-        await self.effector.drained()
-        await self._give_back()
+        for dispatcher in self._dispatchers.values():
+            await dispatcher.quiet()
+        await self.writer.drained()
+        await self._release()
 
     async def stop(self) -> None:
         """Cut the calls that run, write what has ended, give back the rest."""
         self._stopping.set()
         self._woken.set()
         await self._taking_over.wait()
-        for desk in self._desks.values():
-            await desk.close()
+        for dispatcher in self._dispatchers.values():
+            await dispatcher.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
-                await self.effector.drained()
-        self.effector.stop()
-        await self._give_back()
+                await self.writer.drained()
+        self.writer.stop()
+        await self._release()
 
-    async def _give_back(self) -> None:
-        self._unbegun += [work.turn for work in self._works if not work.abandoned]
-        for desk in self._desks.values():
-            desk.abandon()
+    async def _release(self) -> None:
+        self._unstarted += [work.group for work in self._works if not work.abandoned]
+        for dispatcher in self._dispatchers.values():
+            dispatcher.abandon()
         for work in self._works:
             work.abandoned = True
         self._works.clear()
-        for _ in range(GIVE_BACK_TRIES):
+        for _ in range(RELEASE_TRIES):
             try:
-                await self._give_back_unbegun()
+                await self._release_unstarted()
             except UNAVAILABLE as error:
-                _log.warning("polls.not_given_back", turns=len(self._unbegun), error=repr(error))
+                _log.warning("polls.not_given_back", groups=len(self._unstarted), error=repr(error))
                 await asyncio.sleep(AWAY_S)
             else:
                 return
 
-    async def _give_back_unbegun(self) -> None:
+    async def _release_unstarted(self) -> None:
         """Give back what is ours and nobody carries out; what fails is tried again before anything else is taken."""
-        if self._unbegun:
-            await self._source.give_back(self._unbegun)
-            self._unbegun = []
+        if self._unstarted:
+            await self._source.release(self._unstarted)
+            self._unstarted = []
 
     def last_tick_age_s(self) -> float | None:
         """Seconds since the loop looked for turns."""
@@ -197,18 +197,18 @@ class PollConsumer:
         for work in self._works:
             work.abandoned = True
         self._works.clear()
-        self._unbegun = []
-        for desk in self._desks.values():
-            desk.abandon()
+        self._unstarted = []
+        for dispatcher in self._dispatchers.values():
+            dispatcher.abandon()
 
-    def _over(self, work: Work) -> None:
+    def _over(self, work: GroupWork) -> None:
         self._works.discard(work)
         self._woken.set()
 
     @property
-    def desks(self) -> Sequence[Desk]:
+    def dispatchers(self) -> Sequence[PartnerDispatcher]:
         """The partners that are served here."""
-        return list(self._desks.values())
+        return list(self._dispatchers.values())
 
     # ------------------------------------------------------------------ taking
 
@@ -219,56 +219,56 @@ class PollConsumer:
             self._partners_at_s = monotonic()
         self._drop_superseded()
         await self._drop_over()
-        await self._give_back_unbegun()
-        room = {number: desk.room() for number, desk in self._desks.items()}
-        turns = await self._source.take({number: most for number, most in room.items() if most})
+        await self._release_unstarted()
+        room = {number: dispatcher.room() for number, dispatcher in self._dispatchers.items()}
+        groups = await self._source.take({number: most for number, most in room.items() if most})
         self._leave_lost()
-        if not turns:
+        if not groups:
             return False
-        self._unbegun = list(turns)  # until they are begun: what fails here would be ours, and nobody's, for ever
-        prepared = await consumer_store.prepare(self._pool, turns)
-        await self._know_accounts(turns)
-        for turn, known in zip(turns, prepared, strict=True):
-            self._begin(turn, known)
-        self._unbegun = []
+        self._unstarted = list(groups)  # until they are begun: what fails here would be ours, and nobody's, for ever
+        prepared = await consumer_store.prepare(self._pool, groups)
+        await self._know_accounts(groups)
+        for group, known in zip(groups, prepared, strict=True):
+            self._begin(group, known)
+        self._unstarted = []
         return True
 
     def _leave_lost(self) -> None:
         """Begin no more of turns that were taken away: whoever has them now asks for the same."""
-        for work in [one for one in self._works if self._source.has_lost(one.turn)]:
+        for work in [one for one in self._works if self._source.has_lost(one.group)]:
             work.abandoned = True
             self._works.discard(work)
-            self._desks[work.turn.partner_no].forget_abandoned()
+            self._dispatchers[work.group.partner_no].forget_abandoned()
 
     def _adopt(self, partners: Sequence[PartnerRow]) -> None:
-        for number in self._desks.keys() - {partner.partner_no for partner in partners}:
-            self._desks[number].courier = None  # nobody knows it any more; what waits is superseded in time
+        for number in self._dispatchers.keys() - {partner.partner_no for partner in partners}:
+            self._dispatchers[number].courier = None  # nobody knows it any more; what waits is superseded in time
         for partner in partners:
             settings = settings_of(partner.settings)
             courier = None if settings is None else self._courier_of(partner.name, settings)
-            desk = self._desks.get(partner.partner_no)
-            if desk is None:
+            dispatcher = self._dispatchers.get(partner.partner_no)
+            if dispatcher is None:
                 if courier is None:
                     continue
-                desk = self._desks[partner.partner_no] = self._open_desk(partner)
-            desk.courier = courier
+                dispatcher = self._dispatchers[partner.partner_no] = self._open_dispatcher(partner)
+            dispatcher.courier = courier
             if settings is not None:
-                desk.timeout = settings.timeout
+                dispatcher.timeout = settings.timeout
                 terminal = settings.terminal_statuses
-                desk.terminal = frozenset(TERMINAL_DEFAULT if terminal is None else terminal)
+                dispatcher.terminal = frozenset(TERMINAL_DEFAULT if terminal is None else terminal)
 
-    def _open_desk(self, partner: PartnerRow) -> Desk:
-        desk = Desk(
+    def _open_dispatcher(self, partner: PartnerRow) -> PartnerDispatcher:
+        dispatcher = PartnerDispatcher(
             partner.partner_no,
             partner.name,
             self._contract,
-            self.effector,
+            self.writer,
             calls_max=self._calls_max,
             low=self._woken.set,
         )
         if self._group is not None:
-            self._group.create_task(desk.run())
-        return desk
+            self._group.create_task(dispatcher.run())
+        return dispatcher
 
     def _drop_superseded(self) -> None:
         """Drop what waits and whose next turn is due; looked for a few times a second, since it walks what waits."""
@@ -277,41 +277,41 @@ class PollConsumer:
         self._swept_s = monotonic()
         now_s = self._contract.clock.now(self._swept_s)
         if any(now_s >= work.superseded_at_s for work in self._works):
-            for desk in self._desks.values():
-                desk.drop_superseded(now_s)
+            for dispatcher in self._dispatchers.values():
+                dispatcher.drop_superseded(now_s)
 
     async def _drop_over(self) -> None:
         """Drop what waits and whose tracker has ended since its turn was taken; what is tried again may wait long."""
         if monotonic() - self._over_at_s < OVER_S:
             return
         self._over_at_s = monotonic()
-        waiting = {tracker_id for desk in self._desks.values() for tracker_id in desk.waiting()}
+        waiting = {tracker_id for dispatcher in self._dispatchers.values() for tracker_id in dispatcher.waiting()}
         over = await consumer_store.over(self._pool, waiting) if waiting else frozenset()
         if over:
-            for desk in self._desks.values():
-                desk.drop_over(over)
+            for dispatcher in self._dispatchers.values():
+                dispatcher.drop_over(over)
 
-    async def _know_accounts(self, turns: Sequence[Turn]) -> None:
+    async def _know_accounts(self, groups: Sequence[PollGroup]) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
             self._accounts.clear()
-        unknown = {number for turn in turns for number in turn.account_nos} - self._accounts.keys()
+        unknown = {number for group in groups for number in group.account_nos} - self._accounts.keys()
         if unknown:
             self._accounts.update(await consumer_store.account_names(self._pool, sorted(unknown)))
 
-    def _begin(self, turn: Turn, known: Prepared) -> None:
+    def _begin(self, group: PollGroup, known: PreparedGroup) -> None:
         """Leave out what is done or stands there again, drop what is superseded or over, and queue the rest.
 
         A turn without a slot has no end, and one that is due ahead is of no relay: nobody is asked for them.
         """
         interval = known.interval_minutes or 0
-        superseded_at_s = (turn.due_at + timedelta(minutes=interval)).timestamp() if interval else -math.inf
-        ids = [] if turn.due_at.timestamp() > known.now_s + AHEAD_MAX_S else turn.ids
-        work = Work(turn, interval, superseded_at_s, left=0)
+        superseded_at_s = (group.due_at + timedelta(minutes=interval)).timestamp() if interval else -math.inf
+        ids = [] if group.due_at.timestamp() > known.now_s + AHEAD_MAX_S else group.ids
+        work = GroupWork(group, interval, superseded_at_s, left=0)
         self._works.add(work)
-        desk = self._desks[turn.partner_no]
-        desk.note_turn(len(turn.ids))
-        todo, seen = list[Item](), set(known.done)
-        for tracker_id, account_no, external_id in zip(ids, turn.account_nos, turn.external_ids, strict=bool(ids)):
+        dispatcher = self._dispatchers[group.partner_no]
+        dispatcher.note_group(len(group.ids))
+        todo, seen = list[QueuedPoll](), set(known.done)
+        for tracker_id, account_no, external_id in zip(ids, group.account_nos, group.external_ids, strict=bool(ids)):
             if tracker_id in seen:
                 continue
             seen.add(tracker_id)
@@ -319,12 +319,12 @@ class PollConsumer:
                 work.dropped += 1
                 continue
             account_id = self._accounts.get(account_no) or str(account_no)
-            todo.append(Item(work, tracker_id, external_id, account_id))
+            todo.append(QueuedPoll(work, tracker_id, external_id, account_id))
         work.left = len(todo)
         if todo:
-            desk.put(todo)
+            dispatcher.put(todo)
         else:
-            self.effector.look_at(work)
+            self.writer.look_at(work)
 
 
 # What a consumer of polls counts, for the metrics of its process.
@@ -334,15 +334,21 @@ def consumer_source(consumer: PollConsumer) -> Source:
     """Return what reads a consumer."""
 
     def read() -> Sequence[Sample]:
-        effector = consumer.effector
+        writer = consumer.writer
         samples = [
-            Sample("tickwright_polls_done_total", effector.polled),
-            Sample("tickwright_poll_news_total", effector.news),
-            Sample("tickwright_polls_late_total", effector.late),
-            Sample("tickwright_polls_superseded_total", effector.superseded),
-            Sample("tickwright_poll_lost_answers_total", effector.lost),
-            Sample("tickwright_poll_answer_backlog", effector.unwritten),
+            Sample("tickwright_polls_done_total", writer.polled),
+            Sample("tickwright_poll_news_total", writer.news),
+            Sample("tickwright_polls_late_total", writer.late),
+            Sample("tickwright_polls_superseded_total", writer.superseded),
+            Sample("tickwright_poll_lost_answers_total", writer.lost),
+            Sample("tickwright_poll_answer_backlog", writer.unwritten),
         ]
-        return [*samples, *(Sample("tickwright_polls_held", desk.held, (desk.name,)) for desk in consumer.desks)]
+        return [
+            *samples,
+            *(
+                Sample("tickwright_polls_held", dispatcher.held, (dispatcher.name,))
+                for dispatcher in consumer.dispatchers
+            ),
+        ]
 
     return read

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
-from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, Effector, Work
+from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
 from tickwright.engine.certain_start import begins
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
@@ -30,16 +30,16 @@ WAIT_MAX_S = 300.0
 DOUBLINGS_MAX = 10
 HELD_MAX = 5000
 AHEAD_S = 5.0
-TURN_POLLS = 1000
+GROUP_POLLS = 1000
 ROOM_S = 0.05
 
 _log = structlog.get_logger("tickwright.polls")
 
 
-class Item(NamedTuple):
+class QueuedPoll(NamedTuple):
     """One poll of a turn."""
 
-    work: Work
+    work: GroupWork
     tracker_id: int
     external_id: str
     account_id: str
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     """Calls that failed or were throttled."""
 
 
-class Desk:
+class PartnerDispatcher:
     """See the module's text.
 
     Args:
@@ -60,24 +60,24 @@ class Desk:
         partner_no: int,
         name: str,
         contract: PartnerContract,
-        effector: Effector,
+        writer: ResultWriter,
         *,
         calls_max: int,
         low: Callable[[], None],
     ) -> None:
         self.partner_no, self.name = partner_no, name
-        self._contract, self._effector, self._calls_max, self._low = contract, effector, calls_max, low
-        self.lane = contract.lane(partner_no, name)
+        self._contract, self._writer, self._calls_max, self._low = contract, writer, calls_max, low
+        self.permits = contract.permits_of(partner_no, name)
         self.courier: Courier | None = None
         self.timeout = timedelta(seconds=10)
         self.terminal: frozenset[str] = frozenset()
-        self._queue: deque[Item] = deque()
-        self._later: list[tuple[float, int, Item]] = []
+        self._queue: deque[QueuedPoll] = deque()
+        self._later: list[tuple[float, int, QueuedPoll]] = []
         self._order = itertools.count()
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._turn_polls = float(TURN_POLLS)
+        self._group_polls = float(GROUP_POLLS)
         self._begun_s = monotonic()
         self._ended = 0
         self._per_s = 0.0
@@ -92,13 +92,13 @@ class Desk:
 
     def room(self) -> int:
         """Return how many turns to take."""
-        if self._stopping or self.courier is None or self._effector.backlog > BACKLOG_MAX:
+        if self._stopping or self.courier is None or self._writer.backlog > BACKLOG_MAX:
             return 0
         wanted = self._wanted()
         waiting = len(self._queue) + len(self._running)
         if waiting >= wanted or self.held >= HELD_MAX:
             return 0
-        return max(1, min(100, round((wanted - waiting) / self._turn_polls)))
+        return max(1, min(100, round((wanted - waiting) / self._group_polls)))
 
     def _wanted(self) -> int:
         """Enough for a few seconds at the pace of the last ones, and no more than the partner's budget lets through."""
@@ -106,20 +106,20 @@ class Desk:
         if now - self._begun_s >= 1.0:
             self._per_s = self._ended / (now - self._begun_s)
             self._begun_s, self._ended = now, 0
-        at_once = self._calls_max if self.lane.share is None else min(self._calls_max, self.lane.share)
+        at_once = self._calls_max if self.permits.share is None else min(self._calls_max, self.permits.share)
         wanted = 2 * at_once + 2 * self._per_s
-        budgets = self.lane.settings.budgets
+        budgets = self.permits.settings.budgets
         if budgets:
             wanted = min(wanted, AHEAD_S * min(calls / window_s for calls, window_s in budgets))
         return max(1, min(HELD_MAX, int(wanted)))
 
-    def note_turn(self, polls: int) -> None:
+    def note_group(self, polls: int) -> None:
         """Learn how large turns are."""
-        self._turn_polls += (polls - self._turn_polls) / 8
+        self._group_polls += (polls - self._group_polls) / 8
 
     # ------------------------------------------------------------------ polls in and out
 
-    def put(self, items: list[Item]) -> None:
+    def put(self, items: list[QueuedPoll]) -> None:
         """Carry these out, in their order."""
         self._queue.extend(items)
         self._changed.set()
@@ -136,27 +136,27 @@ class Desk:
         """Drop what waits for these trackers, which have ended; what runs may end."""
         self._drop_all(lambda item: item.tracker_id in tracker_ids)
 
-    def _drop_all(self, unwanted: Callable[[Item], bool]) -> None:
+    def _drop_all(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
         gone = [item for item in self._all_waiting() if unwanted(item)]
         self._remove(unwanted)
         for item in gone:
             self._drop(item)
 
-    def _all_waiting(self) -> list[Item]:
+    def _all_waiting(self) -> list[QueuedPoll]:
         return [*self._queue, *(item for _, _, item in self._later)]
 
-    def _remove(self, unwanted: Callable[[Item], bool]) -> None:
+    def _remove(self, unwanted: Callable[[QueuedPoll], bool]) -> None:
         self._queue = deque(item for item in self._queue if not unwanted(item))
         self._later = [entry for entry in self._later if not unwanted(entry[2])]
         heapq.heapify(self._later)
-        self.lane.expected = min(self.lane.expected, len(self._queue))
+        self.permits.expected = min(self.permits.expected, len(self._queue))
 
-    def _drop(self, item: Item) -> None:
+    def _drop(self, item: QueuedPoll) -> None:
         work = item.work
         work.left -= 1
         work.dropped += 1
         if work.left == len(work.answers):
-            self._effector.look_at(work)
+            self._writer.look_at(work)
 
     def forget_abandoned(self) -> None:
         """Forget what waits of turns that were abandoned one by one; calls that run may end."""
@@ -177,11 +177,11 @@ class Desk:
         self._dispatcher = asyncio.current_task()
         while True:
             await self._wait_for_item()
-            self.lane.expected = max(0, len(self._queue) - 1)
+            self.permits.expected = max(0, len(self._queue) - 1)
             permit = await self._contract.acquire(self.partner_no)
             courier = self.courier
             if not self._queue or self._stopping or courier is None:
-                self.lane.expected = 0
+                self.permits.expected = 0
                 permit.close(None)
                 await asyncio.sleep(0)
                 continue
@@ -190,7 +190,7 @@ class Desk:
                 permit.close(None)
                 await asyncio.sleep(0)
                 continue
-            self.lane.expected = len(self._queue)
+            self.permits.expected = len(self._queue)
             self._low_water()
             task = asyncio.create_task(begins(self._poll(item, courier, permit)))
             self._running.add(task)
@@ -207,7 +207,7 @@ class Desk:
             if self._queue and self.courier is not None and not self._stopping and len(self._running) < self._calls_max:
                 return
             if self.courier is None:  # nobody will make these calls here: ask for nothing
-                self.lane.expected = 0
+                self.permits.expected = 0
             wait_s = self._later[0][0] - now if self._later and not self._queue else None
             try:
                 async with asyncio.timeout(wait_s):
@@ -220,10 +220,10 @@ class Desk:
         self._changed.set()
 
     def _low_water(self) -> None:
-        if len(self._queue) * 2 <= self._turn_polls:
+        if len(self._queue) * 2 <= self._group_polls:
             self._low()
 
-    async def _poll(self, item: Item, courier: Courier, permit: Permit) -> None:
+    async def _poll(self, item: QueuedPoll, courier: Courier, permit: Permit) -> None:
         try:
             result = await (self._traced(item, courier) if traces.recording() else self._ask(item, courier))
         except BaseException:
@@ -235,12 +235,12 @@ class Desk:
         if isinstance(result, Answer):
             permit.close(ANSWERED)
             ends = result.terminal or result.status in self.terminal
-            self._effector.add(item.work, item.tracker_id, result, terminal=ends)
+            self._writer.add(item.work, item.tracker_id, result, terminal=ends)
             return
         permit.close(result)
         self._again(item, result)
 
-    async def _traced(self, item: Item, courier: Courier) -> Result:
+    async def _traced(self, item: QueuedPoll, courier: Courier) -> Result:
         """Ask inside a span: a poll is a trace of its own, since nobody asked for it."""
         facts: dict[str, str | int] = {"tickwright.partner": self.name, "tickwright.tracker_id": item.tracker_id}
         with traces.attempting("polls", None, facts) as span:
@@ -249,14 +249,14 @@ class Desk:
                 traces.fail(span, "throttled" if isinstance(result, Throttled) else "failed")
             return result
 
-    async def _ask(self, item: Item, courier: Courier) -> Result:
+    async def _ask(self, item: QueuedPoll, courier: Courier) -> Result:
         poll = Poll(
-            f"poll_{item.tracker_id}_{int(item.work.turn.due_at.timestamp())}",
+            f"poll_{item.tracker_id}_{int(item.work.group.due_at.timestamp())}",
             item.tracker_id,
             item.external_id,
             item.account_id,
             self.name,
-            item.work.turn.due_at,
+            item.work.group.due_at,
             self.timeout,
         )
         within = asyncio.timeout(self.timeout.total_seconds())
@@ -278,7 +278,7 @@ class Desk:
             return Failed(f"the function of {self.name} returned {type(result).__name__} instead of an Answer")
         return outcome
 
-    def _again(self, item: Item, result: Throttled | Failed) -> None:
+    def _again(self, item: QueuedPoll, result: Throttled | Failed) -> None:
         if item.work.abandoned:
             return
         wait_s = min(WAIT_MAX_S, WAIT_FIRST_S * 2.0 ** min(item.failures, DOUBLINGS_MAX))
@@ -294,7 +294,7 @@ class Desk:
     def halt(self) -> None:
         """Begin no further call."""
         self._stopping = True
-        self.lane.expected = 0
+        self.permits.expected = 0
 
     async def quiet(self) -> None:
         """Begin no further call; return when those that run are over."""

@@ -63,7 +63,7 @@ _NOT_YOURS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class HttpTerms:
+class HttpSchema:
     """What the table says; see the module's text."""
 
     url: str
@@ -77,7 +77,7 @@ class HttpTerms:
     unknown: frozenset[int] = frozenset({404, 410})
 
 
-def read_http(table: Any, problems: list[str], *, where: str, secrets: Secrets) -> HttpTerms | None:
+def read_http(table: Any, problems: list[str], *, where: str, secrets: Secrets) -> HttpSchema | None:
     """Return what ``table`` says with its secrets put in; ``None`` with a line in ``problems`` per mistake."""
     before = len(problems)
     values = read_fields(table, _readers(secrets), problems, where=where)
@@ -91,7 +91,7 @@ def read_http(table: Any, problems: list[str], *, where: str, secrets: Secrets) 
     )
     if len(problems) > before:
         return None
-    return HttpTerms(**{"headers": {}, **values})
+    return HttpSchema(**{"headers": {}, **values})
 
 
 def _readers(secrets: Secrets) -> Mapping[str, Reader]:
@@ -167,7 +167,7 @@ def _unknown(value: Any) -> frozenset[int]:
     return frozenset(value)
 
 
-def answer_of(body: bytes, terms: HttpTerms) -> Answer | Failed:
+def answer_of(body: bytes, terms: HttpSchema) -> Answer | Failed:
     """Return what a body says. Pure.
 
     A body that is too large, is not JSON or has no status where it should be is a failed call: the partner is not
@@ -177,31 +177,31 @@ def answer_of(body: bytes, terms: HttpTerms) -> Answer | Failed:
         return Failed(f"the answer is larger than {BODY_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(body)
-        status = look_up(document, terms.status)
+        status = value_at(document, terms.status)
         if not isinstance(status, str | int) or isinstance(status, bool):
             return Failed(f"the answer has no status at {terms.status}")
         text = (terms.statuses or {}).get(str(status), str(status))
-        at = _instant(look_up(document, terms.at)) if terms.at else None
+        at = _instant(value_at(document, terms.at)) if terms.at else None
         return Answer(text, at, _events(document, terms))
     except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError, Rejected) as error:
         why = error.message if isinstance(error, Rejected) else type(error).__name__  # whose text quotes the answer
         return Failed(f"the answer cannot be read: {why}")
 
 
-def _events(document: Any, terms: HttpTerms) -> tuple[ScanEvent, ...]:
-    found = look_up(document, terms.events) if terms.events else None
+def _events(document: Any, terms: HttpSchema) -> tuple[ScanEvent, ...]:
+    found = value_at(document, terms.events) if terms.events else None
     if not isinstance(found, list):
         return ()
     events = []
     for one in found:
-        at = _instant(look_up(one, terms.event_at))
+        at = _instant(value_at(one, terms.event_at))
         if at is not None:
-            text = str(look_up(one, terms.event_text) or "").replace("\0", "")
+            text = str(value_at(one, terms.event_text) or "").replace("\0", "")
             events.append(ScanEvent(at, text[:EVENT_TEXT_CHARS_MAX]))
     return tuple(sorted(events, key=attrgetter("at"))[-EVENTS_MAX:])
 
 
-def look_up(document: Any, path: str) -> Any:
+def value_at(document: Any, path: str) -> Any:
     """Return what stands at a dotted path, ``None`` for nothing."""
     for name in path.split("."):
         if isinstance(document, Mapping):
@@ -241,7 +241,7 @@ class HttpCourier:
         Rejected: ``ssrf_blocked``, the URL names an address that must not be reached. Permanent.
     """
 
-    def __init__(self, terms: HttpTerms, *, allow: AllowList, connections_max: int) -> None:
+    def __init__(self, terms: HttpSchema, *, allow: AllowList, connections_max: int) -> None:
         self._terms = terms
         self._headers = {"user-agent": "Tickwright", "accept": "application/json", "accept-encoding": "identity"}
         self._headers.update(terms.headers)

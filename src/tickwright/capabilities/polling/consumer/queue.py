@@ -16,7 +16,7 @@ import structlog
 
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.ports.ids import monotonic
-from tickwright.ports.polls import PollSource, Turn
+from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -39,62 +39,62 @@ class QueueSource:
         self._handed: set[_Take] = set()
         self._gate = ClaimGate(pool.acquire, session, "polls", self._strays)
 
-    async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Claim turns under the session's token."""
         if not self._session.holds() or not room:
             return []
         async with self._gate.claiming() as (token, number):
             rows = await self._pool.fetch(_SQL["take"], token, list(room), list(room.values()), number)
             self._handed.update((row["seq"], token, row["taken_at"]) for row in rows)
-        return [Turn(row[0], token, *row[1:]) for row in sorted(rows, key=lambda row: (row["due_at"], row["seq"]))]
+        return [PollGroup(row[0], token, *row[1:]) for row in sorted(rows, key=lambda row: (row["due_at"], row["seq"]))]
 
     async def _strays(self, connection: Connection, token: int) -> int:
         self._handed = {take for take in self._handed if take[1] == token}
         known = [take[0] for take in self._handed], [take[2] for take in self._handed]
         return int(await connection.fetchval(_SQL["strays"], token, *known))
 
-    async def hold(self, connection: Connection, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def hold(self, connection: Connection, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Lock the rows that are as we took them still."""
-        held = {(row[0], row[1], row[2]) for row in await connection.fetch(_SQL["hold"], *_columns(turns))}
-        self._handed -= _takes(turns) - held
-        return [turn for turn in turns if _take(turn) in held]
+        held = {(row[0], row[1], row[2]) for row in await connection.fetch(_SQL["hold"], *_columns(groups))}
+        self._handed -= _takes(groups) - held
+        return [group for group in groups if _take(group) in held]
 
-    async def finish(self, connection: Connection, turns: Sequence[Turn]) -> None:
+    async def finish(self, connection: Connection, groups: Sequence[PollGroup]) -> None:
         """Delete the rows, which ``hold`` has locked."""
-        await connection.execute(_SQL["finish"], [turn.key for turn in turns])
+        await connection.execute(_SQL["finish"], [group.key for group in groups])
 
-    async def finished(self, turns: Sequence[Turn]) -> None:
+    async def finished(self, groups: Sequence[PollGroup]) -> None:
         """Forget them: deleting was part of the transaction."""
-        self._handed -= _takes(turns)
+        self._handed -= _takes(groups)
 
-    def has_lost(self, turn: Turn) -> bool:
+    def has_lost(self, group: PollGroup) -> bool:
         """Whether it is of a session that we have no more."""
-        return turn.owner != self._session.token
+        return group.owner != self._session.token
 
-    async def give_back(self, turns: Sequence[Turn]) -> None:
+    async def release(self, groups: Sequence[PollGroup]) -> None:
         """Let others take them; where that fails they are strays, which the gate gives back."""
         try:
-            await self._write_back(turns)
+            await self._release_rows(groups)
         except BaseException:
             self._gate.unsure = True
             raise
         finally:
-            self._handed -= _takes(turns)
+            self._handed -= _takes(groups)
 
-    async def _write_back(self, turns: Sequence[Turn]) -> None:
-        await self._pool.execute(_SQL["give_back"], *_columns(turns))
-
-
-def _take(turn: Turn) -> _Take:
-    return turn.key, turn.owner, turn.taken_at
+    async def _release_rows(self, groups: Sequence[PollGroup]) -> None:
+        await self._pool.execute(_SQL["release"], *_columns(groups))
 
 
-def _takes(turns: Sequence[Turn]) -> set[_Take]:
-    return {_take(turn) for turn in turns}
+def _take(group: PollGroup) -> _Take:
+    return group.key, group.owner, group.taken_at
 
 
-def _columns(turns: Sequence[Turn]) -> tuple[list[int], list[int], list[datetime | None]]:
-    return [turn.key for turn in turns], [turn.owner for turn in turns], [turn.taken_at for turn in turns]
+def _takes(groups: Sequence[PollGroup]) -> set[_Take]:
+    return {_take(group) for group in groups}
+
+
+def _columns(groups: Sequence[PollGroup]) -> tuple[list[int], list[int], list[datetime | None]]:
+    return [group.key for group in groups], [group.owner for group in groups], [group.taken_at for group in groups]
 
 
 async def reclaim(connection: Any, tokens: Sequence[int]) -> None:
@@ -102,10 +102,10 @@ async def reclaim(connection: Any, tokens: Sequence[int]) -> None:
 
     For every process that may declare one lost, whatever its role; in that transaction.
     """
-    turns = await connection.fetchval(_SQL["reclaim"], list(tokens))
-    turns += await connection.fetchval(_SQL["orphans"])
-    if turns:
-        _log.warning("polls.reclaimed", sessions=list(tokens), turns=turns)
+    groups = await connection.fetchval(_SQL["reclaim"], list(tokens))
+    groups += await connection.fetchval(_SQL["orphans"])
+    if groups:
+        _log.warning("polls.reclaimed", sessions=list(tokens), groups=groups)
 
 
 # Two sources as one: polls from a log, and those that wait in the queue inside PostgreSQL beside it.
@@ -117,7 +117,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parked(Turn):
+class _Parked(PollGroup):
     """A turn that came from the queue."""
 
 
@@ -128,59 +128,59 @@ class QueueBesideLog:
         self._queue, self._log = queue, log
         self._again_s = -math.inf
 
-    async def take(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def take(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         """Take what is parked, then what was read; where nothing was parked nobody looks for a second."""
         parked = await self._take_parked(room)
         left = dict(room)
-        for turn in parked:
-            left[turn.partner_no] -= 1
+        for group in parked:
+            left[group.partner_no] -= 1
         try:
             read = await self._log.take({partner_no: most for partner_no, most in left.items() if most > 0})
         except BaseException:
             with suppress(Exception):  # what cannot be given back now is found and given back by the queue
-                await self._queue.give_back(parked)
+                await self._queue.release(parked)
             raise
         return [*parked, *read]
 
-    async def _take_parked(self, room: Mapping[int, int]) -> Sequence[Turn]:
+    async def _take_parked(self, room: Mapping[int, int]) -> Sequence[PollGroup]:
         if monotonic() < self._again_s:
             return []
-        turns = await self._queue.take(room)
-        if not turns:
+        groups = await self._queue.take(room)
+        if not groups:
             self._again_s = monotonic() + LOOK_S
-        names = [field.name for field in fields(Turn)]
-        return [_Parked(*(getattr(turn, name) for name in names)) for turn in turns]
+        names = [field.name for field in fields(PollGroup)]
+        return [_Parked(*(getattr(group, name) for name in names)) for group in groups]
 
-    async def hold(self, connection: Any, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def hold(self, connection: Any, groups: Sequence[PollGroup]) -> Sequence[PollGroup]:
         """Ask each for its own."""
-        parked, read = _parted(turns)
+        parked, read = _parted(groups)
         held = [*(await self._queue.hold(connection, parked))] if parked else []
         return [*held, *(await self._log.hold(connection, read))] if read else held
 
-    async def finish(self, connection: Any, turns: Sequence[Turn]) -> None:
+    async def finish(self, connection: Any, groups: Sequence[PollGroup]) -> None:
         """Tell each of its own."""
-        parked, read = _parted(turns)
+        parked, read = _parted(groups)
         await self._queue.finish(connection, parked)
         await self._log.finish(connection, read)
 
-    async def finished(self, turns: Sequence[Turn]) -> None:
+    async def finished(self, groups: Sequence[PollGroup]) -> None:
         """Tell each of its own."""
-        parked, read = _parted(turns)
+        parked, read = _parted(groups)
         await self._queue.finished(parked)
         await self._log.finished(read)
 
-    def has_lost(self, turn: Turn) -> bool:
+    def has_lost(self, group: PollGroup) -> bool:
         """Ask where it came from."""
-        return (self._queue if isinstance(turn, _Parked) else self._log).has_lost(turn)
+        return (self._queue if isinstance(group, _Parked) else self._log).has_lost(group)
 
-    async def give_back(self, turns: Sequence[Turn]) -> None:
+    async def release(self, groups: Sequence[PollGroup]) -> None:
         """Give each its own back; first those that cost no database."""
-        parked, read = _parted(turns)
-        await self._log.give_back(read)
+        parked, read = _parted(groups)
+        await self._log.release(read)
         if parked:
-            await self._queue.give_back(parked)
+            await self._queue.release(parked)
 
 
-def _parted(turns: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
+def _parted(groups: Sequence[PollGroup]) -> tuple[list[PollGroup], list[PollGroup]]:
     """Return those of the queue and those of the log."""
-    return [turn for turn in turns if isinstance(turn, _Parked)], [t for t in turns if not isinstance(t, _Parked)]
+    return [group for group in groups if isinstance(group, _Parked)], [t for t in groups if not isinstance(t, _Parked)]

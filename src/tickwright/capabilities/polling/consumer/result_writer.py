@@ -24,7 +24,7 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer
 from tickwright.ports.ids import monotonic
-from tickwright.ports.polls import PollSource, Turn
+from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import REFUSED, UNAVAILABLE, Connection, Pool
 from tickwright.store.queries import load
@@ -33,11 +33,11 @@ from tickwright.store.queries import load
 
 SQL = load("tickwright.capabilities.polling.sql", "consumer.sql")
 EVENTS_KEPT = 10
-"""How many scan events a tracker keeps; ``write_effects`` says it, too."""
+"""How many scan events a tracker keeps; ``write_results`` says it, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedGroup:
     """What is known of a turn before it is carried out.
 
     Attributes:
@@ -53,23 +53,23 @@ class Prepared:
     done: frozenset[int]
 
 
-async def prepare(pool: Pool, turns: Sequence[Turn]) -> list[Prepared]:
+async def prepare(pool: Pool, groups: Sequence[PollGroup]) -> list[PreparedGroup]:
     """Return what is known of each of ``turns``, in order."""
-    numbers = [n for n, turn in enumerate(turns) for _ in turn.ids]
+    numbers = [n for n, group in enumerate(groups) for _ in group.ids]
     rows = await pool.fetch(
         SQL["prepare"],
-        list(range(len(turns))),
-        [turn.slot_id for turn in turns],
-        [turn.due_at for turn in turns],
-        [turn.partner_no for turn in turns],
+        list(range(len(groups))),
+        [group.slot_id for group in groups],
+        [group.due_at for group in groups],
+        [group.partner_no for group in groups],
         numbers,
-        [tracker_id for turn in turns for tracker_id in turn.ids],
-        [external_id for turn in turns for external_id in turn.external_ids],
+        [tracker_id for group in groups for tracker_id in group.ids],
+        [external_id for group in groups for external_id in group.external_ids],
     )
     found = {row["n"]: row for row in rows}
     return [
-        Prepared(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
-        for row in (found[n] for n in range(len(turns)))
+        PreparedGroup(row["interval_minutes"], row["now_s"], frozenset(row["over"]), frozenset(row["done"]))
+        for row in (found[n] for n in range(len(groups)))
     ]
 
 
@@ -84,7 +84,7 @@ async def account_names(pool: Pool, numbers: Sequence[int]) -> dict[int, str]:
 
 
 @dataclass(slots=True)
-class Effects:
+class GroupAnswers:
     """Answers of one second, slot and partner: by tracker, with whether it ends it."""
 
     interval_minutes: int
@@ -95,7 +95,7 @@ Key = tuple[int, datetime, int]
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenResults:
     """What became of answers.
 
     Attributes:
@@ -115,7 +115,9 @@ class UnwritableError(Exception):
     """An answer cannot be made into values of a row: what is in it is not what its type says."""
 
 
-async def write_effects(connection: Connection, effects: Mapping[Key, Effects], destination: str) -> Written:
+async def write_results(
+    connection: Connection, effects: Mapping[Key, GroupAnswers], destination: str
+) -> WrittenResults:
     """Write effects in a transaction that holds their turns.
 
     Two turns of one tracker are written one after the other, so that the second is compared with what the first wrote;
@@ -125,13 +127,13 @@ async def write_effects(connection: Connection, effects: Mapping[Key, Effects], 
         UnwritableError: One of the answers; it would be raised again.
     """
     await connection.execute(SQL["lock_turns"], *_columns(sorted(effects)))
-    written = Written()
+    written = WrittenResults()
     for step in _steps(effects):
         await _write(connection, effects, step, destination, written)
     return written
 
 
-def _steps(effects: Mapping[Key, Effects]) -> list[list[Key]]:
+def _steps(effects: Mapping[Key, GroupAnswers]) -> list[list[Key]]:
     """Return what is written at once: each tracker once, its turns in their order."""
     steps: dict[int, list[Key]] = defaultdict(list)
     next_step: dict[int, int] = {}
@@ -144,7 +146,7 @@ def _steps(effects: Mapping[Key, Effects]) -> list[list[Key]]:
 
 
 async def count_dropped(connection: Connection, dropped: Sequence[tuple[Key, int]]) -> None:
-    """Count polls of turns that will not be carried out; behind ``write_effects``, in its transaction."""
+    """Count polls of turns that will not be carried out; behind ``write_results``, in its transaction."""
     if dropped:
         await connection.execute(SQL["count_dropped"], *_columns([key for key, _ in dropped]), [n for _, n in dropped])
 
@@ -154,7 +156,11 @@ def _columns(keys: Sequence[Key]) -> list[list[Any]]:
 
 
 async def _write(
-    connection: Connection, effects: Mapping[Key, Effects], keys: Sequence[Key], destination: str, written: Written
+    connection: Connection,
+    effects: Mapping[Key, GroupAnswers],
+    keys: Sequence[Key],
+    destination: str,
+    written: WrittenResults,
 ) -> None:
     answers: dict[str, list[Any]] = defaultdict(list)
     for n, key in enumerate(keys):
@@ -166,7 +172,7 @@ async def _write(
             except Exception as error:
                 raise UnwritableError(type(error).__name__) from error
     row = await connection.fetchrow(
-        SQL["write_effects"],
+        SQL["write_results"],
         list(range(len(keys))),
         *_columns(keys),
         [effects[key].interval_minutes for key in keys],
@@ -218,7 +224,7 @@ _log = structlog.get_logger("tickwright.polls")
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class GroupWork:
     """A turn that this process carries out.
 
     Attributes:
@@ -228,7 +234,7 @@ class Work:
         abandoned: It is somebody else's now.
     """
 
-    turn: Turn
+    group: PollGroup
     interval_minutes: int
     superseded_at_s: float
     left: int
@@ -239,18 +245,18 @@ class Work:
     @property
     def key(self) -> Key:
         """What the ledger knows it by; two deliveries of one turn have the same."""
-        return self.turn.slot_id, self.turn.due_at, self.turn.partner_no
+        return self.group.slot_id, self.group.due_at, self.group.partner_no
 
 
 class _Outcome(NamedTuple):
     """What a transaction did: the turns that were ours, those that it finished, and trackers that it passed over."""
 
-    ours: set[Work]
-    finished: set[Work]
+    ours: set[GroupWork]
+    finished: set[GroupWork]
     locked: set[int]
 
 
-class Effector:
+class ResultWriter:
     """See the module's text.
 
     Attributes:
@@ -261,14 +267,20 @@ class Effector:
     """
 
     def __init__(
-        self, pool: Pool, source: PollSource, *, destination: str, over: Callable[[Work], None], probe: Probe = NO_PROBE
+        self,
+        pool: Pool,
+        source: PollSource,
+        *,
+        destination: str,
+        over: Callable[[GroupWork], None],
+        probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._source, self._destination = pool, source, destination
         self._over, self._probe = over, probe
-        self._waiting: dict[Work, None] = {}
+        self._waiting: dict[GroupWork, None] = {}
         self._backlog = 0
         self._alone = False
-        self._locked: dict[int, set[Work]] = {}
+        self._locked: dict[int, set[GroupWork]] = {}
         self._locked_answers = 0
         self._locked_again_s = 0.0
         self._woken = asyncio.Event()
@@ -287,7 +299,7 @@ class Effector:
         """Answers that are not written yet."""
         return self._backlog
 
-    def add(self, work: Work, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
+    def add(self, work: GroupWork, tracker_id: int, answer: Answer, *, terminal: bool) -> None:
         """Take an answer to be written; of two for one poll the first counts."""
         if work.abandoned:
             self.lost += 1
@@ -297,7 +309,7 @@ class Effector:
             self._backlog += 1
         self.look_at(work)
 
-    def look_at(self, work: Work) -> None:
+    def look_at(self, work: GroupWork) -> None:
         """Write what there is of ``work``, also when that is only its end."""
         self._waiting[work] = None
         self._idle.clear()
@@ -334,7 +346,7 @@ class Effector:
                 await self._woken.wait()
         self._woken.clear()
 
-    async def _flush_or_wait(self, answers: Mapping[Work, Answers]) -> None:
+    async def _flush_or_wait(self, answers: Mapping[GroupWork, Answers]) -> None:
         if not answers:
             return
         try:
@@ -343,15 +355,15 @@ class Effector:
             self._part(answers, error)
             return
         except UNAVAILABLE as error:
-            _log.warning("polls.effects_not_written", error=repr(error), answers=self._backlog)
+            _log.warning("polls.results_not_written", error=repr(error), answers=self._backlog)
             self._waiting.update(dict.fromkeys(answers))
             await asyncio.sleep(RETRY_S)
             return
         for work, tried in answers.items():
             self._settle(work, tried, outcome)
 
-    def _batch(self) -> dict[Work, Answers]:
-        batch: dict[Work, Answers] = {}
+    def _batch(self) -> dict[GroupWork, Answers]:
+        batch: dict[GroupWork, Answers] = {}
         size = 0
         while self._waiting and size < (1 if self._alone else BATCH_MAX):
             work = next(iter(self._waiting))
@@ -365,17 +377,17 @@ class Effector:
                 size += len(answers) + 1
         return batch
 
-    def _locked_batch(self) -> dict[Work, Answers]:
+    def _locked_batch(self) -> dict[GroupWork, Answers]:
         """Return answers for locked trackers, those first that were tried the longest ago."""
         self._locked_again_s = monotonic() + LOCKED_AGAIN_S
-        batch: dict[Work, Answers] = defaultdict(dict)
+        batch: dict[GroupWork, Answers] = defaultdict(dict)
         for tracker_id in list(islice(self._locked, BATCH_MAX)):
             works = self._locked[tracker_id] = self._locked.pop(tracker_id)
             for work in works:
                 batch[work][tracker_id] = work.answers[tracker_id]
         return batch
 
-    def _put_off(self, work: Work, tracker_id: int) -> None:
+    def _put_off(self, work: GroupWork, tracker_id: int) -> None:
         """Let an answer wait for its locked tracker; drop it where too many wait; the next poll asks again."""
         works = self._locked.get(tracker_id, set())
         if work in works:
@@ -384,13 +396,13 @@ class Effector:
             self._drop(work, tracker_id)
             return
         if not self._locked:
-            _log.warning("polls.tracker_locked", tracker_id=tracker_id, due_at=str(work.turn.due_at))
+            _log.warning("polls.tracker_locked", tracker_id=tracker_id, due_at=str(work.group.due_at))
             self._locked_again_s = monotonic() + LOCKED_AGAIN_S
         works.add(work)
         self._locked[tracker_id] = works
         self._locked_answers += 1
 
-    def _take(self, work: Work, tracker_id: int) -> None:
+    def _take(self, work: GroupWork, tracker_id: int) -> None:
         """Let an answer wait for its tracker no more."""
         works = self._locked.get(tracker_id, set())
         if work in works:
@@ -399,7 +411,7 @@ class Effector:
             if not works:
                 del self._locked[tracker_id]
 
-    def _part(self, answers: Mapping[Work, Answers], error: Exception) -> None:
+    def _part(self, answers: Mapping[GroupWork, Answers], error: Exception) -> None:
         """Write each answer alone until the one is found that cannot be written; that one is dropped."""
         for work, tried in answers.items():
             for tracker_id in tried:
@@ -413,7 +425,7 @@ class Effector:
         _log.error("polls.answer_unwritable", tracker_id=tracker_id, error=repr(error))
         self._drop(work, tracker_id)
 
-    def _drop(self, work: Work, tracker_id: int) -> None:
+    def _drop(self, work: GroupWork, tracker_id: int) -> None:
         del work.answers[tracker_id]
         self._backlog -= 1
         self.lost += 1
@@ -421,34 +433,34 @@ class Effector:
         work.dropped += 1
         self.look_at(work)
 
-    async def _write(self, answers: Mapping[Work, Answers]) -> _Outcome:
-        await self._probe.reached("polls.before_effect", answers=sum(map(len, answers.values())))
-        written, finished = Written(), list[Work]()
+    async def _write(self, answers: Mapping[GroupWork, Answers]) -> _Outcome:
+        await self._probe.reached("polls.before_results", answers=sum(map(len, answers.values())))
+        written, finished = WrittenResults(), list[GroupWork]()
         async with self._pool.acquire() as connection, connection.transaction():
-            held = set(await self._source.hold(connection, [work.turn for work in answers]))
-            ours = [work for work in answers if work.turn in held]
+            held = set(await self._source.hold(connection, [work.group for work in answers]))
+            ours = [work for work in answers if work.group in held]
             if ours:
-                written = await write_effects(connection, _merge(ours, answers), self._destination)
+                written = await write_results(connection, _merge(ours, answers), self._destination)
                 finished = [
                     work
                     for work in ours
                     if work.left == len(answers[work]) and written.locked.isdisjoint(answers[work])
                 ]
                 await count_dropped(connection, [(work.key, work.dropped) for work in finished if work.dropped])
-                await self._source.finish(connection, [work.turn for work in finished])
+                await self._source.finish(connection, [work.group for work in finished])
                 await self._probe.reached("polls.before_commit")
-        await self._probe.reached("polls.effect_written")
+        await self._probe.reached("polls.results_written")
         if ours:
             self.polled += written.polled
             self.news += written.news
             self.late += written.late
             self.superseded += sum(work.dropped for work in finished)
-            await self._source.finished([work.turn for work in finished])
+            await self._source.finished([work.group for work in finished])
         return _Outcome(set(ours), set(finished), written.locked)
 
-    def _settle(self, work: Work, tried: Answers, outcome: _Outcome) -> None:
+    def _settle(self, work: GroupWork, tried: Answers, outcome: _Outcome) -> None:
         if work not in outcome.ours:
-            _log.warning("polls.answers_not_ours", answers=len(work.answers), due_at=str(work.turn.due_at))
+            _log.warning("polls.answers_not_ours", answers=len(work.answers), due_at=str(work.group.due_at))
             self.lose(work)
             self._over(work)
             return
@@ -466,7 +478,7 @@ class Effector:
         elif work.answers.keys() - self._locked.keys():
             self.look_at(work)
 
-    def lose(self, work: Work) -> None:
+    def lose(self, work: GroupWork) -> None:
         """Drop the answers of a turn that is not ours any more."""
         for tracker_id in work.answers:
             self._take(work, tracker_id)
@@ -487,11 +499,11 @@ class Effector:
         self._woken.set()
 
 
-def _merge(works: list[Work], answers: Mapping[Work, Answers]) -> dict[Key, Effects]:
+def _merge(works: list[GroupWork], answers: Mapping[GroupWork, Answers]) -> dict[Key, GroupAnswers]:
     """Join deliveries of one turn: of two answers for one poll the first counts."""
-    merged: dict[Key, Effects] = {}
+    merged: dict[Key, GroupAnswers] = {}
     for work in works:
-        effects = merged.setdefault(work.key, Effects(work.interval_minutes))
+        effects = merged.setdefault(work.key, GroupAnswers(work.interval_minutes))
         for tracker_id, answer in answers[work].items():
             effects.answers.setdefault(tracker_id, answer)
     return merged

@@ -89,7 +89,7 @@ class ReconcileView(msgspec.Struct, kw_only=True):
     applied: bool
 
 
-class PollDesk:
+class PollRelayAdmin:
     """Looks at the polls' relays, and reconciles.
 
     Args:

@@ -128,7 +128,7 @@ class PollRelayCounters:
     opened: int = 0
 
 
-class Standing:
+class RelayStatus:
     """What keeps one shard's relay from going on.
 
     Attributes:
@@ -150,13 +150,13 @@ class Standing:
         except UNAVAILABLE as error:  # whoever reads the numbers opens it, too
             _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
 
-    async def stand(self, lease: Lease, error: TickwrightError) -> None:
+    async def block(self, lease: Lease, error: TickwrightError) -> None:
         """Keep why it stands; where the row cannot be written it still is in the log and in the metrics."""
         self.refusal = error
         if self._told != (error.code, error.message):
             await self._tell(lease, (error.code, error.message))
 
-    async def go_on(self, lease: Lease) -> None:
+    async def unblock(self, lease: Lease) -> None:
         """Take it away."""
         self.refusal = None
         if self._told is not None:
@@ -168,9 +168,9 @@ class Standing:
                 if connection is None:
                     return
                 if reason is None:
-                    await store.go_on(connection, self._shard)
+                    await store.unblock(connection, self._shard)
                 else:
-                    await store.stand(connection, self._shard, *reason)
+                    await store.block(connection, self._shard, *reason)
         except UNAVAILABLE as error:
             _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
             return
@@ -233,7 +233,7 @@ class PollRelay(LeasedService):
         self._topic, self.shard = topic, shard
         self._bounds = bounds or store.BatchBounds()
         self.counters = PollRelayCounters()
-        self._standing = Standing(shard)
+        self._status = RelayStatus(shard)
         self._accounts: dict[int, str] = {}
         self._failures = 0
         self._swept_s, self._sweep_every_s = float("-inf"), SWEEP_EVERY_S if log is None else SWEEP_PARKED_EVERY_S
@@ -241,12 +241,12 @@ class PollRelay(LeasedService):
     @property
     def refusal(self) -> TickwrightError | None:
         """Why it stands; ``None`` while it goes on."""
-        return self._standing.refusal
+        return self._status.refusal
 
     # ------------------------------------------------------------------ through the log
 
     async def _relay(self, log: PositionedLog, lease: Lease) -> None:
-        await self._standing.open(lease)
+        await self._status.open(lease)
         try:
             while self._works(lease):
                 try:
@@ -270,7 +270,7 @@ class PollRelay(LeasedService):
             await self._sweep_queue(lease)
             found = await self._freeze(lease)
             if not isinstance(found, store.FrozenBatch):
-                await self._standing.go_on(lease)
+                await self._status.unblock(lease)
                 await self._rest_until(found)
                 continue
             await self._probe.reached("relay.poll_batch_frozen", number=found.number, fence=lease.fence)
@@ -330,7 +330,7 @@ class PollRelay(LeasedService):
         self._failures = 0
         await self._probe.reached("relay.poll_batch_published", number=batch.number, fence=lease.fence)
         await self._mark_up_to(lease, batch.number, committed)
-        await self._standing.go_on(lease)
+        await self._status.unblock(lease)
         await self._probe.reached("relay.poll_batch_marked", number=batch.number, fence=lease.fence)
 
     async def _mark_up_to(self, lease: Lease, number: int, committed: Committed) -> None:
@@ -352,23 +352,23 @@ class PollRelay(LeasedService):
         else:
             self.counters.doubts += 1
             kind, reason = Doubt, outcome.reason if isinstance(outcome, Doubt) else ""
-        await self._standing.stand(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
+        await self._status.block(lease, Unavailable("batch_not_committed", f"batch {number}: {reason}"))
         _log.warning("poll_relay.not_committed", shard=self.shard, batch=number, kind=kind.__name__, reason=reason)
         await self._pause()
         return kind
 
     async def _refused(self, lease: Lease, error: TickwrightError) -> None:
-        await self._standing.stand(lease, error)
+        await self._status.block(lease, error)
         _log.error("poll_relay.stands", shard=self.shard, code=error.code, error=error.message)
         await (self._pause() if error.retriable else self.rest(REFUSED_S))
 
     # ------------------------------------------------------------------ without Kafka
 
     async def _queue(self, lease: Lease) -> None:
-        await self._standing.open(lease)
+        await self._status.open(lease)
         while self._works(lease):
             try:
-                await self._standing.go_on(lease)
+                await self._status.unblock(lease)
                 await self._sweep_queue(lease)
                 await self._queue_once(lease)
             except UNAVAILABLE as error:

@@ -62,12 +62,12 @@ async def open_shard(connection: Connection, shard: int) -> None:
     await connection.execute(SQL["open_shard"], shard)
 
 
-async def stand(connection: Connection, shard: int, code: str, text: str) -> None:
+async def block(connection: Connection, shard: int, code: str, text: str) -> None:
     """Write down why the relay of a shard stands, at most ``STANDS_CHARS_MAX`` characters of it."""
     await connection.execute(SQL["stand"], shard, code, text[:STANDS_CHARS_MAX])
 
 
-async def go_on(connection: Connection, shard: int) -> None:
+async def unblock(connection: Connection, shard: int) -> None:
     """Write down that it does not stand."""
     await connection.execute(SQL["go_on"], shard)
 

@@ -20,7 +20,7 @@ from tickwright.capabilities.polling.partners import (
 )
 from tickwright.capabilities.polling.service import PollingService
 from tickwright.capabilities.polling.trackers.accounts import AccountLoad, LoadPreview, PartnerLoad, WholeLoad
-from tickwright.capabilities.polling.trackers.events import News
+from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.requests import (
     AccountChange,
     AccountRequest,
@@ -163,8 +163,8 @@ def _acting(router: APIRouter, service: PollingService, gate: Gate) -> None:
         """
         body = await gate.read(request, EventRequest)
         at = parse_instant(body.at, field="at")
-        news = News(check_status(body.status), at, _id(body.event_id))
-        return answer(await service.take_news(tracker_id, news, caller=caller))
+        news = StatusEvent(check_status(body.status), at, _id(body.event_id))
+        return answer(await service.take_event(tracker_id, news, caller=caller))
 
 
 def _id(event_id: str | None) -> str | None:

@@ -30,7 +30,7 @@ SELECT account_no, account_id FROM tickwright.polling_schedule_config WHERE acco
 
 -- name: lock_turns
 -- Whoever writes effects of one minute, slot and partner does so alone, in an order that all keep: so two deliveries of
--- one poll cannot both find it undone. Held until the end of the transaction: by its row of the slice ledger, which write_effects changes.
+-- one poll cannot both find it undone. Held until the end of the transaction: by its row of the slice ledger, which write_results changes.
 -- Index: poll_slices_pkey.
 SELECT FROM tickwright.poll_slices AS l
  WHERE (l.due_at, l.slot_id, l.partner_no) IN (
@@ -38,7 +38,7 @@ SELECT FROM tickwright.poll_slices AS l
      FROM unnest($1::integer[], $2::timestamptz[], $3::smallint[]) AS u (slot_id, due_at, partner_no))
  ORDER BY l.due_at, l.slot_id, l.partner_no FOR NO KEY UPDATE;
 
--- name: write_effects
+-- name: write_results
 -- The effect of answers: what is new of it goes to the ledger, which is also the inbox; news go to the
 -- tracker, with its last ten events, and, one row per tracker, to the outbox; the slice ledger counts. Turn $1[i] is of slot $2[i], second $3[i],
 -- partner $4[i], interval $5[i]. Answer j of turn $6[j] is of tracker $7[j], each tracker once: status
@@ -142,7 +142,7 @@ SELECT (SELECT count(*) FROM written) AS polled, (SELECT count(*) FROM published
 
 -- name: count_dropped
 -- $4[i] polls of the minute, slot and partner of turn i ($1[i] its slot, $2[i] its second, $3[i] its partner) will not be carried out. Behind
--- write_effects, in its transaction. Index: poll_slices_pkey.
+-- write_results, in its transaction. Index: poll_slices_pkey.
 UPDATE tickwright.poll_slices s
    SET superseded = greatest(s.superseded, least(s.superseded + c.dropped, s.selected - s.polled))
   FROM (SELECT date_trunc('minute', u.due_at, 'UTC') AS due_at, u.slot_id, u.partner_no, sum(u.dropped) AS dropped

@@ -30,7 +30,7 @@ SELECT q.seq, q.owner, q.taken_at
 -- Nothing is left to do; in a transaction that holds them. Index: poll_queue_pkey.
 DELETE FROM tickwright.poll_queue WHERE seq = ANY ($1::bigint[]);
 
--- name: give_back
+-- name: release
 -- Others may have them, if they are ours still, as taken at $3: said late, it does not reach a later take. Index: poll_queue_pkey.
 UPDATE tickwright.poll_queue q SET owner = NULL, taken_at = NULL
   FROM unnest($1::bigint[], $2::bigint[], $3::timestamptz[]) AS u (seq, owner, taken_at)

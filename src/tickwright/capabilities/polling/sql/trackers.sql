@@ -190,19 +190,19 @@ DELETE FROM tickwright.tracker_events
  WHERE ctid = ANY (ARRAY (SELECT ctid FROM tickwright.tracker_events WHERE received_at < clock_timestamp() - $1::interval
                            ORDER BY received_at LIMIT 2 FOR UPDATE SKIP LOCKED));
 
--- name: news_waiting
+-- name: event_waiting
 -- News of a tracker without a place: it takes them along. Index: tracker_intake_pkey.
 UPDATE tickwright.tracker_intake
    SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
 RETURNING skip_until;
 
--- name: news_placed
+-- name: event_placed
 -- News of a tracker that somebody else brought: not polled before $4 minutes from now. Index: trackers_pkey; the row stays HOT.
 UPDATE tickwright.trackers
    SET status = $2, status_at = $3, skip_until = clock_timestamp() + make_interval(mins => $4) WHERE id = $1
 RETURNING skip_until;
 
--- name: note_news
+-- name: set_events_destination
 -- Say where news of trackers go, for those who change trackers by plain SQL. One row.
 UPDATE tickwright.poll_news SET destination = $1 WHERE destination <> $1;
 

@@ -92,7 +92,7 @@ UPDATE tickwright.poll_slots s
   FROM missed m WHERE s.slot_id = m.slot_id
 RETURNING s.slot_id;
 
--- name: next_turns
+-- name: due_slots
 -- The turns that are due until $1, in order of their instants. Small: a row per slot.
 SELECT next_due_at, array_agg(slot_id ORDER BY slot_id) AS slots
   FROM tickwright.poll_slots WHERE next_due_at <= $1 GROUP BY next_due_at ORDER BY next_due_at;
@@ -105,7 +105,7 @@ SELECT next_due_at, array_agg(slot_id ORDER BY slot_id) AS slots
 SELECT slot_id, set_config('work_mem', '64MB', true), set_config('enable_seqscan', 'off', true)
   FROM tickwright.poll_slots WHERE slot_id = $1 FOR UPDATE;
 
--- name: select_turn
+-- name: select_slot
 -- Select the turn $2 of slot $1: advance it, put its trackers into the outbox by second and partner ($3 trackers
 -- to a row at most), and open the slice ledger. A missed turn that the slot still had is done with this one. That the
 -- slot advances in this transaction makes (tracker, due second) unique. A selector that stalled selects nothing whose
@@ -130,7 +130,7 @@ SELECT DISTINCT ON (interval_minutes) slot_id, missed_due_at
  ORDER BY interval_minutes, prev_due_at NULLS FIRST, missed_due_at;
 
 -- name: select_missed
--- Select the missed turn of slot $1: as select_turn, released over the minute from $2 on.
+-- Select the missed turn of slot $1: as select_slot, released over the minute from $2 on.
 WITH slot AS (
   UPDATE tickwright.poll_slots s
      SET prev_due_at = old.missed_due_at, missed_due_at = NULL
@@ -153,7 +153,7 @@ SELECT slice_start FROM tickwright.job_config WHERE job_name = $1;
 -- Say at the lease which minute the selector works on, as the source document has it. Index: job_config_pkey.
 UPDATE tickwright.job_config SET slice_start = $2, slice_end = $2::timestamptz + interval '1 minute' WHERE job_name = $1;
 
--- name: turned_since
+-- name: passed_slots
 -- The last minute of each slot that is over, of those behind slot $2's of minute $1, in that order. By the clock: what the
 -- selector did last may lie a minute ahead, and with an interval of one or two minutes always does. A minute that nobody
 -- selected is over, too. Small: a row per slot.

@@ -1,7 +1,7 @@
 """News that somebody else brings of a tracker: a courier's webhook outranks polling.
 
 Pure: the service loads the tracker under a lock, this module decides, the service writes. The rules, which hold for the
-answers of polls, too (``write_effects`` in ``sql/consumer.sql``):
+answers of polls, too (``write_results`` in ``sql/consumer.sql``):
 
 - News are applied in the order of their own instants, not of their arrival: what is older than the status is stale.
 - An instant ahead of the database's clock counts as the instant of receipt, so that it hides nothing that comes later.
@@ -28,7 +28,7 @@ AHEAD_MAX = timedelta(minutes=5)
 REMEMBERED = timedelta(days=7)
 
 
-class Verdict(StrEnum):
+class EventVerdict(StrEnum):
     """What becomes of news."""
 
     APPLIED = "applied"
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class StatusEvent:
     """What somebody says of a tracker.
 
     Attributes:
@@ -51,7 +51,7 @@ class News:
     event_id: str | None = None
 
 
-def judge(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
+def judge(tracker: Mapping[str, Any], news: StatusEvent, *, seen: bool) -> EventVerdict:
     """Return what becomes of ``news``.
 
     Args:
@@ -61,25 +61,25 @@ def judge(tracker: Mapping[str, Any], news: News, *, seen: bool) -> Verdict:
     """
     at, same = tracker["status_at"], tracker["status"] == news.status
     if seen:
-        return Verdict.DUPLICATE
+        return EventVerdict.DUPLICATE
     if tracker["ended_at"] is not None:
-        return Verdict.DUPLICATE if same and at == news.at else Verdict.ENDED
+        return EventVerdict.DUPLICATE if same and at == news.at else EventVerdict.ENDED
     if is_terminal(news.status, tracker["terminal"]):
-        return Verdict.APPLIED
+        return EventVerdict.APPLIED
     if same and (at == news.at or news.at > tracker["now"]):
-        return Verdict.DUPLICATE
+        return EventVerdict.DUPLICATE
     if at is not None and min(news.at, tracker["now"]) < at:
-        return Verdict.STALE
-    return Verdict.APPLIED
+        return EventVerdict.STALE
+    return EventVerdict.APPLIED
 
 
-def counted_at(tracker: Mapping[str, Any], news: News) -> datetime:
+def counted_at(tracker: Mapping[str, Any], news: StatusEvent) -> datetime:
     """Return the instant that applied news count for: not ahead of the clock, and not before what is known."""
     at: datetime = min(news.at, tracker["now"])
     return at if tracker["status_at"] is None else max(at, tracker["status_at"])
 
 
-def check_news(news: News, now: datetime) -> None:
+def check_event(news: StatusEvent, now: datetime) -> None:
     """Refuse news from far in the future: whoever sends them is to hear that a clock is wrong.
 
     Raises:
@@ -103,7 +103,7 @@ def is_terminal(status: str, terminal: str | None) -> bool:
     return isinstance(listed, list) and status in listed
 
 
-def message_of(tracker: Mapping[str, Any], news: News, *, ended: bool) -> str:
+def message_of(tracker: Mapping[str, Any], news: StatusEvent, *, ended: bool) -> str:
     """Return what goes to the topic of poll events, as JSON text."""
     message = {
         "version": 1,

@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
+class TopicPosition:
     """Where the poll of a turn stands.
 
     Attributes:
@@ -48,7 +48,7 @@ class Stands:
     group: Row | None = None
 
 
-async def look_up(pool: Pool, facts: Row) -> Stands | None:
+async def find_in_kafka(pool: Pool, facts: Row) -> TopicPosition | None:
     """Return where the poll of a tracker's last turn stands; ``None`` where it did not go to Kafka or is done.
 
     Args:
@@ -62,10 +62,10 @@ async def look_up(pool: Pool, facts: Row) -> Stands | None:
     )
     if not found:
         return None
-    stands = place(found, facts["id"])
+    stands = locate(found, facts["id"])
     if stands.partition is None:
         return stands
-    return Stands(
+    return TopicPosition(
         stands.first_no,
         stands.last_no,
         stands.published_at,
@@ -77,16 +77,16 @@ async def look_up(pool: Pool, facts: Row) -> Stands | None:
     )
 
 
-def place(found: Sequence[Row], tracker_id: int) -> Stands:
+def locate(found: Sequence[Row], tracker_id: int) -> TopicPosition:
     """Return what the rows of ``find_batches`` say of one tracker. Pure."""
     if found[0]["batch_no"] is None:
-        return Stands(found[0]["first_batch_no"], found[0]["last_batch_no"])
+        return TopicPosition(found[0]["first_batch_no"], found[0]["last_batch_no"])
     batches = [row for row in found if row["fits"]] or found  # none fits: a catch-up released it, at another second
     first_no, last_no = batches[0]["batch_no"], batches[-1]["batch_no"]
     published_at, topic = batches[-1]["published_at"], batches[-1]["topic"]
     counts = {row["partition_count"] for row in batches}
     if len(counts) != 1 or not min(counts):
-        return Stands(first_no, last_no, published_at, topic)
+        return TopicPosition(first_no, last_no, published_at, topic)
     partition = partition_of(poll_key(tracker_id), counts.pop())
     edges = [
         edge
@@ -95,12 +95,12 @@ def place(found: Sequence[Row], tracker_id: int) -> Stands:
         if number == partition
     ]
     if not edges:
-        return Stands(first_no, last_no, published_at, topic, partition)
+        return TopicPosition(first_no, last_no, published_at, topic, partition)
     first, last = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
-    return Stands(first_no, last_no, published_at, topic, partition, first, last)
+    return TopicPosition(first_no, last_no, published_at, topic, partition, first, last)
 
 
-def in_kafka(stands: Stands, turn: str) -> Iterator[Reason]:
+def in_kafka(stands: TopicPosition, turn: str) -> Iterator[Reason]:
     """Say where the poll stands, and then what the group has done of it."""
     one = stands.first_no == stands.last_no
     batch = f"batch {stands.first_no}" if one else f"one of the batches {stands.first_no} to {stands.last_no}"
@@ -157,7 +157,7 @@ BUDGET_SHOWN = timedelta(seconds=2)
 Facts = Mapping[str, Any]
 
 
-def explain(facts: Facts, stands: Stands | None = None) -> Explanation:
+def explain(facts: Facts, stands: TopicPosition | None = None) -> Explanation:
     """Return the chain of reasons for one tracker.
 
     Args:
@@ -220,7 +220,7 @@ def _paused(facts: Facts) -> Iterator[Reason]:
             )
 
 
-def _on_the_way(facts: Facts, stands: Stands | None) -> Iterator[Reason]:
+def _on_the_way(facts: Facts, stands: TopicPosition | None) -> Iterator[Reason]:
     """Tell of the poll of its last turn, as far as that has come."""
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return
@@ -252,7 +252,7 @@ def _deferred(facts: Facts, turn: str) -> Iterator[Reason]:
         )
 
 
-def _published(facts: Facts, turn: str, stands: Stands | None) -> Iterator[Reason]:
+def _published(facts: Facts, turn: str, stands: TopicPosition | None) -> Iterator[Reason]:
     if stands is not None:
         yield from in_kafka(stands, turn)
     else:

@@ -49,7 +49,7 @@ WINDOWS = (
 )
 
 
-class Counted(NamedTuple):
+class JudgedCounts(NamedTuple):
     """Turns that were judged, and how many of them were fresh."""
 
     polls: int
@@ -67,7 +67,7 @@ def _begin(judged_until: datetime, length: timedelta) -> datetime:
     return begin - (begin - _EPOCH) % width
 
 
-def burn_rates(judged_until: datetime, objective: float, counts: Sequence[Counted]) -> list[BurnRate]:
+def burn_rates(judged_until: datetime, objective: float, counts: Sequence[JudgedCounts]) -> list[BurnRate]:
     """Return the rate of every window.
 
     Args:
@@ -81,7 +81,7 @@ def burn_rates(judged_until: datetime, objective: float, counts: Sequence[Counte
     ]
 
 
-def _rate(window: BurnWindow, from_at: datetime, objective: float, long: Counted, short: Counted) -> BurnRate:
+def _rate(window: BurnWindow, from_at: datetime, objective: float, long: JudgedCounts, short: JudgedCounts) -> BurnRate:
     rate, short_rate = (burnt(one, objective) for one in (long, short))
     return BurnRate(
         window=window.name,
@@ -97,7 +97,7 @@ def _rate(window: BurnWindow, from_at: datetime, objective: float, long: Counted
     )
 
 
-def burnt(counted: Counted, objective: float) -> float | None:
+def burnt(counted: JudgedCounts, objective: float) -> float | None:
     """Return the rate at which a window used up the budget; nothing where nothing was judged."""
     if not counted.polls:
         return None
@@ -123,7 +123,7 @@ class BudgetLine(NamedTuple):
     burn_rate: float | None
 
 
-class Judge:
+class FreshnessJudge:
     """Judges turns, each once, and folds slices whose time is over into days.
 
     Invariants:
@@ -153,7 +153,7 @@ async def read_freshness(pool: Pool, account_no: int) -> Freshness:
     burn: list[BurnRate] = []
     if row["judged_until"] is not None:
         counted = await pool.fetch(_SQL["burn"], account_no, begins(row["judged_until"]))
-        burn = burn_rates(row["judged_until"], row["objective"], [Counted(*one) for one in counted])
+        burn = burn_rates(row["judged_until"], row["objective"], [JudgedCounts(*one) for one in counted])
     return freshness_of(row, burn)
 
 
@@ -166,7 +166,7 @@ def _budget_of(row: Any) -> BudgetLine:
     return BudgetLine(
         recent_share=_counts(row["recent_polls"], row["recent_fresh"]).share,
         error_budget_left=_budget_left(_counts(row["polls"], row["fresh"]), row["objective"]),
-        burn_rate=burnt(Counted(row["hour_polls"], row["hour_fresh"]), row["objective"]),
+        burn_rate=burnt(JudgedCounts(row["hour_polls"], row["hour_fresh"]), row["objective"]),
     )
 
 

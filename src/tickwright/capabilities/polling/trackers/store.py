@@ -113,19 +113,19 @@ async def note_event(connection: Connection, tracker_id: int, event_id: str, rem
     return fresh is None
 
 
-async def write_news(
+async def write_event(
     connection: Connection, tracker_id: int, status: str, at: datetime, minutes: int, *, waiting: bool
 ) -> datetime:
     """Write news into a locked tracker; return until when it is not polled."""
     until: datetime = await connection.fetchval(
-        _SQL["news_waiting" if waiting else "news_placed"], tracker_id, status, at, minutes
+        _SQL["event_waiting" if waiting else "event_placed"], tracker_id, status, at, minutes
     )
     return until
 
 
-async def note_news(connection: Connection | Pool, destination: str) -> None:
+async def set_events_destination(connection: Connection | Pool, destination: str) -> None:
     """Say where news of trackers go, for those who change trackers by plain SQL."""
-    await connection.execute(_SQL["note_news"], destination)
+    await connection.execute(_SQL["set_events_destination"], destination)
 
 
 async def explain_facts(pool: Pool, tracker_id: int) -> Row | None:

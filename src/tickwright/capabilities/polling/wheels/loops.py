@@ -72,7 +72,7 @@ class Selector:
                 return 0.0
             instants = await store.read_clock(connection)
             missed = await store.pass_missed(connection, instants.next_minute)
-            turns = await store.next_turns(connection, instants.now + self._ahead)
+            turns = await store.due_slots(connection, instants.now + self._ahead)
         if missed:
             _log.warning("polling.turns_missed", slots=missed)
         for turn in turns[:TURNS_MAX]:
@@ -83,14 +83,14 @@ class Selector:
         await self._catch_up(lease)
         return min(LOOK_S, (instants.next_minute - instants.now).total_seconds() + 0.01)
 
-    async def select(self, lease: HeldLease, turn: store.Turn) -> bool:
+    async def select(self, lease: HeldLease, turn: store.DueSlot) -> bool:
         """Select one turn; false when the lease is lost."""
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            await store.select_turn(connection, turn, self._shards)
-            await self._probe.reached("selector.turn_not_committed", slot_id=turn.slot_id, due_at=turn.due_at)
-        await self._probe.reached("selector.turn_selected", slot_id=turn.slot_id, due_at=turn.due_at)
+            await store.select_slot(connection, turn, self._shards)
+            await self._probe.reached("selector.slot_not_committed", slot_id=turn.slot_id, due_at=turn.due_at)
+        await self._probe.reached("selector.slot_selected", slot_id=turn.slot_id, due_at=turn.due_at)
         return True
 
     async def _catch_up(self, lease: HeldLease) -> None:
@@ -132,12 +132,12 @@ class Corrector:
         following = await self._follow_accounts(lease)
         turned = await self._turned(lease)
         for slot in turned[:SLOTS_MAX]:
-            if not await self.look_after(lease, slot):
+            if not await self.maintain_slot(lease, slot):
                 return 0.0
             self._done_until = slot.due_at, slot.slot_id
         return 0.0 if following or len(turned) > SLOTS_MAX else LOOK_S
 
-    async def look_after(self, lease: HeldLease, turned: store.Turned) -> bool:
+    async def maintain_slot(self, lease: HeldLease, turned: store.PassedSlot) -> bool:
         """End who is too old, level and forget, for a slot that had its turn; false when the lease is lost."""
         await self._end_aged(lease, turned.slot_id)
         await self._level(lease, turned)
@@ -148,13 +148,13 @@ class Corrector:
             await store.forget_slices(connection, turned, SLICES_KEPT, MOVES_MAX)
         return True
 
-    async def _turned(self, lease: HeldLease) -> list[store.Turned]:
+    async def _turned(self, lease: HeldLease) -> list[store.PassedSlot]:
         """Return the slots whose minute is over; a process that is new to it looks an hour back."""
         async with lease.transaction() as connection:
             if connection is None:
                 return []
             now = (await store.read_clock(connection)).now
-            return await store.turned_since(connection, self._done_until or (now - BEHIND, -1))
+            return await store.passed_slots(connection, self._done_until or (now - BEHIND, -1))
 
     async def _end_aged(self, lease: HeldLease, slot_id: int) -> None:
         """End who is too old; who is locked by somebody ends behind the slot's next turn."""
@@ -168,7 +168,7 @@ class Corrector:
 
     # ------------------------------------------------------------------ levelling
 
-    async def _level(self, lease: HeldLease, turned: store.Turned) -> None:
+    async def _level(self, lease: HeldLease, turned: store.PassedSlot) -> None:
         async with lease.transaction() as connection:
             if connection is None:
                 return

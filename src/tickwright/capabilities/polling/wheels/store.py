@@ -32,7 +32,7 @@ class Instants:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DueSlot:
     """A slot and the minute for which it is selected."""
 
     slot_id: int
@@ -40,7 +40,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class PassedSlot:
     """A slot and the last minute of its that is over."""
 
     slot_id: int
@@ -59,7 +59,7 @@ class SlotLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectionCounts:
     """What one selection put into the outbox, and what it passed over (paused, postponed, past its time)."""
 
     trackers: int
@@ -102,16 +102,16 @@ async def pass_missed(connection: Connection, before: datetime) -> int:
     return len(await connection.fetch(SQL["pass_missed"], before))
 
 
-async def next_turns(connection: Connection, until: datetime) -> list[Turn]:
+async def due_slots(connection: Connection, until: datetime) -> list[DueSlot]:
     """Return the turns that are due until ``until``, in order."""
-    rows = await connection.fetch(SQL["next_turns"], until)
-    return [Turn(slot_id, row["next_due_at"]) for row in rows for slot_id in row["slots"]]
+    rows = await connection.fetch(SQL["due_slots"], until)
+    return [DueSlot(slot_id, row["next_due_at"]) for row in rows for slot_id in row["slots"]]
 
 
-async def select_turn(connection: Connection, turn: Turn, shards: int) -> Selected:
+async def select_slot(connection: Connection, turn: DueSlot, shards: int) -> SelectionCounts:
     """Select one slot's turn; nothing when somebody else has done it."""
     await connection.execute(SQL["lock_slot"], turn.slot_id)
-    rows = await connection.fetch(SQL["select_turn"], turn.slot_id, turn.due_at, IDS_PER_ROW, shards)
+    rows = await connection.fetch(SQL["select_slot"], turn.slot_id, turn.due_at, IDS_PER_ROW, shards)
     return _selected(rows)
 
 
@@ -120,7 +120,7 @@ async def missed_slots(connection: Connection, not_due_before: datetime) -> list
     return [row["slot_id"] for row in await connection.fetch(SQL["next_missed"], not_due_before)]
 
 
-async def select_missed(connection: Connection, slot_id: int, release_from: datetime, shards: int) -> Selected:
+async def select_missed(connection: Connection, slot_id: int, release_from: datetime, shards: int) -> SelectionCounts:
     """Select a slot's missed turn, to be released over the minute from ``release_from`` on."""
     await connection.execute(SQL["lock_slot"], slot_id)
     return _selected(await connection.fetch(SQL["select_missed"], slot_id, release_from, IDS_PER_ROW, shards))
@@ -137,16 +137,16 @@ async def note_slice(connection: Connection, minute: datetime) -> None:
     await connection.execute(SQL["note_slice"], SELECTOR, minute)
 
 
-def _selected(rows: Sequence[Any]) -> Selected:
-    return Selected(sum(row["selected"] for row in rows), sum(row["skipped"] for row in rows))
+def _selected(rows: Sequence[Any]) -> SelectionCounts:
+    return SelectionCounts(sum(row["selected"] for row in rows), sum(row["skipped"] for row in rows))
 
 
 # ---------------------------------------------------------------------- behind the selector
 
 
-async def turned_since(connection: Connection, after: tuple[datetime, int]) -> list[Turned]:
+async def passed_slots(connection: Connection, after: tuple[datetime, int]) -> list[PassedSlot]:
     """Return the slots that were selected behind ``after``, a minute and a slot of it, in order."""
-    return [Turned(*row) for row in await connection.fetch(SQL["turned_since"], *after)]
+    return [PassedSlot(*row) for row in await connection.fetch(SQL["passed_slots"], *after)]
 
 
 async def end_aged(connection: Connection, slot_id: int, at_most: int, destination: str) -> int:
@@ -160,7 +160,7 @@ async def forget_done(connection: Connection, slot_id: int) -> None:
     await connection.execute(SQL["forget_done"], slot_id)
 
 
-async def forget_slices(connection: Connection, turned: Turned, kept: timedelta, at_most: int) -> None:
+async def forget_slices(connection: Connection, turned: PassedSlot, kept: timedelta, at_most: int) -> None:
     """Delete a slot's rows of the slice ledger that are an interval older than ``kept``, and what is older than any."""
     await connection.execute(SQL["forget_slices"], turned.slot_id, turned.due_at, kept, at_most)
 
