@@ -20,7 +20,7 @@ from kit.migrations import upgrade_to
 from kit.redis_fanout import open_session
 from kit.servers import PgBouncer, PostgresServer
 from tickwright import cli
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.polling import partners as partner_rows
 from tickwright.capabilities.polling.consumer.result_writer import GroupAnswers, WrittenResults, write_results
@@ -28,7 +28,7 @@ from tickwright.capabilities.polling.partners import Partners
 from tickwright.capabilities.polling.wheels import store as wheels_store
 from tickwright.domain.errors import Rejected
 from tickwright.engine.outbox.table import reserve_prefixes
-from tickwright.ports.fanout import Run, Start
+from tickwright.ports.fanout import Run, RunStart
 from tickwright.store.app_roles import create_app_role, excess_rights
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import Pool
@@ -289,8 +289,8 @@ async def test_advisory_locks_of_anybody_stop_neither_runs_nor_polls(app: asyncp
         "SELECT pg_advisory_lock(7314, hashtext(concat_ws('/', 1, date_part('epoch', $1::timestamptz)::bigint, 2)))",
         due_at,
     )
-    begun = await LedgerRuns(pool).begin([Run("A", "CDRS", 1_700_000_000, 1)], await open_session(pool))
-    assert [one.start for one in begun] == [Start.BEGUN]
+    begun = await LedgerRunClaims(pool).begin([Run("A", "CDRS", 1_700_000_000, 1)], await open_session(pool))
+    assert [one.start for one in begun] == [RunStart.BEGUN]
     async with pool.acquire() as connection, connection.transaction():
         assert await write_results(connection, {(1, due_at, 2): GroupAnswers(60)}, "pg:x") == WrittenResults()
 

@@ -87,7 +87,7 @@ async def test_a_forged_task_of_a_later_version_is_not_delayed(world: FanoutWorl
     """Its signature is checked before its version counts; a signed one waits for a consumer that can read it."""
     body = b'{"Version":99,"MessageId":"m"}'
     async with world.consumer({}) as consumer:
-        await eventually_async(lambda: consumer.known.keys.fresh, what="the keys are known")
+        await eventually_async(lambda: consumer.snapshot.keys.fresh, what="the keys are known")
         await world.queues.put("forged", body=body, headers=headers)
         await eventually_async(consumer.counts.total, what="the forged one is decided")
         assert set(consumer.counts) <= {"unsigned", "signature_wrong"}
@@ -149,7 +149,7 @@ async def test_a_key_that_may_be_newer_than_ours_is_waited_for(
     """A consumer that has not read the keys lately delays what it cannot verify; it gives up after as many delays."""
     known, body = await forged(world)
     async with world.consumer({}) as consumer:
-        await eventually_async(lambda: consumer.known.keys.fresh, what="the keys are known")
+        await eventually_async(lambda: consumer.snapshot.keys.fresh, what="the keys are known")
         monkeypatch.setattr(message_keys, "FRESH_S", 0.0)  # as if the database had not answered lately
         await world.queues.put(known, body=body, headers={SIGNATURE: "v1,AAAA"})
         await eventually_async(lambda: consumer.counts["keys_not_read"], what="it is delayed")

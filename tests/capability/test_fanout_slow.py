@@ -53,7 +53,7 @@ async def test_entities_that_timed_out_leave_the_slots_to_healthy_ones(world: Fa
             hub.release(code)
         await eventually_async(lambda: len(hub.ended) == len(HEALTHY) + len(HANGING), 30, what="the slow ones, too")
         await eventually_async(lambda: consumer.running == 0)
-        assert consumer.slow.known == []
+        assert consumer.slow.entities == []
     assert not hub.overlaps
 
 
@@ -95,7 +95,7 @@ async def test_what_times_out_is_slow_in_every_consumer_from_then_on(world: Fano
         await eventually_async(lambda: hub.timed_out.total() >= 2 * len(HANGING), 60, what="they are tried again")
         assert 0 < hub.known_slow_most <= 3 * SHARE
         consumers = [one, two, three]
-        assert {code for consumer in consumers for code, _ in consumer.slow.known} == set(HANGING)
+        assert {code for consumer in consumers for code, _ in consumer.slow.entities} == set(HANGING)
 
 
 async def test_a_window_that_a_slow_entity_loses_is_in_the_log(world: FanoutWorld) -> None:

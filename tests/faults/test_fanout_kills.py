@@ -8,7 +8,7 @@ from kit.fanout import MODULE, FanoutWorld, Hub, killed
 from kit.fanout_worlds import DAY_S, Worlds, killed_at_the_end, stopped, told, wake, wins_of, won
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publisher import LEASE
 
 CODES = [f"E{number}" for number in range(12)]
@@ -179,7 +179,7 @@ async def test_a_success_that_no_store_heard_of_outlives_its_session(worlds: Wor
         await eventually_async(lambda: consumer.counts["succeeded"] == 1, what="it has ended, and nobody knows")
         async with world.pool.acquire() as connection, connection.transaction():
             tokens = [row["id"] for row in await connection.fetch(LOSE_ALL)]
-            await LedgerRuns(world.pool).reclaim(connection, tokens)
+            await LedgerRunClaims(world.pool).reclaim(connection, tokens)
         assert await wins_of(world) == []
         proxy.heal()
         await won(world, ["A"], window)

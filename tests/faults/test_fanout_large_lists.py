@@ -74,7 +74,7 @@ async def test_an_entity_that_is_gone_when_its_party_is_read_is_left_out(world: 
     assert [task.entity_code for task in hub.runs] == ["small"]
 
 
-async def _nobody(_codes: object) -> dict[str, lists.Listed]:
+async def _nobody(_codes: object) -> dict[str, lists.ListedEntity]:
     return {}
 
 

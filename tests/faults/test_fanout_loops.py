@@ -21,8 +21,8 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer import run_claims as claim_book
 from tickwright.capabilities.fanout.consumer.consumer import DELAYS_MAX
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publisher import CHUNKS_AT_ONCE, Publisher
 from tickwright.capabilities.fanout.scheduler.scheduler import (
     AGAIN_S,
@@ -34,10 +34,10 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
-from tickwright.ports.fanout import Ended, Run, Start
+from tickwright.ports.fanout import Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RUN_LEASE, RedisRuns
+from tickwright.transports.redis.claims import RUN_LEASE, RedisRunClaims
 
 CODES = [f"E{number}" for number in range(3 * CHUNKS_AT_ONCE * CHUNK)]
 
@@ -154,15 +154,15 @@ async def test_a_silent_database_does_not_cost_the_claims_in_redis(
         await session.open()
         renewals: list[float] = []
 
-        class Noting(RedisRuns):
+        class Noting(RedisRunClaims):
             async def renew(self, held: Sequence[Ended], owner: int) -> list[bool]:
                 ours = await super().renew(held, owner)
                 renewals.append(monotonic())
                 return ours
 
-        book = ClaimBook(RunsInTwo(Noting(link, prefix=fresh_prefix()), LedgerRuns(pool)), session)
+        book = ConsumerRunClaims(TwoStoreRunClaims(Noting(link, prefix=fresh_prefix()), LedgerRunClaims(pool)), session)
         begun, also = await book.begin(run), await book.begin(other)
-        assert begun.start is also.start is Start.BEGUN
+        assert begun.start is also.start is RunStart.BEGUN
         proxy.blackhole()
         async with asyncio.TaskGroup() as group, book.held(Ended(run, begun)):
             keeping = group.create_task(book.run())
@@ -185,7 +185,7 @@ async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
     written, renewals = asyncio.Event(), Counter[bool]()
     answer = asyncio.Event()
 
-    class SlowToAnswer(LedgerRuns):
+    class SlowToAnswer(LedgerRunClaims):
         async def end(self, ended: Sequence[Ended], owner: int) -> list[bool]:
             ours = await super().end(ended, owner)
             written.set()
@@ -200,7 +200,7 @@ async def test_a_renewal_beside_an_end_does_not_take_the_run_for_lost(
     async with await open_pool(database_url, max_size=3) as pool:
         session = WorkerSession(pool, name="test", roles=[], version="0")
         await session.open()
-        book = ClaimBook(RunsInTwo(None, SlowToAnswer(pool)), session)
+        book = ConsumerRunClaims(TwoStoreRunClaims(None, SlowToAnswer(pool)), session)
         run = Run("E1", "LOCATIONS", 1_700_000_000, 1)
         ended = Ended(run, await book.begin(run))
 

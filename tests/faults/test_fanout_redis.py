@@ -23,19 +23,19 @@ from kit.redis_fanout import LONG, begin_one, end_one, fresh_prefix, open_sessio
 from kit.servers import PostgresServer, RedisServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.ports.fanout import Ended, Mark, Marks, Place, Run, Start
+from tickwright.ports.fanout import Ended, EntityWindow, Mark, Marks, Run, RunStart
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRuns
+from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
 from tickwright.transports.redis.connection import CONNECTIONS_MAX, RedisLink
 
 WINDOW = 1_700_000_000
 HOUR = timedelta(hours=1)
-PLACES = [Place(f"E{number}", "LOCATIONS", WINDOW) for number in range(40)]
+PLACES = [EntityWindow(f"E{number}", "LOCATIONS", WINDOW) for number in range(40)]
 RUN = Run("E1", "LOCATIONS", WINDOW, 1)
 NEXT = RUN._replace(window_s=WINDOW + 900)
 CURSOR = "SELECT * FROM tickwright.fanout_cursors WHERE entity_code = 'E1' AND task_type = 'LOCATIONS'"
@@ -74,7 +74,7 @@ async def check_failover() -> None:
         marks = RedisMarks(link, prefix="p")
 
         async def claims(token: str) -> list[object]:
-            calls = [marks.claim([Place(token, "M", number)], "t", ttl) for number in range(2 * CONNECTIONS_MAX)]
+            calls = [marks.claim([EntityWindow(token, "M", number)], "t", ttl) for number in range(2 * CONNECTIONS_MAX)]
             return await asyncio.gather(*calls, return_exceptions=True)
 
         assert not any(isinstance(one, BaseException) for one in await claims("first"))
@@ -110,15 +110,17 @@ class Two:
     prefix: str
     owners: list[int]
 
-    def runs(self) -> list[RunsInTwo]:
+    def runs(self) -> list[TwoStoreRunClaims]:
         """The run claims of each."""
         pairs = zip(self.links, self.pools, strict=True)
-        return [RunsInTwo(RedisRuns(link, prefix=self.prefix), LedgerRuns(pool)) for link, pool in pairs]
+        return [
+            TwoStoreRunClaims(RedisRunClaims(link, prefix=self.prefix), LedgerRunClaims(pool)) for link, pool in pairs
+        ]
 
-    def marks(self) -> list[MarksInTurn]:
+    def marks(self) -> list[FallbackMarks]:
         """The marks of each."""
         pairs = zip(self.links, self.pools, strict=True)
-        return [MarksInTurn(RedisMarks(link, prefix=self.prefix), LedgerMarks(pool)) for link, pool in pairs]
+        return [FallbackMarks(RedisMarks(link, prefix=self.prefix), LedgerMarks(pool)) for link, pool in pairs]
 
 
 @pytest.fixture
@@ -148,21 +150,21 @@ def away(proxy: TcpProxy) -> None:
     proxy.reset()
 
 
-async def mark_of(marks: Marks, place: Place, token: str) -> Mark:
+async def mark_of(marks: Marks, place: EntityWindow, token: str) -> Mark:
     """Claim one place."""
     [claimed] = await marks.claim([place], token, LONG)
     return claimed.mark
 
 
-async def begins(store: RunsInTwo, run: Run, owner: int) -> bool:
+async def begins(store: TwoStoreRunClaims, run: Run, owner: int) -> bool:
     """Whether a run begins now; false as well while nobody answers."""
     try:
-        return await start_of(store, run, owner) is Start.BEGUN
+        return await start_of(store, run, owner) is RunStart.BEGUN
     except Unavailable:
         return False
 
 
-async def carried(store: RunsInTwo) -> bool:
+async def carried(store: TwoStoreRunClaims) -> bool:
     """Whether everything is told to the ledger."""
     try:
         return await store.carry() == 0
@@ -192,13 +194,13 @@ async def test_a_claim_whose_reply_was_lost_is_mine_when_it_is_repeated(redis_se
 async def test_no_command_is_sent_twice(redis_server: RedisServer) -> None:
     """The library repeats nothing by itself: one call is one script, even when the connection breaks under it."""
     async with TcpProxy("127.0.0.1", redis_server.port) as proxy, redis_link(proxy.rewrite(redis_server.url)) as link:
-        runs = RedisRuns(link, prefix=fresh_prefix())
+        runs = RedisRunClaims(link, prefix=fresh_prefix())
         await start_of(runs, NEXT._replace(entity_code="warm"), 1)
         proxy.cut_after(1, "to_client")
         with pytest.raises(Unavailable):
             await runs.begin([RUN], 1)
         proxy.heal()
-        assert await start_of(runs, RUN, 1) is Start.BUSY, "the claim did not arrive"
+        assert await start_of(runs, RUN, 1) is RunStart.BUSY, "the claim did not arrive"
         assert proxy.accepted_count == 2
 
 
@@ -213,12 +215,12 @@ async def test_a_flush_in_the_middle_publishes_twice_at_worst_and_runs_once(
     async with Redis.from_url(mortal_redis.url) as redis:
         await redis.flushall()
     assert {one.mark for one in await second.claim(PLACES, "b", LONG)} == {Mark.MINE}
-    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.BUSY
+    assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.BUSY
     assert await consumers[0].renew([Ended(RUN, begun)], two.owners[0]) == [True]
     assert await end_one(consumers[0], RUN, begun, two.owners[0])
-    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.DONE
+    assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.DONE
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
-    assert await start_of(consumers[1], NEXT, two.owners[1]) is Start.BEGUN, "a claim was not given back to Redis"
+    assert await start_of(consumers[1], NEXT, two.owners[1]) is RunStart.BEGUN, "a claim was not given back to Redis"
 
 
 async def test_without_redis_the_ledger_decides_and_redis_is_told_when_it_is_back(
@@ -295,10 +297,10 @@ async def test_a_redis_that_is_far_decides_slowly_or_counts_as_away(two: Two, ea
         assert await first.seal(PLACES, "a", keep=HOUR) == 0
     assert any(line["event"] == "fanout.marks_redis_away" for line in lines) == (each_way_s > 1)
     begun = await begin_one(consumers[0], RUN, two.owners[0])
-    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.BUSY
+    assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.BUSY
     assert await end_one(consumers[0], RUN, begun, two.owners[0])
     two.redis.heal()
-    assert await start_of(consumers[1], RUN, two.owners[1]) is Start.DONE
+    assert await start_of(consumers[1], RUN, two.owners[1]) is RunStart.DONE
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
 
 
@@ -322,16 +324,18 @@ async def test_a_killed_database_stops_no_consumer_and_hears_of_everything_later
         pool = await open_pool(url, max_size=3)
         owners = [await open_session(pool) for _ in range(2)]
         async with redis_link(mortal_redis.url) as link:
-            first, second = (RunsInTwo(RedisRuns(link, prefix=prefix), LedgerRuns(pool)) for _ in range(2))
+            first, second = (
+                TwoStoreRunClaims(RedisRunClaims(link, prefix=prefix), LedgerRunClaims(pool)) for _ in range(2)
+            )
             begun = await begin_one(first, RUN, owners[0])
             await asyncio.to_thread(server.kill9)
             assert await first.renew([Ended(RUN, begun)], owners[0]) == [True]
-            assert await start_of(second, RUN, owners[1]) is Start.BUSY
+            assert await start_of(second, RUN, owners[1]) is RunStart.BUSY
             assert await end_one(first, RUN, begun, 0), "the token is lost with the database, the run is not"
-            assert await start_of(second, RUN, 0) is Start.DONE
+            assert await start_of(second, RUN, 0) is RunStart.DONE
             following = await begin_one(second, NEXT, 0)
             assert following.last_success_s == pytest.approx(begun.begun_s, abs=1e-5)
-            assert await start_of(first, NEXT, 0) is Start.BUSY
+            assert await start_of(first, NEXT, 0) is RunStart.BUSY
             assert await end_one(second, NEXT, following, 0)
             await asyncio.to_thread(server.start)
             await eventually_async(lambda: carried(second), 20)
@@ -341,7 +345,7 @@ async def test_a_killed_database_stops_no_consumer_and_hears_of_everything_later
             assert row["last_success_at"].timestamp() == pytest.approx(following.begun_s, abs=1e-5)
             assert row["owner"] is None, "a claim of before the kill was left behind"
             assert tuple(await pool.fetchrow(COUNTS, NEXT.window_s)) == (1, 0)
-            assert await RedisRuns(link, prefix=prefix).carried(10) == []
+            assert await RedisRunClaims(link, prefix=prefix).carried(10) == []
         await pool.close()
 
 
@@ -350,14 +354,14 @@ async def test_a_run_that_began_in_redis_alone_stays_alone_when_the_database_is_
     first, second = two.runs()
     away(two.database)
     alone = await begin_one(first, RUN, 0)
-    assert alone.start is Start.BEGUN
+    assert alone.start is RunStart.BEGUN
     two.database.heal()
     await eventually_async(lambda: begins(second, RUN._replace(entity_code="E2"), two.owners[1]))
-    assert await start_of(second, RUN, two.owners[1]) is Start.BUSY
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
     assert await first.renew([Ended(RUN, alone)], two.owners[0]) == [True]
     assert await end_one(first, RUN, alone, two.owners[0])
     await eventually_async(lambda: carried(second))
-    assert await start_of(second, RUN, two.owners[1]) is Start.DONE
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
     assert (await two.pool.fetchrow(CURSOR))["last_window_at"].timestamp() == WINDOW
 
 
@@ -366,13 +370,13 @@ async def test_a_run_that_began_in_the_ledger_alone_stays_alone_when_redis_is_ba
     first, second = two.runs()
     away(two.redis)
     alone = await begin_one(first, RUN, two.owners[0])
-    assert alone.start is Start.BEGUN
-    assert await start_of(second, RUN, two.owners[1]) is Start.BUSY
+    assert alone.start is RunStart.BEGUN
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
     two.redis.heal()
     fresh = two.runs()[1]
-    assert await start_of(fresh, RUN, two.owners[1]) is Start.BUSY
+    assert await start_of(fresh, RUN, two.owners[1]) is RunStart.BUSY
     assert await end_one(first, RUN, alone, two.owners[0])
-    assert await start_of(fresh, NEXT, two.owners[1]) is Start.BEGUN
+    assert await start_of(fresh, NEXT, two.owners[1]) is RunStart.BEGUN
 
 
 async def test_an_end_that_nobody_hears_is_kept_and_written_later(two: Two) -> None:
@@ -390,8 +394,8 @@ async def test_an_end_that_nobody_hears_is_kept_and_written_later(two: Two) -> N
     two.database.heal()
     await eventually_async(lambda: carried(first))
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 1)
-    assert await start_of(second, RUN, two.owners[1]) is Start.DONE
-    assert await start_of(second, other, two.owners[1]) is Start.BEGUN
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
+    assert await start_of(second, other, two.owners[1]) is RunStart.BEGUN
 
 
 async def test_a_success_in_redis_alone_that_redis_cannot_be_told_reaches_the_ledger(two: Two) -> None:
@@ -403,7 +407,7 @@ async def test_a_success_in_redis_alone_that_redis_cannot_be_told_reaches_the_le
     assert await end_one(first, RUN, begun, 0)
     two.database.heal()
     await eventually_async(lambda: carried(first))
-    assert await start_of(second, RUN, two.owners[1]) is Start.DONE
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
     assert tuple(await two.pool.fetchrow(COUNTS, WINDOW)) == (1, 0)
 
 
@@ -412,12 +416,12 @@ async def test_a_session_lost_with_the_database_does_not_cost_the_run(two: Two) 
     first, second = two.runs()
     begun = await begin_one(first, RUN, two.owners[0])
     async with two.pool.acquire() as connection, connection.transaction():
-        await LedgerRuns(two.pool).reclaim(connection, [two.owners[0]])
-    assert await start_of(second, RUN, two.owners[1]) is Start.BUSY
+        await LedgerRunClaims(two.pool).reclaim(connection, [two.owners[0]])
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.BUSY
     assert await first.renew([Ended(RUN, begun)], two.owners[0]) == [True]
     assert await end_one(first, RUN, begun, two.owners[0])
     await eventually_async(lambda: carried(second))
-    assert await start_of(second, RUN, two.owners[1]) is Start.DONE
+    assert await start_of(second, RUN, two.owners[1]) is RunStart.DONE
 
 
 async def test_a_zombie_whose_claims_are_over_in_both_ends_nothing(two: Two, mortal_redis: RedisServer) -> None:
@@ -425,11 +429,11 @@ async def test_a_zombie_whose_claims_are_over_in_both_ends_nothing(two: Two, mor
     first, second = two.runs()
     begun = await begin_one(first, RUN, two.owners[0])
     async with two.pool.acquire() as connection, connection.transaction():
-        await LedgerRuns(two.pool).reclaim(connection, [two.owners[0]])
+        await LedgerRunClaims(two.pool).reclaim(connection, [two.owners[0]])
     async with Redis.from_url(mortal_redis.url) as redis:
         await redis.flushall()
     heir = await begin_one(second, RUN, two.owners[1])
-    assert heir.start is Start.BEGUN
+    assert heir.start is RunStart.BEGUN
     assert await first.renew([Ended(RUN, begun)], two.owners[0]) == [False]
     assert not await end_one(first, RUN, begun, two.owners[0]), "a zombie ended its heir's run"
     assert await second.renew([Ended(RUN, heir)], two.owners[1]) == [True]
@@ -443,16 +447,16 @@ async def test_a_deaf_database_delays_a_task_by_seconds_only(two: Two) -> None:
     two.database.blackhole()
     loop = asyncio.get_running_loop()
     asked = loop.time()
-    assert (await begin_one(first, RUN._replace(entity_code="E2"), 0)).start is Start.BEGUN
+    assert (await begin_one(first, RUN._replace(entity_code="E2"), 0)).start is RunStart.BEGUN
     assert loop.time() - asked < 50
     asked = loop.time()
-    assert (await begin_one(first, RUN._replace(entity_code="E3"), 0)).start is Start.BEGUN
+    assert (await begin_one(first, RUN._replace(entity_code="E3"), 0)).start is RunStart.BEGUN
     assert loop.time() - asked < 50
 
 
 async def test_without_a_redis_everything_is_the_ledgers(two: Two) -> None:
     """An installation without Redis has one store; while it is away nothing begins."""
-    marks, runs = MarksInTurn(None, LedgerMarks(two.pools[0])), RunsInTwo(None, LedgerRuns(two.pools[0]))
+    marks, runs = FallbackMarks(None, LedgerMarks(two.pools[0])), TwoStoreRunClaims(None, LedgerRunClaims(two.pools[0]))
     assert await mark_of(marks, PLACES[0], "a") is Mark.MINE
     assert await marks.seal(PLACES[:1], "a", keep=HOUR) == 0
     assert await mark_of(marks, PLACES[0], "b") is Mark.SEALED
@@ -467,7 +471,7 @@ async def test_without_a_redis_everything_is_the_ledgers(two: Two) -> None:
         await runs.renew([Ended(RUN, begun)], two.owners[0])
     two.database.heal()
     await eventually_async(lambda: carried(runs))
-    assert await start_of(runs, RUN, two.owners[1]) is Start.DONE
+    assert await start_of(runs, RUN, two.owners[1]) is RunStart.DONE
 
 
 # ---------------------------------------------------------------------- the server itself
@@ -519,7 +523,7 @@ async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServ
         )
     async with redis_link(f"redis://fanout:pw@127.0.0.1:{mortal_redis.port}/0") as link:
         await link.check()
-        marks, runs = RedisMarks(link), RedisRuns(link)
+        marks, runs = RedisMarks(link), RedisRunClaims(link)
         assert await mark_of(marks, PLACES[0], "a") is Mark.MINE
         await marks.release(PLACES[:1], "a")
         assert await marks.seal(PLACES[:1], "a", keep=HOUR) == 0
@@ -529,7 +533,7 @@ async def test_the_rights_that_the_page_names_are_enough(mortal_redis: RedisServ
         await runs.forget(await runs.carried(10))
         assert await runs.carried(10) == []
         with pytest.raises(Unavailable):
-            await RedisRuns(link, prefix="other").begin([RUN], 1)
+            await RedisRunClaims(link, prefix="other").begin([RUN], 1)
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis://user:s3cret@host:s3cret", "redis://:s3cret@[", ""])

@@ -11,11 +11,11 @@ from kit.fanout import MODULE, Hub, fanout_world
 from kit.redis_fanout import begin_one, end_one, fresh_prefix, redis_link
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.ports.fanout import Claimed, Mark, Place, Run, Start
+from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Run, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRuns, runs_key
+from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims, runs_key
 
 WINDOW = 1_795_255_200
 LEASE = timedelta(seconds=60)
@@ -50,7 +50,7 @@ async def test_a_success_that_nobody_of_us_wrote_stops_no_other(
     async with redis_link(redis_server.url) as link:
         carry = f"{prefix}:carry"
         await link._client.hset(carry, mapping={field: value, "E1|LOCATIONS": f"{WINDOW}|{WINDOW}.5"})
-        assert await RunsInTwo(RedisRuns(link, prefix=prefix), LedgerRuns(pool)).carry() == 0
+        assert await TwoStoreRunClaims(RedisRunClaims(link, prefix=prefix), LedgerRunClaims(pool)).carry() == 0
         assert await link._client.hlen(carry) == 0
     assert (await pool.fetchval(CURSOR)).timestamp() == WINDOW
     await pool.close()
@@ -62,10 +62,12 @@ async def test_a_last_success_that_is_no_instant_is_none(redis_server: RedisServ
     prefix = fresh_prefix()
     async with redis_link(redis_server.url) as link:
         await link._client.hset(runs_key(prefix, "E1"), "s:LOCATIONS", value)
-        marks, runs = RedisMarks(link, prefix=prefix), RedisRuns(link, prefix=prefix)
-        assert await marks.claim([Place("E1", "LOCATIONS", WINDOW)], "token", LEASE) == [Claimed(Mark.MINE, None)]
+        marks, runs = RedisMarks(link, prefix=prefix), RedisRunClaims(link, prefix=prefix)
+        assert await marks.claim([EntityWindow("E1", "LOCATIONS", WINDOW)], "token", LEASE) == [
+            MarkClaim(Mark.MINE, None)
+        ]
         begun = await begin_one(runs, Run("E1", "LOCATIONS", WINDOW, 4), 1)
-        assert (begun.start, begun.last_success_s) == (Start.BEGUN, None)
+        assert (begun.start, begun.last_success_s) == (RunStart.BEGUN, None)
 
 
 @pytest.mark.parametrize("value", [*NO_INSTANTS, f"7:7:{'9' * 18}", "7:7:", f"{WINDOW * 1000}"])
@@ -77,9 +79,9 @@ async def test_a_claim_that_nobody_of_us_wrote_stops_no_run(
     prefix = fresh_prefix()
     async with redis_link(redis_server.url) as link:
         await link._client.hset(runs_key(prefix, "E1"), field, value)
-        runs, run = RedisRuns(link, prefix=prefix), Run("E1", "LOCATIONS", WINDOW, 1)
+        runs, run = RedisRunClaims(link, prefix=prefix), Run("E1", "LOCATIONS", WINDOW, 1)
         begun = await begin_one(runs, run, 1)
-        assert begun.start is Start.BEGUN
+        assert begun.start is RunStart.BEGUN
         assert begun.begun_s * 1e6 - 1 <= begun.fence <= begun.begun_s * 1e6 + 1, "the fence starts at the clock"
         assert await end_one(runs, run, begun, 1)
 

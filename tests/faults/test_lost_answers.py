@@ -24,7 +24,7 @@ from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.fanout.consumer import runs_store
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.jobs.model import ClaimPlan, Lane
 from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
 from tickwright.capabilities.polling.consumer import queue as poll_queue
@@ -38,7 +38,7 @@ from tickwright.engine.leases import Lease, Leases
 from tickwright.engine.outbox.relay import LEASE, OutboxRelay
 from tickwright.engine.outbox.table import Verdicts
 from tickwright.engine.session import WorkerSession
-from tickwright.ports.fanout import TIMED_OUT, Run, Start
+from tickwright.ports.fanout import TIMED_OUT, Run, RunStart
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
 
 JOBS = "Take due rows of the given lanes"
@@ -128,13 +128,13 @@ async def check_a_run_is_not_busy(database_url: str, how: How) -> None:
     async with AnswerCuts(database_url) as cuts, await open_pool(cuts.url) as pool:
         session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0")
         await session.open()
-        runs = LedgerRuns(pool, session)
+        runs = LedgerRunClaims(pool, session)
         cuts.cut(RUNS, how)
         with pytest.raises(Unavailable):
             await start_of(runs, RUN, session.token)
-        assert await start_of(runs, RUN, session.token) is Start.BEGUN
+        assert await start_of(runs, RUN, session.token) is RunStart.BEGUN
         await cuts.send_late()
-        assert await start_of(runs, RUN, session.token) is Start.BUSY, "a run of its own was given back"
+        assert await start_of(runs, RUN, session.token) is RunStart.BUSY, "a run of its own was given back"
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -336,7 +336,7 @@ def _leaver(pool: Pool) -> WorkerSession:
     for reclaim in (
         ClaimStore(pool).give_back,
         poll_queue.reclaim,
-        LedgerRuns(pool).reclaim,
+        LedgerRunClaims(pool).reclaim,
         PartsStore(pool).reclaim,
         ChunksStore(pool).reclaim,
     ):

@@ -19,16 +19,16 @@ from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer import runs_store
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.run_claims import RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.run_claims import TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.consumer.task_run import SlotUse
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import MessageKeys, write_task
 from tickwright.capabilities.fanout.scheduler import publisher as publishing
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
-from tickwright.capabilities.fanout.scheduler.publisher import Fate, Publisher, read_lists, read_parties
+from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
+from tickwright.capabilities.fanout.scheduler.publisher import EntityOutcome, Publisher, read_lists, read_parties
 from tickwright.ports.broker import Accepted
-from tickwright.ports.fanout import Begun, Claimed, Mark, Place, Run, Start
+from tickwright.ports.fanout import Begun, EntityWindow, Mark, MarkClaim, Run, RunStart
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
@@ -81,7 +81,7 @@ class OnePublisher:
     def __init__(self, world: FanoutWorld, publisher: Publisher) -> None:
         self._world, self._publisher = world, publisher
 
-    async def send(self) -> Counter[Fate]:
+    async def send(self) -> Counter[EntityOutcome]:
         """Publish the window once, as one round does; return what became of it."""
         lists = await read_lists(self._world.pool)
         module, self._publisher.keys = lists.modules[MODULE], lists.keys
@@ -98,7 +98,7 @@ async def one_publisher(world: FanoutWorld, probe: Probe = NO_PROBE) -> AsyncIte
         stack.push_async_callback(broker.aclose)
         marks = None if link is None else RedisMarks(link, prefix=world.prefix)
         destination = f"amqp:{world.queues.names.exchange}/{TASK_KEY}"
-        both, token = MarksInTurn(marks, LedgerMarks(world.pool)), publishing_token()
+        both, token = FallbackMarks(marks, LedgerMarks(world.pool)), publishing_token()
         parties = partial(read_parties, world.pool)
         publisher = Publisher(
             both, broker, destination, declare=world.queues.prepare, parties=parties, token=token, probe=probe
@@ -123,7 +123,7 @@ async def check_published_after_a_crash(world: FanoutWorld) -> None:
 
         async def all_settled() -> bool:
             found = await two.send()
-            return found[Fate.PUBLISHED] + found[Fate.SEALED] == len(CODES)
+            return found[EntityOutcome.PUBLISHED] + found[EntityOutcome.SEALED] == len(CODES)
 
         with suppress(AssertionError):
             await eventually_async(all_settled, 4)
@@ -158,7 +158,7 @@ async def check_sealed_behind_the_confirm(world: FanoutWorld) -> None:
 
 async def check_zombies_end_nothing(world: FanoutWorld) -> None:
     """F1: whoever's session was lost ends nothing, while another one runs and behind it."""
-    ledger, window = LedgerRuns(world.pool), await world.window(DAY_S)
+    ledger, window = LedgerRunClaims(world.pool), await world.window(DAY_S)
     run = Run("A", MODULE, window.start_s, 4)
     zombie, other = await open_session(world.pool), await open_session(world.pool)
     first = await begin_one(ledger, run, zombie)
@@ -166,7 +166,7 @@ async def check_zombies_end_nothing(world: FanoutWorld) -> None:
     async with world.pool.acquire() as connection, connection.transaction():
         await ledger.reclaim(connection, [zombie])
     second = await begin_one(ledger, run, other)
-    assert second.start is Start.BEGUN
+    assert second.start is RunStart.BEGUN
     assert not await end_one(ledger, run, first, zombie), "F1 broken: a zombie's end was taken"
     assert (await world.cursor("A"))["owner"] == other, "F1 broken: a zombie took a run away"
     assert await end_one(ledger, run, second, other)
@@ -259,16 +259,16 @@ CHECKS: list[Check] = [
 
 def sealed_before_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seal is the claim, as in the document."""
-    real = MarksInTurn.claim
+    real = FallbackMarks.claim
 
-    async def claim(self: MarksInTurn, places: list[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def claim(self: FallbackMarks, places: list[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         found = await real(self, places, token, lease)
         mine = [place for place, claimed in zip(places, found, strict=True) if claimed.mark is Mark.MINE]
         if mine:
             await self.seal(mine, token, keep=timedelta(days=1))
         return found
 
-    monkeypatch.setattr(MarksInTurn, "claim", claim)
+    monkeypatch.setattr(FallbackMarks, "claim", claim)
 
 
 def claimed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,14 +307,14 @@ def ends_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_claims_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers that believe their queue: whatever is delivered runs."""
 
-    async def begin(_self: RunsInTwo, runs: list[Run], _owner: int) -> list[Begun]:
-        return [Begun(Start.BEGUN, 1, 0.0, None)] * len(runs)
+    async def begin(_self: TwoStoreRunClaims, runs: list[Run], _owner: int) -> list[Begun]:
+        return [Begun(RunStart.BEGUN, 1, 0.0, None)] * len(runs)
 
-    async def end(_self: RunsInTwo, ended: list[Any], _owner: int) -> list[bool]:
+    async def end(_self: TwoStoreRunClaims, ended: list[Any], _owner: int) -> list[bool]:
         return [True] * len(ended)
 
-    monkeypatch.setattr(RunsInTwo, "begin", begin)
-    monkeypatch.setattr(RunsInTwo, "end", end)
+    monkeypatch.setattr(TwoStoreRunClaims, "begin", begin)
+    monkeypatch.setattr(TwoStoreRunClaims, "end", end)
 
 
 def acknowledged_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ from kit.processes import kill_group, spawn
 from kit.rabbit_tasks import Fanout
 from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.task_run import Caller, SlowShare
+from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
 from tickwright.capabilities.fanout.handlers import DeclaredModule, EntityTask, Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageKeys, message_id, read_keys, write_task
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
 from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.domain.leases import LeaseTerms
@@ -40,7 +40,7 @@ from tickwright.process.secrets import DeclaredSecrets
 from tickwright.store.pool import Pool, open_pool
 from tickwright.transports.postgres import PostgresBroker, PostgresTaskQueue
 from tickwright.transports.rabbitmq import TASK_KEY, RabbitBroker, RabbitTaskQueue
-from tickwright.transports.redis import RedisLink, RedisMarks, RedisRuns
+from tickwright.transports.redis import RedisLink, RedisMarks, RedisRunClaims
 
 MODULE = "LOCATIONS"
 SECRETS = DeclaredSecrets({
@@ -230,7 +230,7 @@ class FanoutWorld:
             stack.push_async_callback(broker.aclose)
             marks = None if link is None else RedisMarks(link, prefix=self.prefix)
             publisher = Publisher(
-                MarksInTurn(marks, LedgerMarks(self.pool)),
+                FallbackMarks(marks, LedgerMarks(self.pool)),
                 broker,
                 self._destination,
                 declare=self.queues.prepare,
@@ -262,16 +262,16 @@ class FanoutWorld:
             stack.callback(pool.terminate)
             link = await stack.enter_async_context(self.redis())
             session = WorkerSession(pool, name="test", roles=["fanout-consumer"], version="0", terms=TERMS)
-            ledger = LedgerRuns(pool, session)
+            ledger = LedgerRunClaims(pool, session)
             session.on_reclaim(ledger.reclaim)
-            fast = None if link is None else RedisRuns(link, prefix=self.prefix)
+            fast = None if link is None else RedisRunClaims(link, prefix=self.prefix)
             contract = PartnerContract(pool, session)
             source = self._source(pool, amqp_url or self.queues.url, slots)
             consumer = FanoutConsumer(
                 pool,
                 source,
-                ClaimBook(RunsInTwo(fast, ledger), session),
-                caller=Caller(contract, slots=slots, secrets=SECRETS.bound_to),
+                ConsumerRunClaims(TwoStoreRunClaims(fast, ledger), session),
+                runner=TaskRunner(contract, slots=slots, secrets=SECRETS.bound_to),
                 slow=SlowShare(slots, slow_percent),
                 modules=registry_of(modules),
                 at_once=at_once,

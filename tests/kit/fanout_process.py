@@ -25,7 +25,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.fanout.consumer.consumer import Ack
 from tickwright.capabilities.fanout.handlers import EntityTask
 from tickwright.capabilities.fanout.messages import message_id
-from tickwright.capabilities.fanout.scheduler.scheduler import ModuleRounds
+from tickwright.capabilities.fanout.scheduler.scheduler import ModuleLoop
 from tickwright.domain.modules import Window
 from tickwright.store.pool import open_pool
 from tickwright.transports.rabbitmq import FanoutNames
@@ -47,8 +47,8 @@ class Witness:
     async def reached(self, name: str, /, **facts: Any) -> None:
         """Tell of it."""
         if name == "fanout.decided":
-            if isinstance(facts["verdict"], Ack):
-                tell("acked", facts["message_id"], why=facts["verdict"].why)
+            if isinstance(facts["disposition"], Ack):
+                tell("acked", facts["message_id"], why=facts["disposition"].why)
         else:
             tell("reached", name, task=facts.get("task"), fence=facts.get("fence"), places=facts.get("places"))
         await self._kill.reached(name)
@@ -68,14 +68,14 @@ async def handler(task: EntityTask) -> None:
 
 def tell_of_misses() -> None:
     """Let a scheduler name what it has not seen published in a window that is over."""
-    real = ModuleRounds._note_missed
+    real = ModuleLoop._note_missed
 
-    def note(self: ModuleRounds, window: Window, left: Sequence[str]) -> None:
+    def note(self: ModuleLoop, window: Window, left: Sequence[str]) -> None:
         for code in left:
             tell("missed", message_id(code, self.name, window))
         real(self, window, left)
 
-    ModuleRounds._note_missed = note  # type: ignore[method-assign]
+    ModuleLoop._note_missed = note  # type: ignore[method-assign]
 
 
 async def either(stopping: asyncio.Event, over: asyncio.Event) -> None:

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import asyncpg
 
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRuns
+from tickwright.transports.redis.claims import RedisRunClaims
 from tickwright.transports.redis.connection import RedisLink
 
 OPEN = (
@@ -40,7 +40,7 @@ async def begin_one(store: RunClaims, run: Run, owner: int) -> Begun:
     return begun
 
 
-async def start_of(store: RunClaims, run: Run, owner: int) -> Start:
+async def start_of(store: RunClaims, run: Run, owner: int) -> RunStart:
     """Ask for one run; return what was said."""
     return (await begin_one(store, run, owner)).start
 
@@ -75,10 +75,10 @@ async def run_store(
     owners = [await open_session(pool) for _ in range(2)]
     try:
         if name == "redis":
-            one, two = (RedisRuns(link, prefix=prefix, lease=lease) for link in links)
+            one, two = (RedisRunClaims(link, prefix=prefix, lease=lease) for link in links)
             yield RunStore(name, one, two, owners, pool)
         else:
-            yield RunStore(name, LedgerRuns(pool), LedgerRuns(second), owners, pool)
+            yield RunStore(name, LedgerRunClaims(pool), LedgerRunClaims(second), owners, pool)
     finally:
         for link in links:
             await link.aclose()

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from plans.conftest import Plan, Planner
-from tickwright.capabilities.fanout.retention import BATCH, SQL, UpkeepTerms
+from tickwright.capabilities.fanout.retention import BATCH, SQL, FanoutRetentionSettings
 
 ROWS = 50_000
 FILL = f"""
@@ -19,7 +19,7 @@ SELECT 'e' || lpad((n * 7919 % {ROWS})::text, 6, '0'), 'LOCATIONS', now() - inte
   FROM generate_series(1, {ROWS}) AS n;
 INSERT INTO tickwright.entities (code) SELECT entity_code FROM tickwright.fanout_cursors WHERE fence = 0;
 """
-TERMS = UpkeepTerms()
+TERMS = FanoutRetentionSettings()
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ from psycopg import sql
 from kit.redis_fanout import LONG, open_session
 from kit.servers import PostgresServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.fanout import Place, Run, Success
+from tickwright.ports.fanout import EntityWindow, Run, Success
 from tickwright.store.migrate import migrate
 from tickwright.store.pool import open_pool
 
 WINDOW = 1_700_000_000
 CODES = ["a", "B"]  # in this order in English, in the other one by their bytes, as the tables have it
 SUCCESSES = [Success(code, "CDRS", WINDOW + 900, WINDOW + 900.0) for code in CODES]
-PLACES = [Place(code, "TARIFFS", WINDOW) for code in CODES]
+PLACES = [EntityWindow(code, "TARIFFS", WINDOW) for code in CODES]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def english(pg_server: PostgresServer) -> AsyncIterator[asyncpg.Pool]:
     await asyncio.to_thread(migrate, url)
     async with await open_pool(url) as pool:
         assert await pool.fetchval("SELECT 'a' < 'B'")
-        await LedgerRuns(pool).carry_over([one._replace(window_s=WINDOW) for one in SUCCESSES])
+        await LedgerRunClaims(pool).carry_over([one._replace(window_s=WINDOW) for one in SUCCESSES])
         await LedgerMarks(pool).claim(PLACES, "t", LONG)
         yield pool
     await asyncio.to_thread(pg_server.drop_database, name)
@@ -43,14 +43,14 @@ async def english(pg_server: PostgresServer) -> AsyncIterator[asyncpg.Pool]:
 
 async def _begin(pool: asyncpg.Pool) -> None:
     runs = [Run(code, "CDRS", WINDOW + 900, 1) for code in CODES]
-    await LedgerRuns(pool).begin(runs, await open_session(pool))
+    await LedgerRunClaims(pool).begin(runs, await open_session(pool))
 
 
 @pytest.mark.parametrize(
     ("table", "write"),
     [
         ("fanout_cursors", _begin),
-        ("fanout_cursors", lambda pool: LedgerRuns(pool).carry_over(SUCCESSES)),
+        ("fanout_cursors", lambda pool: LedgerRunClaims(pool).carry_over(SUCCESSES)),
         ("fanout_claims", lambda pool: LedgerMarks(pool).claim(PLACES, "t", LONG)),
         ("fanout_claims", lambda pool: LedgerMarks(pool).seal(PLACES, "t", keep=LONG)),
         ("fanout_claims", lambda pool: LedgerMarks(pool).release(PLACES, "t")),

@@ -20,16 +20,16 @@ from kit.redis_fanout import (
 )
 from kit.servers import RedisServer
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks
-from tickwright.ports.fanout import Mark, Marks, Place, Run
+from tickwright.ports.fanout import EntityWindow, Mark, Marks, Run
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisMarks, RedisRuns
+from tickwright.transports.redis.claims import RedisMarks, RedisRunClaims
 from tickwright.transports.redis.connection import RedisLink
 
 HOUR = timedelta(hours=1)
 WINDOW = 1_800_000_000
-ONE = Place("DE*ABC", "LOCATIONS", WINDOW)
+ONE = EntityWindow("DE*ABC", "LOCATIONS", WINDOW)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def marks(request: pytest.FixtureRequest, link: RedisLink, pool: asyncpg.P
     return RedisMarks(link, prefix=fresh_prefix()) if request.param == "redis" else LedgerMarks(pool)
 
 
-async def mark_of(marks: Marks, place: Place, token: str, lease: timedelta = LONG) -> Mark:
+async def mark_of(marks: Marks, place: EntityWindow, token: str, lease: timedelta = LONG) -> Mark:
     """Claim one place."""
     [claimed] = await marks.claim([place], token, lease)
     return claimed.mark
@@ -134,7 +134,7 @@ async def test_a_release_frees_what_is_mine_and_not_sealed(marks: Marks) -> None
 
 async def test_answers_come_in_order_however_many(marks: Marks) -> None:
     """More places than one chunk, some of them taken and some sealed."""
-    places = [Place(f"E{number}", "TARIFFS", WINDOW) for number in range(1_201)]
+    places = [EntityWindow(f"E{number}", "TARIFFS", WINDOW) for number in range(1_201)]
     await marks.claim(places[::3], "b", LONG)
     await marks.seal(places[1::3], "b", keep=HOUR)
     found = await marks.claim(places, "a", LONG)
@@ -149,25 +149,25 @@ async def test_answers_come_in_order_however_many(marks: Marks) -> None:
 
 async def test_schedulers_that_race_get_each_window_once(marks: Marks) -> None:
     """Three at once, each in an order of its own: every window is one scheduler's, and nobody waits for ever."""
-    places = [Place(f"E{number}", "CDRS", WINDOW) for number in range(600)]
+    places = [EntityWindow(f"E{number}", "CDRS", WINDOW) for number in range(600)]
 
-    async def scheduler(number: int) -> Counter[Place]:
+    async def scheduler(number: int) -> Counter[EntityWindow]:
         shifted = places[number * 200 :] + places[: number * 200]
-        mine: Counter[Place] = Counter()
+        mine: Counter[EntityWindow] = Counter()
         for first in range(0, 600, 100):
             chunk = shifted[first : first + 100][:: 1 if number else -1]
             found = await marks.claim(chunk, f"s{number}", LONG)
             mine.update(place for place, one in zip(chunk, found, strict=True) if one.mark is Mark.MINE)
         return mine
 
-    total = sum(await asyncio.gather(*(scheduler(number) for number in range(3))), Counter[Place]())
+    total = sum(await asyncio.gather(*(scheduler(number) for number in range(3))), Counter[EntityWindow]())
     assert total == Counter(places)
 
 
 async def test_codes_cannot_be_mistaken_for_one_another(marks: Marks) -> None:
     """``a:b`` + ``c`` is not ``a`` + ``b:c``, and control characters and braces stay inside their part."""
     awkward = [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("{a}", "\n"), ("{a}\n", "c"), ("ä", "c"), ("a b", "")]
-    places = [Place(code, kind, WINDOW) for code, kind in awkward]
+    places = [EntityWindow(code, kind, WINDOW) for code, kind in awkward]
     for number, place in enumerate(places):
         assert await mark_of(marks, place, f"t{number}") is Mark.MINE
 
@@ -192,7 +192,7 @@ async def test_redis_keys_are_those_of_the_document(link: RedisLink, redis_serve
 async def test_a_claim_brings_the_last_success_that_run_claims_left_in_redis(link: RedisLink) -> None:
     """No further round trip tells the scheduler when a run last succeeded."""
     prefix = fresh_prefix()
-    runs, run = RedisRuns(link, prefix=prefix), Run(ONE.entity_code, ONE.task_type, WINDOW - 900, 1)
+    runs, run = RedisRunClaims(link, prefix=prefix), Run(ONE.entity_code, ONE.task_type, WINDOW - 900, 1)
     begun = await begin_one(runs, run, 1)
     await end_one(runs, run, begun, 1)
     [found, unknown] = await RedisMarks(link, prefix=prefix).claim([ONE, ONE._replace(task_type="TARIFFS")], "a", LONG)
@@ -214,13 +214,13 @@ async def test_a_redis_that_forgot_the_scripts_is_sent_them(link: RedisLink, red
 
 async def test_what_ran_or_runs_is_not_published_again_by_the_ledger(pool: asyncpg.Pool) -> None:
     """The cursors know more than the marks: what succeeded, what is older and what is under way count as sealed."""
-    marks, runs, owner = LedgerMarks(pool), LedgerRuns(pool), await open_session(pool)
+    marks, runs, owner = LedgerMarks(pool), LedgerRunClaims(pool), await open_session(pool)
     window = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())::bigint / 900 * 900")
     done, running = Run("E1", "L", window, 1), Run("E2", "L", window, 1)
     begun, _ = await runs.begin([done, running], owner)
     await end_one(runs, done, begun, owner)
     codes = [("E1", window), ("E1", window - 900), ("E1", window + 900), ("E2", window), ("E2", window + 900)]
-    found = await marks.claim([Place(code, "L", at) for code, at in codes], "a", LONG)
+    found = await marks.claim([EntityWindow(code, "L", at) for code, at in codes], "a", LONG)
     assert [one.mark for one in found] == [Mark.SEALED, Mark.SEALED, Mark.MINE, Mark.SEALED, Mark.MINE]
     assert [one.last_success_s for one in found] == [begun.begun_s] * 3 + [None] * 2
 
@@ -232,5 +232,5 @@ async def test_a_window_ahead_of_the_clock_seals_nothing(pool: asyncpg.Pool) -> 
         "VALUES ('E', 'L', clock_timestamp() + interval '1 day', clock_timestamp() + interval '1 day')"
     )
     window = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())::bigint / 900 * 900")
-    [found] = await LedgerMarks(pool).claim([Place("E", "L", window)], "a", LONG)
+    [found] = await LedgerMarks(pool).claim([EntityWindow("E", "L", window)], "a", LONG)
     assert found == (Mark.MINE, None)

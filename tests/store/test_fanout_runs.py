@@ -20,12 +20,12 @@ from kit.redis_fanout import (
 from kit.servers import RedisServer
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.session import WorkerSession
-from tickwright.ports.fanout import Ended, Run, Start, Success
+from tickwright.ports.fanout import Ended, Run, RunStart, Success
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRuns
+from tickwright.transports.redis.claims import RedisRunClaims
 
 WINDOW = 1_700_000_000
 RUN = Run("DE*ABC", "LOCATIONS", WINDOW, 2)
@@ -59,12 +59,12 @@ async def test_one_runs_and_the_others_are_told_busy(stores: RunStore) -> None:
     """Of an entity and task type one run at a time, whichever window, whoever asks: the owner's own slots as well."""
     first, second = stores.owners
     begun = await begin_one(stores.store, RUN, first)
-    assert begun.start is Start.BEGUN
+    assert begun.start is RunStart.BEGUN
     assert begun.last_success_s is None
-    assert await start_of(stores.other, RUN, second) is Start.BUSY
-    assert await start_of(stores.other, NEXT, second) is Start.BUSY
-    assert await start_of(stores.store, RUN, first) is Start.BUSY
-    assert await start_of(stores.other, RUN._replace(entity_code="other"), second) is Start.BEGUN
+    assert await start_of(stores.other, RUN, second) is RunStart.BUSY
+    assert await start_of(stores.other, NEXT, second) is RunStart.BUSY
+    assert await start_of(stores.store, RUN, first) is RunStart.BUSY
+    assert await start_of(stores.other, RUN._replace(entity_code="other"), second) is RunStart.BEGUN
 
 
 async def test_a_window_that_succeeded_runs_no_more_nor_does_an_older_one(stores: RunStore) -> None:
@@ -73,12 +73,12 @@ async def test_a_window_that_succeeded_runs_no_more_nor_does_an_older_one(stores
     begun = await begin_one(stores.store, RUN, first)
     assert await end_one(stores.store, RUN, begun, first)
     older = RUN._replace(window_s=WINDOW - 900)
-    assert [await start_of(stores.other, run, second) for run in (RUN, older)] == [Start.DONE] * 2
+    assert [await start_of(stores.other, run, second) for run in (RUN, older)] == [RunStart.DONE] * 2
     following = await begin_one(stores.other, NEXT, second)
-    assert following.start is Start.BEGUN
+    assert following.start is RunStart.BEGUN
     assert following.last_success_s == pytest.approx(begun.begun_s, abs=1e-5)
     assert following.fence > begun.fence
-    assert await start_of(stores.store, RUN, first) is Start.DONE
+    assert await start_of(stores.store, RUN, first) is RunStart.DONE
 
 
 async def test_what_failed_or_was_released_may_begin_again(stores: RunStore) -> None:
@@ -87,10 +87,10 @@ async def test_what_failed_or_was_released_may_begin_again(stores: RunStore) -> 
     failed = await begin_one(stores.store, RUN, first)
     assert await end_one(stores.store, RUN, failed, first, error="no luck")
     released = await begin_one(stores.other, RUN, second)
-    assert released.start is Start.BEGUN
+    assert released.start is RunStart.BEGUN
     assert await end_one(stores.other, RUN, released, second, released=True)
     again = await begin_one(stores.store, RUN, first)
-    assert again.start is Start.BEGUN
+    assert again.start is RunStart.BEGUN
     assert again.last_success_s is None
     assert failed.fence < released.fence < again.fence
 
@@ -104,9 +104,9 @@ async def test_an_end_with_an_old_fence_or_of_somebody_else_changes_nothing(stor
     assert not await end_one(stores.store, RUN, old, first)
     assert not await end_one(stores.store, RUN, now, second)
     assert not await end_one(stores.other, RUN, now._replace(fence=now.fence + 1), first, error="no luck")
-    assert await start_of(stores.other, RUN, second) is Start.BUSY
+    assert await start_of(stores.other, RUN, second) is RunStart.BUSY
     assert await end_one(stores.store, RUN, now, first)
-    assert await start_of(stores.other, RUN, second) is Start.DONE
+    assert await start_of(stores.other, RUN, second) is RunStart.DONE
 
 
 async def test_an_end_that_is_said_again_is_true_again_and_written_once(stores: RunStore) -> None:
@@ -115,7 +115,7 @@ async def test_an_end_that_is_said_again_is_true_again_and_written_once(stores: 
     begun = await begin_one(stores.store, RUN, first)
     assert [await end_one(stores.other, RUN, begun, first, error="no luck") for _ in range(3)] == [True] * 3
     heir = await begin_one(stores.store, RUN, second)
-    assert heir.start is Start.BEGUN
+    assert heir.start is RunStart.BEGUN
     assert not await end_one(stores.store, RUN, begun, first)
     assert await stores.store.renew([Ended(RUN, heir)], second) == [True]
     if stores.name == "ledger":
@@ -128,9 +128,9 @@ async def test_an_entity_has_at_most_as_many_runs_as_it_may(stores: RunStore) ->
     kinds = ["CDRS", "LOCATIONS", "SESSIONS", "TARIFFS"]
     runs = [RUN._replace(task_type=kind) for kind in kinds] + [RUN._replace(entity_code="other")]
     found = [one.start for one in await stores.store.begin(runs, first)]
-    assert found == [Start.BEGUN, Start.BEGUN, Start.BUSY, Start.BUSY, Start.BEGUN]
-    assert await start_of(stores.other, runs[3], second) is Start.BUSY
-    assert await start_of(stores.other, runs[3]._replace(at_once=3), second) is Start.BEGUN
+    assert found == [RunStart.BEGUN, RunStart.BEGUN, RunStart.BUSY, RunStart.BUSY, RunStart.BEGUN]
+    assert await start_of(stores.other, runs[3], second) is RunStart.BUSY
+    assert await start_of(stores.other, runs[3]._replace(at_once=3), second) is RunStart.BEGUN
 
 
 async def test_what_is_done_or_busy_takes_no_place_of_an_entity(stores: RunStore) -> None:
@@ -141,13 +141,13 @@ async def test_what_is_done_or_busy_takes_no_place_of_an_entity(stores: RunStore
     await begin_one(stores.store, RUN._replace(task_type="BUSY"), first)
     runs = [RUN, RUN._replace(task_type="BUSY"), RUN._replace(task_type="CDRS"), RUN._replace(task_type="TARIFFS")]
     found = [one.start for one in await stores.other.begin(runs, second)]
-    assert found == [Start.DONE, Start.BUSY, Start.BEGUN, Start.BUSY]
+    assert found == [RunStart.DONE, RunStart.BUSY, RunStart.BEGUN, RunStart.BUSY]
 
 
 async def test_two_messages_of_one_task_in_one_call_begin_once(stores: RunStore) -> None:
     """A duplicate that comes together with its original is busy, and a newer window beside it too."""
     found = await stores.store.begin([RUN, RUN, NEXT, RUN._replace(task_type="CDRS")], stores.owners[0])
-    assert [one.start for one in found] == [Start.BEGUN, Start.BUSY, Start.BUSY, Start.BEGUN]
+    assert [one.start for one in found] == [RunStart.BEGUN, RunStart.BUSY, RunStart.BUSY, RunStart.BEGUN]
 
 
 async def test_a_renewal_says_whose_a_run_is(stores: RunStore) -> None:
@@ -170,10 +170,10 @@ async def test_a_window_that_a_jumped_clock_wrote_blocks_nothing(stores: RunStor
     begun = await begin_one(stores.store, ahead, first)
     await end_one(stores.store, ahead, begun._replace(begun_s=4_000_000_000.0), first)
     now = await begin_one(stores.store, RUN, first)
-    assert now.start is Start.BEGUN
+    assert now.start is RunStart.BEGUN
     assert now.last_success_s is None
     await end_one(stores.store, RUN, now, first)
-    assert await start_of(stores.store, RUN, first) is Start.DONE
+    assert await start_of(stores.store, RUN, first) is RunStart.DONE
     following = await begin_one(stores.store, NEXT, first)
     assert following.last_success_s == pytest.approx(now.begun_s, abs=1e-5)
 
@@ -184,7 +184,7 @@ async def test_processes_that_race_for_one_task_begin_it_once(stores: RunStore) 
     for number in range(5):
         run = RUN._replace(entity_code=f"E{number}")
         found = await asyncio.gather(*(start_of(store, run, owner) for store, owner in sides))
-        assert found.count(Start.BEGUN) == 1
+        assert found.count(RunStart.BEGUN) == 1
 
 
 async def test_processes_that_race_for_one_entity_never_pass_its_limit(stores: RunStore) -> None:
@@ -194,7 +194,7 @@ async def test_processes_that_race_for_one_entity_never_pass_its_limit(stores: R
         runs = [Run(f"E{number}", f"T{kind}", WINDOW, 3) for kind in range(10)]
         asked = zip(sides, runs, strict=True)
         found = await asyncio.gather(*(start_of(store, run, owner) for (store, owner), run in asked))
-        assert found.count(Start.BEGUN) == 3
+        assert found.count(RunStart.BEGUN) == 3
 
 
 async def test_calls_that_overlap_in_any_order_do_not_wait_for_each_other_for_ever(stores: RunStore) -> None:
@@ -205,11 +205,11 @@ async def test_calls_that_overlap_in_any_order_do_not_wait_for_each_other_for_ev
         store, owner = (stores.store, stores.other)[side], stores.owners[side]
         asked = runs if side else runs[::-1]
         found = await store.begin(asked, owner)
-        held = [Ended(run, one) for run, one in zip(asked, found, strict=True) if one.start is Start.BEGUN]
+        held = [Ended(run, one) for run, one in zip(asked, found, strict=True) if one.start is RunStart.BEGUN]
         return sum(await store.end(held, owner))
 
     assert sum(await asyncio.gather(process(0), process(1))) == 200
-    assert {one.start for one in await stores.store.begin(runs, stores.owners[0])} == {Start.DONE}
+    assert {one.start for one in await stores.store.begin(runs, stores.owners[0])} == {RunStart.DONE}
 
 
 # ---------------------------------------------------------------------- Redis
@@ -218,12 +218,12 @@ async def test_calls_that_overlap_in_any_order_do_not_wait_for_each_other_for_ev
 async def test_a_claim_in_redis_ends_by_itself_unless_it_is_renewed(redis_server: RedisServer) -> None:
     """A dead consumer's task is free again; one whose claim ran out and was not taken may still end it."""
     async with redis_link(redis_server.url) as link:
-        runs = RedisRuns(link, prefix=fresh_prefix(), lease=BRIEF)
+        runs = RedisRunClaims(link, prefix=fresh_prefix(), lease=BRIEF)
         dead = await begin_one(runs, RUN, 1)
 
         async def taken_over() -> int:
             begun = await begin_one(runs, RUN, 2)
-            return begun.fence if begun.start is Start.BEGUN else 0
+            return begun.fence if begun.start is RunStart.BEGUN else 0
 
         fence = await eventually_async(taken_over)
         assert not await end_one(runs, RUN, dead, 1), "a zombie ended its heir's run"
@@ -234,7 +234,7 @@ async def test_a_claim_in_redis_ends_by_itself_unless_it_is_renewed(redis_server
 async def test_successes_are_carried_until_they_are_forgotten(redis_server: RedisServer) -> None:
     """The newest of each task is kept; what changed since it was read is kept, too."""
     async with redis_link(redis_server.url) as link:
-        runs = RedisRuns(link, prefix=fresh_prefix())
+        runs = RedisRunClaims(link, prefix=fresh_prefix())
         assert await runs.carried(10) == []
         codes = ["a|b", "a", "c:d"]
         told = []
@@ -258,7 +258,7 @@ async def test_a_flush_repeats_no_fence(redis_server: RedisServer) -> None:
     """A claim of before the flush cannot end or renew one of after it."""
     async with redis_link(redis_server.url) as link:
         prefix = fresh_prefix()
-        runs = RedisRuns(link, prefix=prefix)
+        runs = RedisRunClaims(link, prefix=prefix)
         before = await begin_one(runs, RUN, 1)
         await link._client.delete(f"{prefix}:runs:DE*ABC")
         after = await begin_one(runs, RUN, 1)
@@ -276,7 +276,7 @@ async def test_the_ledger_counts_what_became_of_a_window(ledger: RunStore) -> No
     for ending in ({"error": "no luck"}, {"released": True}, {"error": "no luck"}, {}):
         begun = await begin_one(ledger.store, RUN, owner)
         assert await end_one(ledger.store, RUN, begun, owner, **ending)
-    assert isinstance(ledger.store, LedgerRuns)
+    assert isinstance(ledger.store, LedgerRunClaims)
     await ledger.store.count_dropped(
         {("LOCATIONS", WINDOW, "superseded"): 2, ("LOCATIONS", WINDOW, "expired"): 1, ("CDRS", WINDOW, "expired"): 1}
     )
@@ -304,16 +304,16 @@ async def test_the_runs_of_a_lost_session_are_nobodys(ledger: RunStore) -> None:
     zombie, heir = ledger.owners
     other = RUN._replace(task_type="CDRS")
     held = await ledger.store.begin([RUN, other], zombie)
-    assert isinstance(ledger.store, LedgerRuns)
+    assert isinstance(ledger.store, LedgerRunClaims)
     async with ledger.pool.acquire() as connection, connection.transaction():
         await connection.execute(LOSE, zombie)
         await ledger.store.reclaim(connection, [zombie])
     assert await ledger.store.renew([Ended(RUN, held[0])], zombie) == [False]
     assert not await end_one(ledger.store, RUN, held[0], zombie), "a zombie ended what was reclaimed"
-    assert [one.start for one in await ledger.other.begin([RUN, other], heir)] == [Start.BEGUN] * 2
+    assert [one.start for one in await ledger.other.begin([RUN, other], heir)] == [RunStart.BEGUN] * 2
     assert not await end_one(ledger.store, other, held[1], zombie), "a zombie ended its heir's run"
-    assert await start_of(ledger.store, NEXT._replace(entity_code="new"), zombie) is Start.BUSY
-    assert await start_of(ledger.store, NEXT._replace(entity_code="new"), 0) is Start.BUSY
+    assert await start_of(ledger.store, NEXT._replace(entity_code="new"), zombie) is RunStart.BUSY
+    assert await start_of(ledger.store, NEXT._replace(entity_code="new"), 0) is RunStart.BUSY
 
 
 async def test_a_session_that_left_without_a_word_blocks_nothing(ledger: RunStore) -> None:
@@ -322,13 +322,13 @@ async def test_a_session_that_left_without_a_word_blocks_nothing(ledger: RunStor
     await ledger.store.begin([RUN, RUN._replace(task_type="CDRS")], gone)
     await ledger.pool.execute("DELETE FROM tickwright.workers WHERE id = $1", gone)
     runs = [RUN._replace(task_type="TARIFFS"), RUN]
-    assert [one.start for one in await ledger.other.begin(runs, heir)] == [Start.BEGUN] * 2
+    assert [one.start for one in await ledger.other.begin(runs, heir)] == [RunStart.BEGUN] * 2
 
 
 async def test_what_is_carried_over_goes_forward_only_and_counts_once(ledger: RunStore) -> None:
     """Old news change nothing, the same twice counts once, and a run under way stays its owner's."""
     owner = ledger.owners[0]
-    assert isinstance(ledger.store, LedgerRuns)
+    assert isinstance(ledger.store, LedgerRunClaims)
     begun = await begin_one(ledger.store, RUN, owner)
     news = [Success("DE*ABC", "LOCATIONS", WINDOW - 900, 10.0), Success("DE*ABC", "LOCATIONS", WINDOW, 20.0)]
     for _ in range(2):
@@ -364,7 +364,7 @@ async def test_a_claim_whose_answer_was_lost_does_not_block_its_own_process(data
         database = await pool.fetchval(DATABASE)
         await pool.execute(COMMITS_WAIT)
         broken = await open_pool(proxy.rewrite(database_url), max_size=1)
-        runs, other = LedgerRuns(broken, session), LedgerRuns(pool)
+        runs, other = LedgerRunClaims(broken, session), LedgerRunClaims(pool)
         async with pool.acquire() as gate:
             await gate.execute("SELECT pg_advisory_lock(1, 1)")
             asking = asyncio.create_task(start_of(runs, RUN, owner))
@@ -375,12 +375,12 @@ async def test_a_claim_whose_answer_was_lost_does_not_block_its_own_process(data
                 await asyncio.wait_for(asking, 10)
         proxy.heal()
         proxy.reset()
-        assert await start_of(other, RUN, other_owner) is Start.BUSY, "the claim was not committed"
+        assert await start_of(other, RUN, other_owner) is RunStart.BUSY, "the claim was not committed"
 
         async def begins() -> bool:
             try:
                 await start_of(runs, RUN._replace(entity_code="E2"), 0)
-                return await start_of(runs, RUN, owner) is Start.BEGUN
+                return await start_of(runs, RUN, owner) is RunStart.BEGUN
             except Unavailable:
                 return False
 

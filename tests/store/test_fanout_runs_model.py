@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from kit.redis_fanout import LOSE, OPEN, fresh_prefix
 from kit.servers import RedisServer
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, Start
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.ports.fanout import Begun, Ended, Run, RunClaims, RunStart
 from tickwright.store.pool import open_pool
-from tickwright.transports.redis.claims import RedisRuns
+from tickwright.transports.redis.claims import RedisRunClaims
 from tickwright.transports.redis.connection import RedisLink
 
 T = TypeVar("T")
@@ -64,17 +64,17 @@ class Model:
         """Return it, made where it is missing."""
         return self.cursors.setdefault((run.entity_code, run.task_type), Cursor())
 
-    def ask(self, run: Run, owner: int) -> Start:
+    def ask(self, run: Run, owner: int) -> RunStart:
         """Say what should be answered, and take the claim."""
         cursor = self.cursor(run)
         running = sum(one.holder is not None for (code, _), one in self.cursors.items() if code == run.entity_code)
         if run.window_s <= cursor.done_s:
-            return Start.DONE
+            return RunStart.DONE
         if cursor.holder is not None or running >= run.at_once:
-            return Start.BUSY
+            return RunStart.BUSY
         cursor.holder = owner, len(self.claims)
         self.claims.append(Claim(run, owner, []))
-        return Start.BEGUN
+        return RunStart.BEGUN
 
     def is_held(self, number: int) -> bool:
         """Whether a claim is its owner's still."""
@@ -98,7 +98,7 @@ class RunLife(RuleBasedStateMachine):
         self.pool = self.do(open_pool(self.database_url, min_size=1, max_size=2))
         self.do(self.pool.execute(EMPTY))
         self.link = RedisLink(self.redis_url)
-        self.stores: list[RunClaims] = [RedisRuns(self.link, prefix=fresh_prefix()), LedgerRuns(self.pool)]
+        self.stores: list[RunClaims] = [RedisRunClaims(self.link, prefix=fresh_prefix()), LedgerRunClaims(self.pool)]
         self.owners: list[int] = [self.do(self.pool.fetchval(OPEN)) for _ in range(2)]
         self.model = Model()
 
@@ -125,7 +125,7 @@ class RunLife(RuleBasedStateMachine):
         for store in self.stores:
             said = self.do(store.begin(runs, owner))
             assert [one.start for one in said] == expected, type(store).__name__
-            begun = [one for one in said if one.start is Start.BEGUN]
+            begun = [one for one in said if one.start is RunStart.BEGUN]
             for claim, one in zip(self.model.claims[first:], begun, strict=True):
                 claim.begun.append(one)
 
@@ -167,7 +167,7 @@ class RunLife(RuleBasedStateMachine):
     def lose(self, who: int) -> None:
         """A session is declared lost; Redis, which knows none, hears of it by the end of the claims' lives."""
         old, ledger = self.owners[who], self.stores[1]
-        assert isinstance(ledger, LedgerRuns)
+        assert isinstance(ledger, LedgerRunClaims)
         self.do(self._lose(ledger, old))
         for number, claim in enumerate(self.model.claims):
             if claim.owner == old and self.model.is_held(number):
@@ -176,7 +176,7 @@ class RunLife(RuleBasedStateMachine):
                 claim.begun[0] = claim.begun[0]._replace(fence=1)  # as after the end of its life
         self.owners[who] = self.do(self.pool.fetchval(OPEN))
 
-    async def _lose(self, ledger: LedgerRuns, token: int) -> None:
+    async def _lose(self, ledger: LedgerRunClaims, token: int) -> None:
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(LOSE, token)
             await ledger.reclaim(connection, [token])

@@ -114,7 +114,9 @@ def test_a_code_that_all_mistakes_have_is_that_of_the_error() -> None:
     with pytest.raises(Rejected) as single:
         problems.raise_found()
     assert (single.value.code, single.value.message) == ("unknown_field", "expression: line 2, column 3: no")
-    problems.add_error(Rejected("invalid_audience", "x", problems=["audience.key: missing", "audience: no"]), "audience")
+    problems.add_error(
+        Rejected("invalid_audience", "x", problems=["audience.key: missing", "audience: no"]), "audience"
+    )
     with pytest.raises(Rejected) as many:
         problems.raise_found()
     assert many.value.code == "invalid_campaign"

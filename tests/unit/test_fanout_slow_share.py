@@ -34,12 +34,12 @@ def test_an_entity_is_slow_by_its_last_runs_and_for_its_module_only() -> None:
     """Half of the timeout makes it slow, a few quick runs in a row end it."""
     share = SlowShare(8, 25)
     ran(share, "A", SLOW_PART * TIMEOUT_S)
-    assert share.known == [("A", "M")]
+    assert share.entities == [("A", "M")]
     assert not share.has(("A", "OTHER"))
     for _ in range(QUICK_RUNS):
         assert share.has(("A", "M"))
         ran(share, "A", SLOW_PART * TIMEOUT_S - 0.1)
-    assert share.known == []
+    assert share.entities == []
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, QUICK_RUNS])
@@ -111,5 +111,5 @@ def test_the_oldest_slow_ones_are_forgotten() -> None:
     share = SlowShare(8, 25)
     for number in range(SLOW_MAX + 1):
         share.note((f"E{number}", "M"), is_slow=True)
-    assert len(share.known) == SLOW_MAX
+    assert len(share.entities) == SLOW_MAX
     assert not share.has(("E0", "M"))

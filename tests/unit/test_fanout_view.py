@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from tickwright.capabilities.fanout.consumer.consumer import LastMinute, Telling
+from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, LastMinute
 from tickwright.capabilities.operations.overview.views import FanoutNow
 from tickwright.cli.live.view import fanout_line
 
@@ -44,7 +44,7 @@ def test_a_count_that_fails_is_no_news_of_what_was_counted() -> None:
 
     side = Side()
     facts: dict[str, Any] = {"modules": ["A"]}
-    telling = Telling(side, side, facts)
+    telling = ConsumerReporter(side, side, facts)
     telling.tell()
     assert "fanout_dead_letters" not in facts
     side.queued = [5, 2]

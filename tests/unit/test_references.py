@@ -1,21 +1,21 @@
 """Secrets by reference, and what is said after they were put in."""
 
-from tickwright.domain.secrets import HandedOut, put_in
+from tickwright.domain.secrets import ResolvedSecrets, resolve_references
 
 SECRETS = {"TOKEN": "a/b c", "LONGER": "a/b c d", "QUOTED": "it's\n", "EMPTY": ""}
 
 
 def test_a_text_is_cleared_of_what_was_handed_out() -> None:
     """As it is, as in a URL, in Base64, as Python shows it; the longer one first, and nothing else."""
-    secrets = HandedOut(SECRETS.get)
-    put_in({"headers": ["${env:TOKEN}", "${env:LONGER}", "${env:QUOTED}", "${env:EMPTY}"]}, secrets)
+    secrets = ResolvedSecrets(SECRETS.get)
+    resolve_references({"headers": ["${env:TOKEN}", "${env:LONGER}", "${env:QUOTED}", "${env:EMPTY}"]}, secrets)
     assert secrets.mask("a/b c d, a/b c, a%2Fb%20c, YS9iIGM=") == "***, ***, ***, ***"
     assert secrets.mask(f"it's\n {'it' + chr(39) + 's' + chr(10)!r}") == '*** "***"'
-    assert HandedOut(SECRETS.get).mask("a/b c") == "a/b c"
+    assert ResolvedSecrets(SECRETS.get).mask("a/b c") == "a/b c"
 
 
 def test_an_empty_secret_masks_nothing() -> None:
     """An empty variable is put in as it is."""
-    secrets = HandedOut(SECRETS.get)
-    assert put_in("[${env:EMPTY}]", secrets) == "[]"
+    secrets = ResolvedSecrets(SECRETS.get)
+    assert resolve_references("[${env:EMPTY}]", secrets) == "[]"
     assert secrets.mask("abc") == "abc"

@@ -11,7 +11,7 @@ from tickwright.capabilities.fanout.entities.requests import masked_hosts
 from tickwright.domain.addresses import AllowList
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import Destination, destination_of, destinations_of, parse_hosts
-from tickwright.domain.secrets import put_in
+from tickwright.domain.secrets import resolve_references
 from tickwright.process.secrets import SECRET_BYTES_MAX, DeclaredSecrets
 
 ENVIRONMENT = {
@@ -31,7 +31,7 @@ HOME = destination_of("https://cpo.example/ocpi")
 def resolved(reference: str, *urls: str, secrets: DeclaredSecrets | None = None) -> Any:
     """Put one reference in, for these addresses."""
     found = secrets or DeclaredSecrets(ENVIRONMENT)
-    return put_in(reference, found.bound_to([destination_of(url) for url in urls] or [HOME]))
+    return resolve_references(reference, found.bound_to([destination_of(url) for url in urls] or [HOME]))
 
 
 def refusal(*words: Any, **more: Any) -> str:
@@ -93,7 +93,7 @@ def test_without_declared_hosts_a_secret_goes_nowhere() -> None:
     assert refusal("${env:LOOSE}") == "secret_host_not_allowed"
     assert refusal("${env:WRONG}") == "invalid_secret_hosts"
     with pytest.raises(Rejected, match="nothing says where"):
-        put_in("${env:TOKEN}", DeclaredSecrets(ENVIRONMENT).bound_to(()))
+        resolve_references("${env:TOKEN}", DeclaredSecrets(ENVIRONMENT).bound_to(()))
     assert len(DeclaredSecrets(ENVIRONMENT).problems()) == 2
 
 

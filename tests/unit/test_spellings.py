@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import pytest
 from yarl import URL
 
-from tickwright.domain.secrets import _found, spellings, without_any
+from tickwright.domain.secrets import _found, mask_secrets, spellings
 
 SECRET = "a\"b&c+d e'ü<中\\%/=$\n\t😀z?"
 
@@ -67,7 +67,7 @@ SPELLED: dict[str, Callable[[str], str]] = {
 )
 def test_a_secret_is_masked_however_the_text_spells_it(spelled: Callable[[str], str], secret: str) -> None:
     """Whole: nothing of it is left but a quote or the padding; and what is around it stays."""
-    shown = without_any(f"C:\\new 5+5 {spelled(secret)} 100% \\u00fc", known(secret))
+    shown = mask_secrets(f"C:\\new 5+5 {spelled(secret)} 100% \\u00fc", known(secret))
     assert shown.startswith("C:\\new 5+5 ")
     assert shown.endswith(" 100% \\u00fc")
     assert set(shown[11:-12].replace("http://host/", "").replace("key=", "")) <= set("*?=b\"'\\&quot;%225C")
@@ -76,31 +76,31 @@ def test_a_secret_is_masked_however_the_text_spells_it(spelled: Callable[[str], 
 
 def test_a_secret_that_is_no_utf_8_is_masked_as_in_a_url() -> None:
     """Bytes of the environment are kept by Python as half of a surrogate pair."""
-    assert without_any("?key=ab%FFcd&x", known("ab\udcffcd")) == "?key=***&x"
-    assert without_any("ab%fccd%2b", known("abücd+")) == "***"
+    assert mask_secrets("?key=ab%FFcd&x", known("ab\udcffcd")) == "?key=***&x"
+    assert mask_secrets("ab%fccd%2b", known("abücd+")) == "***"
 
 
 @pytest.mark.parametrize("secret", ["50%cafe+x", "ab%2Fcd", "a\\u0041bc", "a&lt;b+c", "pass\\new"])
 @pytest.mark.parametrize("spelled", [str, json.dumps, quote, html.escape])
 def test_a_secret_that_looks_escaped_itself_is_masked(spelled: Callable[[str], str], secret: str) -> None:
     """It is compared as it is, and without what looks like escapes on both sides."""
-    assert without_any(f"at {spelled(secret)} end", known(secret)).replace('"', "") == "at *** end"
+    assert mask_secrets(f"at {spelled(secret)} end", known(secret)).replace('"', "") == "at *** end"
 
 
 @pytest.mark.parametrize("secret", ["      ", "++++++", "\\" * 20, '"' * 20, "%20" * 5])
 def test_a_secret_of_nothing_but_escapes_masks_itself_only(secret: str) -> None:
     """What is left of it without them is in every text."""
     text = 'a \\"quoted\\" text with a     gap'
-    assert without_any(text, known(secret)) == text
-    assert without_any(f"at{secret}.", known(secret)) == "at***."
+    assert mask_secrets(text, known(secret)) == text
+    assert mask_secrets(f"at{secret}.", known(secret)) == "at***."
 
 
 def test_nothing_is_left_of_secrets_that_contain_or_overlap_each_other() -> None:
     """In whatever order they are known; each of those side by side is a mask; also where one is escaped."""
     for secrets in (("abc-def", "def-ghi", "f-g", "ghi"), ("ghi", "f-g", "def-ghi", "abc-def")):
-        assert without_any("x abc-def-ghi y abc-defghi z", known(*secrets)) == "x *** y ****** z"
-        assert without_any("x %61bc-def-gh%69 y", known(*secrets)) == "x *** y"
-    assert without_any("aaaaa b", ["aa"]) == "*** b"
+        assert mask_secrets("x abc-def-ghi y abc-defghi z", known(*secrets)) == "x *** y ****** z"
+        assert mask_secrets("x %61bc-def-gh%69 y", known(*secrets)) == "x *** y"
+    assert mask_secrets("aaaaa b", ["aa"]) == "*** b"
 
 
 def test_a_secret_that_is_repeated_is_one_place() -> None:
@@ -112,7 +112,7 @@ def test_a_secret_that_is_repeated_is_one_place() -> None:
 def test_of_a_text_that_is_cut_no_part_of_a_secret_is_returned() -> None:
     """Neither of one that the cut goes through nor of what follows."""
     text = "begin a%2Bb%2Bc middle a%2Bb%2Bc end"
-    assert [without_any(text, known("a+b+c"), until=until) for until in (3, 10, 20, 30, 99)] == [
+    assert [mask_secrets(text, known("a+b+c"), until=until) for until in (3, 10, 20, 30, 99)] == [
         "beg", "begin ***", "begin *** midd", "begin *** middle ***", "begin *** middle *** end",
     ]  # fmt: skip
 
@@ -124,5 +124,5 @@ def test_a_text_costs_its_length_and_not_its_square(piece: str) -> None:
     """Whatever it is made of: a megabyte takes about a second, and its square hours."""
     spelled, text = known(SECRET * 20), "%&\\" + piece * (1_000_000 // len(piece))
     began_s = process_time()
-    without_any(text, spelled)
+    mask_secrets(text, spelled)
     assert process_time() - began_s < 60

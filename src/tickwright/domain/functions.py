@@ -23,7 +23,7 @@ def takes_one(function: Callable[..., Any]) -> bool:
 CODE_CHARS = 100
 
 
-def failure_of(error: BaseException, mask: Callable[[str], str]) -> tuple[str, str]:
+def failure_text(error: BaseException, mask: Callable[[str], str]) -> tuple[str, str]:
     """Return the code and the text of whatever a user's function raised, both as PostgreSQL can keep them.
 
     Args:
@@ -31,19 +31,19 @@ def failure_of(error: BaseException, mask: Callable[[str], str]) -> tuple[str, s
         mask: Takes secrets out of a text.
     """
     if isinstance(error, TickwrightError):
-        code = said(lambda: f"{error.code}", "exception")
-        text = said(lambda: f"{error.message}", type(error).__name__)
+        code = safe_text(lambda: f"{error.code}", "exception")
+        text = safe_text(lambda: f"{error.message}", type(error).__name__)
     else:
-        code, text = "exception", words_of(error)
+        code, text = "exception", error_text(error)
     return storable(mask(code))[:CODE_CHARS], storable(mask(text))
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error's class and what it says of itself, if it can."""
-    return said(lambda: f"{type(error).__name__}: {error}", type(error).__name__)
+    return safe_text(lambda: f"{type(error).__name__}: {error}", type(error).__name__)
 
 
-def said(text_of: Callable[[], str], otherwise: str) -> str:
+def safe_text(text_of: Callable[[], str], otherwise: str) -> str:
     """Return a text that code of a user's class makes, which may raise anything; then ``otherwise``."""
     try:
         return text_of()

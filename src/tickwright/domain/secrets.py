@@ -39,7 +39,7 @@ Places = Iterator[tuple[int, int]]
 
 
 def spellings(secret: str) -> set[str]:
-    """Return what :func:`without_any` looks for: a secret, its Base64, and both without escapes."""
+    """Return what :func:`mask_secrets` looks for: a secret, its Base64, and both without escapes."""
     plain = secret.encode("utf-8", "surrogateescape")
     encoded = [encode(plain).decode() for encode in (b64encode, urlsafe_b64encode)]
     whole = {secret, *encoded, *(one.rstrip("=") for one in encoded)}
@@ -51,7 +51,7 @@ def _says_enough(short: str, whole: str) -> bool:
     return len(short.strip()) >= min(_CHARS_MIN, len(whole))
 
 
-def without_any(text: str, spelled: Collection[str], *, mask: str = MASK, until: int | None = None) -> str:
+def mask_secrets(text: str, spelled: Collection[str], *, mask: str = MASK, until: int | None = None) -> str:
     """Return ``text`` with ``mask`` for each secret; nothing is left of those that contain or overlap each other.
 
     Args:
@@ -159,7 +159,7 @@ Secrets = Callable[[str], str | None]
 """The secret of a name; a file's name is ``file:NAME``."""
 
 
-def put_in(document: Any, secrets: Secrets) -> Any:
+def resolve_references(document: Any, secrets: Secrets) -> Any:
     """Return ``document`` with every reference in its texts replaced, at any depth; keys stay as they are.
 
     Raises:
@@ -168,9 +168,9 @@ def put_in(document: Any, secrets: Secrets) -> Any:
     if isinstance(document, str):
         return REFERENCE.sub(lambda match: _lookup(match[1] or match[2], secrets), document)
     if isinstance(document, Mapping):
-        return {key: put_in(value, secrets) for key, value in document.items()}
+        return {key: resolve_references(value, secrets) for key, value in document.items()}
     if isinstance(document, list | tuple):
-        return [put_in(value, secrets) for value in document]
+        return [resolve_references(value, secrets) for value in document]
     return document
 
 
@@ -181,7 +181,7 @@ def _lookup(name: str, secrets: Secrets) -> str:
     return found
 
 
-class HandedOut:
+class ResolvedSecrets:
     """Secrets as they are looked up, and remembered, so that what is said afterwards can be cleared of them.
 
     Exceptions of HTTP clients tell the request's headers and address.
@@ -209,4 +209,4 @@ class HandedOut:
 
         One that the function has encoded in another way, such as together with a name, is not recognised.
         """
-        return without_any(text, self._told)
+        return mask_secrets(text, self._told)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from tickwright.domain.secrets import GROWTH_MAX, MASK, spellings, without_any
+from tickwright.domain.secrets import GROWTH_MAX, MASK, mask_secrets, spellings
 from tickwright.observe.repeats import DriverRepeats, Repeats
 
 VALUE_CHARS_MAX = 4000
@@ -60,7 +60,7 @@ def without_secrets(text: str) -> str:
     cutting, so that no secret is cut in half. A text beyond ``MASKED_CHARS_MAX`` is cut here, and what may be the
     beginning of a secret is left out at its end.
     """
-    return _masked(without_any(text, _known)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
+    return _masked(mask_secrets(text, _known)) if len(text) <= MASKED_CHARS_MAX else _cut(text)
 
 
 def _masked(text: str) -> str:
@@ -77,7 +77,7 @@ def _cut(text: str) -> str:
     """
     longest = max((len(one.encode("utf-8", "surrogatepass")) for one in _known), default=0)
     looked_through = text[: MASKED_CHARS_MAX + GROWTH_MAX * longest]
-    beginning = without_any(looked_through, _known, until=MASKED_CHARS_MAX)
+    beginning = mask_secrets(looked_through, _known, until=MASKED_CHARS_MAX)
     beginning = _URL_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning)
     beginning = _masked(_DSN_PASSWORD_CUT.sub(rf"\g<head>{MASK}", beginning))
     return beginning[:-_SHAPE_CHARS] + "…"

@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.domain.functions import said
+from tickwright.domain.functions import safe_text
 from tickwright.domain.traceparent import read_traceparent
 
 Operation = Literal["create", "send", "process"]
@@ -140,7 +140,7 @@ def _inside(span: Span) -> Iterator[Span]:
 
 def _code_of(error: BaseException) -> str:
     kind = type(error).__qualname__
-    return said(lambda: f"{error.code}", kind) if isinstance(error, TickwrightError) else kind
+    return safe_text(lambda: f"{error.code}", kind) if isinstance(error, TickwrightError) else kind
 
 
 def _start(operation: Operation, destination: str, context: Context | None, facts: Mapping[str, Fact]) -> Span:

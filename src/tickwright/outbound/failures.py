@@ -13,7 +13,7 @@ import ssl
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tickwright.domain.secrets import GROWTH_MAX, spellings, without_any
+from tickwright.domain.secrets import GROWTH_MAX, mask_secrets, spellings
 from tickwright.outbound.resolver import BlockedError, ResolveTimeoutError
 from tickwright.ports.broker import Refused, Unknown
 
@@ -33,7 +33,7 @@ def excerpt(body: bytes, path: str = "") -> str:
     spelled = set().union(*map(spellings, _hidden(path)))
     looked_at = 4 * EXCERPT_CHARS_MAX + GROWTH_MAX * len(path)
     text = body[:looked_at].decode("utf-8", "backslashreplace")
-    text = without_any(text, spelled, mask="/…", until=4 * EXCERPT_CHARS_MAX)
+    text = mask_secrets(text, spelled, mask="/…", until=4 * EXCERPT_CHARS_MAX)
     return "".join(character if character.isprintable() else " " for character in text)[:EXCERPT_CHARS_MAX].strip()
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from tickwright.domain.errors import TickwrightError
-from tickwright.domain.functions import failure_of, said
+from tickwright.domain.functions import failure_text, safe_text
 from tickwright.domain.retries import parse_retry_after
 
 RETRY_AFTER_MIN = timedelta(seconds=1)
@@ -92,12 +92,12 @@ def returned(result: object, mask: Callable[[str], str]) -> Outcome:
 def raised(error: BaseException, mask: Callable[[str], str]) -> Failed:
     """Return the failure that a user's function raised; converting it to text runs the user's code and may raise."""
     if isinstance(error, TickwrightError):
-        return Failed(": ".join(failure_of(error, mask))[:REASON_CHARS_MAX])
+        return Failed(": ".join(failure_text(error, mask))[:REASON_CHARS_MAX])
     return _failed(lambda: repr(error), mask, otherwise=type(error).__name__)
 
 
 def _failed(
     text_of: Callable[[], str], mask: Callable[[str], str], *, otherwise: str = "no reason", throttled: bool = False
 ) -> Failed:
-    masked = mask(said(text_of, otherwise))  # before the cut: a secret that is cut in half is not known as one
+    masked = mask(safe_text(text_of, otherwise))  # before the cut: a secret that is cut in half is not known as one
     return Failed(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", masked[:REASON_CHARS_MAX]), throttled=throttled)

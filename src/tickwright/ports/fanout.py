@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 TIMED_OUT = "timeout"  # the error of a run that its timeout ended
 
 
-class Place(NamedTuple):
+class EntityWindow(NamedTuple):
     """One window of one entity and task type: what is published once."""
 
     entity_code: str
@@ -29,7 +29,7 @@ class Mark(Enum):
     SEALED = "sealed"
 
 
-class Claimed(NamedTuple):
+class MarkClaim(NamedTuple):
     """The answer to a claim; the last success where it is known here, in seconds since 1970."""
 
     mark: Mark
@@ -39,7 +39,7 @@ class Claimed(NamedTuple):
 class Marks(Protocol):
     """Who publishes what. Every method raises ``Unavailable`` when the store does not answer: then nothing is known."""
 
-    async def claim(self, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         """Claim what is free, one answer per place, in order.
 
         A place under the same ``token`` is ``MINE`` again, so that a claim whose answer was lost can be repeated.
@@ -47,7 +47,7 @@ class Marks(Protocol):
         """
         ...
 
-    async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:
+    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
         """Say that these are published: nobody claims them for ``keep``. What is claimed by somebody else stays his.
 
         Returns:
@@ -55,7 +55,7 @@ class Marks(Protocol):
         """
         ...
 
-    async def release(self, places: Sequence[Place], token: str) -> None:
+    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
         """Let others claim what is still mine and not sealed: it was not published."""
         ...
 
@@ -69,7 +69,7 @@ class Run(NamedTuple):
     at_once: int
 
 
-class Start(Enum):
+class RunStart(Enum):
     """What became of asking to run."""
 
     BEGUN = "begun"
@@ -90,7 +90,7 @@ class Begun(NamedTuple):
             succeeded since, ``None`` where the store does not say.
     """
 
-    start: Start
+    start: RunStart
     fence: int
     begun_s: float
     last_success_s: float | None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tickwright.capabilities.fanout.consumer.consumer import FanoutConsumer, Telling, consumer_source
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, RunsInTwo
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.consumer.task_run import Caller, SlowShare
+from tickwright.capabilities.fanout.consumer.consumer import ConsumerReporter, FanoutConsumer, consumer_source
+from tickwright.capabilities.fanout.consumer.run_claims import ConsumerRunClaims, TwoStoreRunClaims
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.consumer.task_run import SlowShare, TaskRunner
 from tickwright.capabilities.fanout.handlers import ModuleRegistry
-from tickwright.capabilities.fanout.scheduler.publish_marks import LedgerMarks, MarksInTurn
+from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks, LedgerMarks
 from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
 from tickwright.domain.errors import Rejected, Unavailable
@@ -60,7 +60,7 @@ class Fanout:
         facts["gates"] = found
         destination, declare = self._queue()
         publisher = Publisher(
-            MarksInTurn(self._fast_marks(), LedgerMarks(self.pool)),
+            FallbackMarks(self._fast_marks(), LedgerMarks(self.pool)),
             brokers[destination.partition(":")[0]],
             destination,
             declare=declare,
@@ -80,15 +80,15 @@ class Fanout:
         consumer = FanoutConsumer(
             self.pool,
             source,
-            ClaimBook(RunsInTwo(self._fast_runs(), LedgerRuns(self.pool, session)), session),
-            caller=Caller(contract, slots=slots, secrets=self.settings.secrets.bound_to),
+            ConsumerRunClaims(TwoStoreRunClaims(self._fast_runs(), LedgerRunClaims(self.pool, session)), session),
+            runner=TaskRunner(contract, slots=slots, secrets=self.settings.secrets.bound_to),
             slow=SlowShare(slots, self.settings.fanout_slow_percent),
             modules=modules,
             at_once=self.settings.fanout_entity_concurrency,
             runs_unsigned=self.settings.fanout_unsigned == "run",
         )
         session.facts["modules"] = [module.name for module in modules.all()]
-        telling = Telling(consumer, source, session.facts)
+        telling = ConsumerReporter(consumer, source, session.facts)
         return [source, consumer, telling], [consumer_source(consumer), source.samples]
 
     def _queue(self) -> tuple[str, Callable[[], Awaitable[None]]]:
@@ -120,9 +120,9 @@ class Fanout:
     def _fast_runs(self) -> "CarryingRunClaims | None":
         if self.redis is None:
             return None
-        from tickwright.transports.redis import RedisRuns
+        from tickwright.transports.redis import RedisRunClaims
 
-        return RedisRuns(self.redis, prefix=self.settings.redis_prefix)
+        return RedisRunClaims(self.redis, prefix=self.settings.redis_prefix)
 
 
 async def _nothing() -> None:

@@ -20,7 +20,7 @@ import structlog
 from tickwright import __version__
 from tickwright.api.app import create_app
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.capabilities.operations.alerts import alerting
@@ -268,7 +268,7 @@ def _build(
     else:  # whoever finds a worker lost gives its jobs back, whatever its own role is
         session.on_reclaim(ClaimStore(pool).give_back)
     session.on_reclaim(reclaim)
-    session.on_reclaim(LedgerRuns(pool).reclaim)
+    session.on_reclaim(LedgerRunClaims(pool).reclaim)
     session.on_reclaim(PartsStore(pool).reclaim)
     session.on_reclaim(ChunksStore(pool).reclaim)
     asking, asked = _consumers(settings, roles, pool, session, program)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tickwright.domain.errors import Rejected
-from tickwright.domain.secrets import HandedOut, Secrets, put_in
+from tickwright.domain.secrets import ResolvedSecrets, Secrets, resolve_references
 from tickwright.domain.time_texts import parse_duration
 from tickwright.ports.reports import Source
 
@@ -90,7 +90,7 @@ class Sources:
     def __init__(
         self, terms: Mapping[str, SourceTerms], secrets: Secrets, folder: Callable[[], Path] | None = None
     ) -> None:
-        self._terms, self._secrets, self._folder = terms, HandedOut(secrets), folder
+        self._terms, self._secrets, self._folder = terms, ResolvedSecrets(secrets), folder
         self._open: dict[str, OpenSource] = {}
 
     def names(self) -> list[str]:
@@ -126,8 +126,8 @@ class Sources:
             await source.aclose()
 
 
-def _make(name: str, terms: SourceTerms, secrets: HandedOut, folder: Callable[[], Path] | None) -> OpenSource:
-    url: str = put_in(terms.url, secrets)
+def _make(name: str, terms: SourceTerms, secrets: ResolvedSecrets, folder: Callable[[], Path] | None) -> OpenSource:
+    url: str = resolve_references(terms.url, secrets)
     scheme = scheme_of(url)
     if scheme in {"postgresql", "postgres"}:
         from tickwright.sources.postgres import PostgresSource

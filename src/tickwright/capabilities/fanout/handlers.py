@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tickwright.domain.errors import Rejected
 from tickwright.domain.secret_hosts import SecretsFor, destination_of, destinations_of
-from tickwright.domain.secrets import put_in
+from tickwright.domain.secrets import resolve_references
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class EntityTask:
             where = destinations_of(self.party) if to is None else (destination_of(to),)
             return self.secrets(where)(name)
 
-        return put_in(document, find)
+        return resolve_references(document, find)
 
 
 Handler: TypeAlias = Callable[[EntityTask], Awaitable[Any]]

@@ -17,7 +17,7 @@ FIRST = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepTerms:
+class FanoutRetentionSettings:
     """How long things are kept, and how often upkeep looks.
 
     Attributes:
@@ -40,8 +40,8 @@ class Upkeep:
         FAN-8: a round looks at no more than ``BATCHES_MAX`` batches of claims and of counts, and at one of cursors.
     """
 
-    def __init__(self, terms: UpkeepTerms | None = None) -> None:
-        self.terms = terms or UpkeepTerms()
+    def __init__(self, terms: FanoutRetentionSettings | None = None) -> None:
+        self.terms = terms or FanoutRetentionSettings()
         self.counts: Counter[str] = Counter()
         self._behind = FIRST
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class Standing:
+class StoreAvailability:
     """One store as this process sees it; says one line when it goes and one when it is back.
 
     Args:
@@ -61,7 +61,7 @@ class Standing:
 
 
 @asynccontextmanager
-async def brief(pool: Pool, seconds: float, unknown: str) -> AsyncIterator[Connection]:
+async def short_connection(pool: Pool, seconds: float, unknown: str) -> AsyncIterator[Connection]:
     """Give a connection that is cut after ``seconds``; getting one takes at most as long again.
 
     A polite cancel, and the ROLLBACK behind it, would wait for an answer without a bound. A cut connection fails

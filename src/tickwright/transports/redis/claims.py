@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from tickwright.ports.fanout import Begun, Claimed, Ended, Mark, Place, Run, Start, Success
+from tickwright.ports.fanout import Begun, Ended, EntityWindow, Mark, MarkClaim, Run, RunStart, Success
 from tickwright.transports.redis.connection import RedisLink, Script, key_part
 
 RUN_LEASE = timedelta(seconds=10)
@@ -25,7 +25,7 @@ RUNS_MAX = 500
 CARRIED_MAX = 1_000
 INSTANT_MAX_S = 7_258_118_400  # the year 2200
 
-_STARTS = (Start.BEGUN, Start.BUSY, Start.DONE)
+_STARTS = (RunStart.BEGUN, RunStart.BUSY, RunStart.DONE)
 _BEGIN, _END, _RENEW = Script("runs_begin.lua"), Script("runs_end.lua"), Script("runs_renew.lua")
 _CARRIED, _FORGET = Script("runs_carried.lua"), Script("runs_forget.lua")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def instant_s(text: str) -> float | None:
     return found if 0 <= found < INSTANT_MAX_S else None
 
 
-class RedisRuns:
+class RedisRunClaims:
     """See :class:`tickwright.ports.fanout.CarryingRunClaims`.
 
     Args:
@@ -166,30 +166,30 @@ class RedisMarks:
     def __init__(self, link: RedisLink, *, prefix: str = "gocpi") -> None:
         self._link, self._prefix = link, prefix
 
-    async def claim(self, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         """Claim what is free; the last success is what run claims have left here, at no extra round trip."""
-        claimed: list[Claimed] = []
+        claimed: list[MarkClaim] = []
         for chunk in _chunks(places):
             keys = [key for place in chunk for key in (self._key(place), runs_key(self._prefix, place.entity_code))]
             types = [place.task_type for place in chunk]
             answer = await self._link.call(_CLAIM, keys, token, _ms(lease), *types)
             pairs = zip(answer[::2], answer[1::2], strict=True)
-            claimed += [Claimed(_MARKS[mark], instant_s(success)) for mark, success in pairs]
+            claimed += [MarkClaim(_MARKS[mark], instant_s(success)) for mark, success in pairs]
         return claimed
 
-    async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:
+    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
         """Make the marks permanent for ``keep``; what was forgotten meanwhile is written anew."""
         others = 0
         for chunk in _chunks(places):
             others += await self._link.call(_SEAL, [self._key(place) for place in chunk], token, _ms(keep))
         return others
 
-    async def release(self, places: Sequence[Place], token: str) -> None:
+    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
         """Delete what is still claimed under ``token``."""
         for chunk in _chunks(places):
             await self._link.call(_RELEASE, [self._key(place) for place in chunk], token)
 
-    def _key(self, place: Place) -> str:
+    def _key(self, place: EntityWindow) -> str:
         return f"{self._prefix}:publish:{key_part(place.entity_code)}:{key_part(place.task_type)}:{place.window_s}"
 
 

@@ -29,7 +29,7 @@ from tickwright.capabilities.batches.executions.chunks_store import (
     lock_chunk,
 )
 from tickwright.domain.errors import Contended, Rejected
-from tickwright.domain.functions import failure_of, storable
+from tickwright.domain.functions import failure_text, storable
 from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
 from tickwright.engine.hearing import Hearing
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
@@ -232,7 +232,7 @@ async def _failure(error: BaseException) -> Failure:
     if ends_task(error):
         raise error
     await take_cancels_back()
-    code, text = failure_of(error, without_secrets)
+    code, text = failure_text(error, without_secrets)
     if isinstance(error, UNAVAILABLE):
         code = "database_unavailable"
     return Failure(code, text[:MESSAGE_CHARS], storable(_trace_of(error)[-TRACE_CHARS:]))

@@ -21,15 +21,22 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
-from tickwright.capabilities.fanout.consumer.run_claims import ClaimBook, ClaimLostError
-from tickwright.capabilities.fanout.consumer.task_run import Called, Caller, Known, SlotUse, SlowShare, timed_out_lately
+from tickwright.capabilities.fanout.consumer.run_claims import ClaimLostError, ConsumerRunClaims
+from tickwright.capabilities.fanout.consumer.task_run import (
+    CallResult,
+    ConsumerSnapshot,
+    SlotUse,
+    SlowShare,
+    TaskRunner,
+    timed_out_lately,
+)
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
 from tickwright.engine.certain_start import begins
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
-from tickwright.ports.fanout import Begun, Ended, Run, Start
+from tickwright.ports.fanout import Begun, Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import TaskGroup, end_task
@@ -54,7 +61,7 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class RetryLater:
     """Not now. ``why`` is what is counted: ``busy``, ``slow``, ``failed``, ``throttled`` and such."""
 
     why: str
@@ -62,7 +69,7 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class DeadLetter:
     """Nobody can do this: to the dead letters, with a code and words for people."""
 
     reason: str
@@ -70,34 +77,34 @@ class Bury:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class Release:
     """As if it had not been taken: this process stops, or has lost the right to do it."""
 
 
-Verdict: TypeAlias = Ack | Delay | Bury | GiveBack
+Disposition: TypeAlias = Ack | RetryLater | DeadLetter | Release
 
 
-def patience(delays: int, soon_max: int = SOON_MAX) -> timedelta:
+def retry_delay(delays: int, soon_max: int = SOON_MAX) -> timedelta:
     """Return how long to wait after so many delays: a second ``soon_max`` times, then ten, then a minute."""
     if delays < soon_max:
         return SOON
     return LATER if delays < LATER_MAX else MUCH_LATER
 
 
-def until_the_end(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Verdict:
+def retry_within_window(why: str, by: timedelta, now_s: float, end_s: int, *, over: str) -> Disposition:
     """Return a delay, or ``Ack(over)`` where it would end behind the window: the next one's message is in the queue."""
-    return Delay(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
+    return RetryLater(why, by) if now_s + by.total_seconds() < end_s else Ack(over)
 
 
-def throttled(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Verdict:
+def retry_after_throttle(retry_after: timedelta, delays: int, now_s: float, end_s: int) -> Disposition:
     """Return a delay beyond the silence that the partner asked for.
 
     Who comes back at its end would be the first to call, be throttled again, and hold up the partner's other tasks.
     """
-    verdict = until_the_end("throttled", retry_after + patience(delays), now_s, end_s, over="given_up")
-    if isinstance(verdict, Delay):
-        return verdict
-    return until_the_end("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")
+    disposition = retry_within_window("throttled", retry_after + retry_delay(delays), now_s, end_s, over="given_up")
+    if isinstance(disposition, RetryLater):
+        return disposition
+    return retry_within_window("throttled", max(retry_after, SOON), now_s, end_s, over="given_up")
 
 
 KNOWN_S = 5.0
@@ -112,7 +119,7 @@ class FanoutConsumer:
     Args:
         source: Of tasks; it runs before this service and longer, and hands out one message per slot.
         book: Who runs what, as far as this process asks.
-        caller: Calls the modules' functions within their partners' limits.
+        runner: Calls the modules' functions within their partners' limits.
         slow: Which entities are slow, and how many slots they may hold.
         at_once: Runs of one entity, all its modules and all processes together.
         runs_unsigned: Run messages without a signature, of schedulers of a release that did not sign.
@@ -130,9 +137,9 @@ class FanoutConsumer:
         self,
         pool: Pool,
         source: TaskQueue,
-        book: ClaimBook,
+        book: ConsumerRunClaims,
         *,
-        caller: Caller,
+        runner: TaskRunner,
         slow: SlowShare,
         modules: ModuleRegistry,
         at_once: int,
@@ -140,9 +147,9 @@ class FanoutConsumer:
         probe: Probe = NO_PROBE,
     ) -> None:
         self._pool, self._source, self._book = pool, source, book
-        self._caller, self._modules, self._at_once, self._probe = caller, modules, at_once, probe
+        self._runner, self._modules, self._at_once, self._probe = runner, modules, at_once, probe
         self._runs_unsigned, self.slow = runs_unsigned, slow
-        self.known = Known()
+        self.snapshot = ConsumerSnapshot()
         self.counts: Counter[str] = Counter()
         self._lost_while_slow: list[str] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -158,7 +165,7 @@ class FanoutConsumer:
         """Work until stopped."""
         self._over.clear()
         try:
-            await self.known.read(self._pool)
+            await self.snapshot.read(self._pool)
             self._ticked_s = monotonic()
             async with TaskGroup() as group:
                 looking = [group.create_task(self._book.run()), group.create_task(self._look())]
@@ -216,31 +223,31 @@ class FanoutConsumer:
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
-            verdict = await self._decide(delivery)
-            await self._probe.reached("fanout.decided", message_id=delivery.message_id, verdict=verdict)
+            disposition = await self._decide(delivery)
+            await self._probe.reached("fanout.decided", message_id=delivery.message_id, disposition=disposition)
         except asyncio.CancelledError:
             await self._source.release(delivery)
             raise
         except Exception as error:  # noqa: BLE001  one message must not end the others
             _log.exception("fanout.unexpected", message_id=delivery.message_id, error=repr(error))
-            verdict = _unexpected(delivery, error)
-        await self._carry_out(delivery, verdict)
+            disposition = _unexpected(delivery, error)
+        await self._carry_out(delivery, disposition)
 
-    async def _carry_out(self, delivery: Delivery, verdict: Verdict) -> None:
-        match verdict:
+    async def _carry_out(self, delivery: Delivery, disposition: Disposition) -> None:
+        match disposition:
             case Ack(why):
                 kept = await self._source.ack(delivery)
-            case Delay(why, by):
+            case RetryLater(why, by):
                 kept = await self._source.delay(delivery, by)
-            case Bury(why, text):
+            case DeadLetter(why, text):
                 _log.warning("fanout.buried", message_id=delivery.message_id, reason=why, text=text)
                 kept = await self._source.dead_letter(delivery, why, text)
-            case GiveBack():
+            case Release():
                 why, kept = "given_back", True
                 await self._source.release(delivery)
         self.counts[why if kept else "lost"] += 1
 
-    async def _decide(self, delivery: Delivery) -> Verdict:
+    async def _decide(self, delivery: Delivery) -> Disposition:
         task = self._read(delivery)
         if not isinstance(task, Task):
             return task
@@ -252,63 +259,63 @@ class FanoutConsumer:
         with self.slow.slot(task.entity_code, task.task_type) as use:
             return await self._run(function, task, delivery, use)
 
-    def _read(self, delivery: Delivery) -> Task | Verdict:
+    def _read(self, delivery: Delivery) -> Task | Disposition:
         """Return the task, or what becomes of a message that cannot be read or that no scheduler of ours signed."""
         try:
-            task = read_task(delivery, self.known.now_s)
+            task = read_task(delivery, self.snapshot.now_s)
         except FutureVersionError as error:
             return self._not_ours(delivery) or _later_release(delivery, error)
         except Rejected as error:
-            return Bury(error.code, error.message)
+            return DeadLetter(error.code, error.message)
         return self._not_ours(delivery) or task
 
-    def _not_ours(self, delivery: Delivery) -> Verdict | None:
+    def _not_ours(self, delivery: Delivery) -> Disposition | None:
         """Return what becomes of a message that no scheduler of ours signed; ``None`` for ours, of any version."""
-        why = self.known.keys.refusal(delivery)
+        why = self.snapshot.keys.refusal(delivery)
         if why is None or (why == "unsigned" and self._runs_unsigned):
             return None
-        if why == "signature_wrong" and not self.known.keys.fresh and delivery.delays < DELAYS_MAX:
-            return Delay("keys_not_read", LATER)  # its key may be newer than those that are known here
-        return Bury(why, "no scheduler of this installation signed this task, so it was not run")
+        if why == "signature_wrong" and not self.snapshot.keys.fresh and delivery.delays < DELAYS_MAX:
+            return RetryLater("keys_not_read", LATER)  # its key may be newer than those that are known here
+        return DeadLetter(why, "no scheduler of this installation signed this task, so it was not run")
 
-    def _nobodys(self, task: Task, delivery: Delivery) -> Verdict:
+    def _nobodys(self, task: Task, delivery: Delivery) -> Disposition:
         """No function here: perhaps another process has it, unless nobody knows the module at all."""
-        if self.known.modules is None or task.task_type in self.known.modules:
+        if self.snapshot.modules is None or task.task_type in self.snapshot.modules:
             return self._later(task, "no_handler", delivery, at_least_later=True)
-        return Bury("unknown_module", f"there is no module {task.task_type}")
+        return DeadLetter("unknown_module", f"there is no module {task.task_type}")
 
     def _is_over(self, task: Task) -> bool:
-        now_s = self.known.now_s
+        now_s = self.snapshot.now_s
         return now_s is not None and now_s >= task.window.end_s
 
-    def _drop(self, task: Task, why: str) -> Verdict:
+    def _drop(self, task: Task, why: str) -> Disposition:
         self._book.drop(task.task_type, task.window.start_s, why)
         return Ack(why)
 
-    def _later(self, task: Task, why: str, delivery: Delivery, *, at_least_later: bool = False) -> Verdict:
-        by = patience(delivery.delays, BUSY_SOON_MAX if why == "busy" else SOON_MAX)
+    def _later(self, task: Task, why: str, delivery: Delivery, *, at_least_later: bool = False) -> Disposition:
+        by = retry_delay(delivery.delays, BUSY_SOON_MAX if why == "busy" else SOON_MAX)
         by = max(LATER, by) if at_least_later else by
-        now_s = self.known.now_s or 0.0
+        now_s = self.snapshot.now_s or 0.0
         if now_s + by.total_seconds() >= task.window.end_s:
             by = SOON  # the last chance of a short window
-        verdict = until_the_end(why, by, now_s, task.window.end_s, over="expired")
-        if not isinstance(verdict, Ack):
-            return verdict
+        disposition = retry_within_window(why, by, now_s, task.window.end_s, over="expired")
+        if not isinstance(disposition, Ack):
+            return disposition
         if why == "slow":
             self._lost_while_slow.append(task.id)
         return self._drop(task, "expired")
 
-    async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Verdict:
+    async def _run(self, function: Handler, task: Task, delivery: Delivery, use: SlotUse) -> Disposition:
         if not use.may_run():
             return self._later(task, "slow", delivery)
         run = Run(task.entity_code, task.task_type, task.window.start_s, self._at_once)
         try:
             begun = await self._book.begin(run)
         except Unavailable:
-            return Delay("stores_away", LATER)
-        if begun.start is Start.BUSY:
+            return RetryLater("stores_away", LATER)
+        if begun.start is RunStart.BUSY:
             return self._later(task, "busy", delivery)
-        if begun.start is Start.DONE:
+        if begun.start is RunStart.DONE:
             return self._drop(task, "superseded")
         try:
             async with self._book.held(Ended(run, begun)):
@@ -318,12 +325,12 @@ class FanoutConsumer:
                 called = await self._call(function, task, run, begun, use)
         except ClaimLostError:
             called = None
-        return GiveBack() if called is None else self._verdict(task, called, delivery)
+        return Release() if called is None else self._disposition(task, called, delivery)
 
-    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> Called | None:
+    async def _call(self, function: Handler, task: Task, run: Run, begun: Begun, use: SlotUse) -> CallResult | None:
         """Return what became of the call; ``None`` where it does not count, and the message is to come again."""
         await self._probe.reached("fanout.begun", task=task.id, fence=begun.fence)
-        called = await self._caller.call(function, task, begun, self.known)
+        called = await self._runner.run(function, task, begun, self.snapshot)
         if called.lasted_s is not None:
             use.ran(called.lasted_s, task.timeout_s)
         await self._probe.reached("fanout.called", task=task.id, fence=begun.fence)
@@ -333,13 +340,15 @@ class FanoutConsumer:
         await self._probe.reached("fanout.ended", task=task.id, fence=begun.fence)
         return called
 
-    def _verdict(self, task: Task, called: Called, delivery: Delivery) -> Verdict:
-        now_s = self.known.now_s or 0.0
+    def _disposition(self, task: Task, called: CallResult, delivery: Delivery) -> Disposition:
+        now_s = self.snapshot.now_s or 0.0
         match called.outcome:
             case Failed():
-                return until_the_end("failed", patience(delivery.delays), now_s, task.window.end_s, over="given_up")
+                return retry_within_window(
+                    "failed", retry_delay(delivery.delays), now_s, task.window.end_s, over="given_up"
+                )
             case Throttled(retry_after):
-                return throttled(retry_after, delivery.delays, now_s, task.window.end_s)
+                return retry_after_throttle(retry_after, delivery.delays, now_s, task.window.end_s)
             case None:
                 return self._later(task, "no_permit", delivery)
         return Ack("succeeded")
@@ -347,7 +356,7 @@ class FanoutConsumer:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(KNOWN_S)
-            await self.known.read(self._pool)
+            await self.snapshot.read(self._pool)
             self._log_lost()
             self._ticked_s = monotonic()
 
@@ -359,17 +368,17 @@ class FanoutConsumer:
             _log.warning("fanout.windows_lost_while_slow", windows=len(lost), tasks=lost[:SHOWN_MAX], slow_slots=most)
 
 
-def _later_release(delivery: Delivery, error: FutureVersionError) -> Verdict:
+def _later_release(delivery: Delivery, error: FutureVersionError) -> Disposition:
     if delivery.delays < DELAYS_MAX:
-        return Delay("future_version", LATER)
-    return Bury("unknown_version", f"no consumer knows {error}")
+        return RetryLater("future_version", LATER)
+    return DeadLetter("unknown_version", f"no consumer knows {error}")
 
 
-def _unexpected(delivery: Delivery, error: Exception) -> Verdict:
+def _unexpected(delivery: Delivery, error: Exception) -> Disposition:
     """Return a delay, as often as a new release gets: a copy's deliveries count anew, so nothing else would end it."""
     if delivery.delays < DELAYS_MAX:
-        return Delay("unexpected", LATER)
-    return Bury("unexpected", f"{type(error).__name__}; the consumer's log says where")
+        return RetryLater("unexpected", LATER)
+    return DeadLetter("unexpected", f"{type(error).__name__}; the consumer's log says where")
 
 
 # What a consumer reports in its session, for operators and alert rules: the queue, and its last minute. The session is
@@ -415,7 +424,7 @@ class LastMinute:
         return {name: sum(counts.get(one, 0) - before[one] for one in ones) for name, ones in OUTCOMES.items()}
 
 
-class Telling:
+class ConsumerReporter:
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -480,7 +489,7 @@ def consumer_source(consumer: FanoutConsumer) -> Source:
         return [
             *samples,
             Sample("tickwright_fanout_running_tasks", consumer.running),
-            Sample("tickwright_fanout_slow_entities", len(slow.known)),
+            Sample("tickwright_fanout_slow_entities", len(slow.entities)),
             Sample("tickwright_fanout_slow_running_tasks", slow.running),
         ]
 

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from tickwright.capabilities.fanout.consumer.runs_store import LedgerRuns
-from tickwright.capabilities.fanout.store_access import Standing
+from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
+from tickwright.capabilities.fanout.store_access import StoreAvailability
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.joined import Joined
-from tickwright.ports.fanout import Begun, CarryingRunClaims, Ended, Run, Start, Success
+from tickwright.ports.fanout import Begun, CarryingRunClaims, Ended, Run, RunStart, Success
 from tickwright.ports.ids import monotonic
 from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.session import Session
@@ -39,7 +39,7 @@ class _Claims(NamedTuple):
     ledger: Begun | None
 
 
-class RunsInTwo:
+class TwoStoreRunClaims:
     """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
     An end that no store hears is kept in memory and is true: the run was ours. It is written by ``carry``, or lost with
@@ -50,10 +50,10 @@ class RunsInTwo:
         ledger: Decides while it answers.
     """
 
-    def __init__(self, fast: CarryingRunClaims | None, ledger: LedgerRuns) -> None:
+    def __init__(self, fast: CarryingRunClaims | None, ledger: LedgerRunClaims) -> None:
         self._fast, self._ledger = fast, ledger
-        self._fast_standing = Standing("fanout.runs_redis")
-        self._ledger_standing = Standing("fanout.runs_ledger", again_s=LEDGER_AGAIN_S)
+        self._fast_standing = StoreAvailability("fanout.runs_redis")
+        self._ledger_standing = StoreAvailability("fanout.runs_ledger", again_s=LEDGER_AGAIN_S)
         self._held: dict[_Key, _Claims] = {}
         self._owed: dict[_Key, tuple[Ended, _Claims]] = {}
 
@@ -62,7 +62,7 @@ class RunsInTwo:
     async def begin(self, runs: Sequence[Run], owner: int) -> list[Begun]:
         """Claim in Redis, then in the ledger what Redis gave; a claim that only one of two gave is given back."""
         fast = await self._begin_fast(runs, owner)
-        wanted = [n for n in range(len(runs)) if fast is None or fast[n].start is Start.BEGUN]
+        wanted = [n for n in range(len(runs)) if fast is None or fast[n].start is RunStart.BEGUN]
         ledger = await self._begin_ledger([runs[n] for n in wanted], owner, alone=fast is None)
         decided = {} if ledger is None else dict(zip(wanted, ledger, strict=True))
         answers = []
@@ -70,9 +70,9 @@ class RunsInTwo:
         for n, run in enumerate(runs):
             theirs, mine = None if fast is None else fast[n], decided.get(n)
             answer = _joined([one for one in (mine, theirs) if one is not None])
-            if answer.start is Start.BEGUN:
+            if answer.start is RunStart.BEGUN:
                 self._held[_key(run, answer)] = _Claims(owner, theirs, mine)
-            elif theirs is not None and theirs.start is Start.BEGUN:
+            elif theirs is not None and theirs.start is RunStart.BEGUN:
                 refused.append(Ended(run, theirs, released=True))
             answers.append(answer)
         await self._give_back(refused, owner)
@@ -239,7 +239,7 @@ class RunsInTwo:
 
 async def _ask_groups(
     groups: Mapping[G, Sequence[tuple[int, Ended]]],
-    standing: Standing,
+    standing: StoreAvailability,
     question: Callable[[G, Sequence[Ended]], Awaitable[list[bool]]],
 ) -> Mapping[int, bool]:
     """Return the answers by number; none for a group that the store did not answer."""
@@ -292,7 +292,7 @@ class _Held:
     ending: bool = False
 
 
-class ClaimBook:
+class ConsumerRunClaims:
     """See the module's text.
 
     Args:
@@ -304,7 +304,7 @@ class ClaimBook:
             being written is not, since a claim that has ended is nobody's, and the end's own answer says whose it was.
     """
 
-    def __init__(self, claims: RunsInTwo, session: Session) -> None:
+    def __init__(self, claims: TwoStoreRunClaims, session: Session) -> None:
         self._claims, self._session = claims, session
         self._begins = Joined(self._begin_many)
         self._ends = Joined(self._end_many)
@@ -328,7 +328,7 @@ class ClaimBook:
         except asyncio.CancelledError:
             with suppress(Unavailable):
                 begun = await asking
-                if begun.start is Start.BEGUN:
+                if begun.start is RunStart.BEGUN:
                     await self.end(Ended(run, begun, released=True))
             raise
 

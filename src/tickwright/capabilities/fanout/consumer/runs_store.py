@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from tickwright.capabilities.fanout.store_access import brief
+from tickwright.capabilities.fanout.store_access import short_connection
 from tickwright.engine.claim_gate import ClaimGate, Ticket
-from tickwright.ports.fanout import TIMED_OUT, Begun, Ended, Run, Start, Success
+from tickwright.ports.fanout import TIMED_OUT, Begun, Ended, Run, RunStart, Success
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
@@ -25,7 +25,7 @@ _SQL = load("tickwright.capabilities.fanout.sql", "runs.sql")
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-class LedgerRuns:
+class LedgerRunClaims:
     """See :class:`tickwright.ports.fanout.RunClaims`; one for a process.
 
     Args:
@@ -124,7 +124,7 @@ class LedgerRuns:
             return rows
 
     def _connection(self) -> AbstractAsyncContextManager[Connection]:
-        return brief(self._pool, ANSWER_S, "who runs what")
+        return short_connection(self._pool, ANSWER_S, "who runs what")
 
 
 def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
@@ -143,8 +143,8 @@ def _rounds(runs: Sequence[Run]) -> Iterator[list[int]]:
 
 def _begun(row: Any) -> Begun:
     if row["fence"] is not None:
-        return Begun(Start.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
-    return Begun(Start.DONE if row["done"] else Start.BUSY, 0, row["begun_s"], row["last_success_s"])
+        return Begun(RunStart.BEGUN, row["fence"], row["begun_s"], row["last_success_s"], row["since_timeout_s"])
+    return Begun(RunStart.DONE if row["done"] else RunStart.BUSY, 0, row["begun_s"], row["last_success_s"])
 
 
 def _ended_columns(ended: Sequence[Ended]) -> list[list[Any]]:

@@ -14,7 +14,7 @@ from tickwright.capabilities.fanout.handlers import EntityTask, Handler
 from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, read_keys
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.secret_hosts import Destination, SecretsFor
-from tickwright.domain.secrets import HandedOut, Secrets
+from tickwright.domain.secrets import ResolvedSecrets, Secrets
 from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.fanout import TIMED_OUT, Begun
@@ -31,7 +31,7 @@ _log = structlog.get_logger("tickwright.fanout")
 
 
 @dataclass(slots=True)
-class Known:
+class ConsumerSnapshot:
     """The time, the names of modules, the numbers of partners, and the keys of our messages.
 
     Attributes:
@@ -70,7 +70,7 @@ Outcome: TypeAlias = Answered | Failed | Throttled
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallResult:
     """What became of a call, and how long it took; both are ``None`` where the partner's limits let none through."""
 
     outcome: Outcome | None
@@ -87,7 +87,7 @@ class Called:
         return self.outcome is None or isinstance(self.outcome, Throttled)
 
 
-class Caller:
+class TaskRunner:
     """Calls functions, and tells the partner contract what became of it.
 
     Args:
@@ -101,14 +101,14 @@ class Caller:
         self._waiting_max = max(1, slots // WAITING_SHARE)
         self._waiting: Counter[str] = Counter()
 
-    async def call(self, function: Handler, task: Task, begun: Begun, known: Known) -> Called:
+    async def run(self, function: Handler, task: Task, begun: Begun, snapshot: ConsumerSnapshot) -> CallResult:
         """Call ``function`` with the task, as the partner allows it; one that is not known here allows nothing."""
         if task.partner is None:
             return await self._ask(function, task, begun)
-        number = known.partners.get(task.partner)
+        number = snapshot.partners.get(task.partner)
         permit = None if number is None else await self._permit(task.partner, number)
         if permit is None:
-            return Called(None)
+            return CallResult(None)
         try:
             called = await self._ask(function, task, begun)
         except BaseException:
@@ -130,14 +130,14 @@ class Caller:
         finally:
             self._waiting[partner] -= 1
 
-    async def _ask(self, function: Handler, task: Task, begun: Begun) -> Called:
+    async def _ask(self, function: Handler, task: Task, begun: Begun) -> CallResult:
         begun_s = monotonic()
         outcome = await self._outcome_of(function, task, begun)
-        return Called(outcome, monotonic() - begun_s)
+        return CallResult(outcome, monotonic() - begun_s)
 
     async def _outcome_of(self, function: Handler, task: Task, begun: Begun) -> Outcome:
         """Call it; what it says of its failure is kept and logged, so the secrets that it was given are taken out."""
-        secrets = HandedOut(self._secrets(()))
+        secrets = ResolvedSecrets(self._secrets(()))
 
         def bound_to(destinations: Sequence[Destination]) -> Secrets:
             find = self._secrets(destinations)
@@ -157,7 +157,7 @@ class Caller:
         return Failed(TIMED_OUT) if limit.expired() else returned(result, secrets.mask)
 
 
-def _raised(task: Task, error: BaseException, secrets: HandedOut) -> Failed:
+def _raised(task: Task, error: BaseException, secrets: ResolvedSecrets) -> Failed:
     failed = raised(error, secrets.mask)
     _log.warning("fanout.function_raised", task=task.id, error=failed.reason)
     return failed
@@ -274,6 +274,6 @@ class SlowShare:
         return key in self._slow
 
     @property
-    def known(self) -> list[Key]:
+    def entities(self) -> list[Key]:
         """Entities and modules that are slow, the latest last."""
         return list(self._slow)

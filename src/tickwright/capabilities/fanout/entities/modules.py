@@ -34,7 +34,7 @@ TIMEOUT_MIN = timedelta(milliseconds=10)
 _duration = lasting(timedelta(), DURATION_MAX)
 
 
-class ModuleTerms(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What was said; ``None`` for what was not."""
 
     every: timedelta | None = None
@@ -42,17 +42,17 @@ class ModuleTerms(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool | None = None
 
 
-def read_module(name: str, table: Any, problems: list[str], *, where: str) -> ModuleTerms:
+def read_module(name: str, table: Any, problems: list[str], *, where: str) -> ModuleSettings:
     """Return what ``table`` says of the module ``name``, and add every mistake to ``problems`` with its remedy."""
     if not MODULE_NAME.fullmatch(name):
         problems.append(f"{where}: a name has 1 to 50 capitals, digits or '_', a letter first, such as LOCATIONS")
     if not isinstance(table, Mapping):
         problems.append(f"{where}: write a table, [modules.NAME]")
-        return ModuleTerms()
-    return ModuleTerms(**read_fields(table, _READERS, problems, where=where))
+        return ModuleSettings()
+    return ModuleSettings(**read_fields(table, _READERS, problems, where=where))
 
 
-def check_module(name: str, table: Any, *, where: str = "module") -> ModuleTerms:
+def check_module(name: str, table: Any, *, where: str = "module") -> ModuleSettings:
     """Return what ``table`` says.
 
     Raises:
@@ -174,7 +174,7 @@ class Modules:
         """
         return await self._change("enable", name, caller)
 
-    async def _put(self, name: str, terms: ModuleTerms, set_by: str, caller: Caller) -> StoredModule:
+    async def _put(self, name: str, terms: ModuleSettings, set_by: str, caller: Caller) -> StoredModule:
         every_s = None if terms.every is None else terms.every // _SECOND
         timeout_ms = None if terms.timeout is None else terms.timeout // _MILLISECOND
         async with self._pool.acquire() as connection, connection.transaction():

@@ -9,9 +9,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from tickwright.capabilities.fanout.store_access import Standing, brief
+from tickwright.capabilities.fanout.store_access import StoreAvailability, short_connection
 from tickwright.domain.errors import Unavailable
-from tickwright.ports.fanout import Claimed, Mark, Marks, Place
+from tickwright.ports.fanout import EntityWindow, Mark, MarkClaim, Marks
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
 
@@ -29,15 +29,15 @@ class LedgerMarks:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def claim(self, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         """Claim what is free, 500 places with one statement."""
-        claimed: list[Claimed] = []
+        claimed: list[MarkClaim] = []
         for chunk in _chunks(places):
             rows = await self._ask("claim", *_columns(chunk), token, lease)
-            claimed += [Claimed(_mark(row), row["last_success_s"]) for row in rows]
+            claimed += [MarkClaim(_mark(row), row["last_success_s"]) for row in rows]
         return claimed
 
-    async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:
+    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
         """Say that these are published, for longer than ``keep``: until upkeep forgets the row."""
         del keep
         others = 0
@@ -46,13 +46,13 @@ class LedgerMarks:
             others += len(chunk) - ours
         return others
 
-    async def release(self, places: Sequence[Place], token: str) -> None:
+    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
         """Let others claim what is still claimed under ``token``."""
         for chunk in _chunks(places):
             await self._ask("release", *_columns(chunk), token)
 
     async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
-        async with brief(self._pool, ANSWER_S, "who publishes") as connection:
+        async with short_connection(self._pool, ANSWER_S, "who publishes") as connection:
             rows: Sequence[Any] = await connection.fetch(_SQL[name], *arguments)
             return rows
 
@@ -63,19 +63,19 @@ def _mark(row: Any) -> Mark:
     return Mark.SEALED if row["sealed"] else Mark.TAKEN
 
 
-def _columns(places: Sequence[Place]) -> list[list[Any]]:
+def _columns(places: Sequence[EntityWindow]) -> list[list[Any]]:
     codes = [place.entity_code for place in places]
     return [codes, [place.task_type for place in places], [place.window_s for place in places]]
 
 
-def _chunks(places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+def _chunks(places: Sequence[EntityWindow]) -> Iterator[Sequence[EntityWindow]]:
     return (places[first : first + PLACES_MAX] for first in range(0, len(places), PLACES_MAX))
 
 
 REMEMBERED_MAX = 200_000
 
 
-class MarksInTurn:
+class FallbackMarks:
     """See :class:`tickwright.ports.fanout.Marks`.
 
     Args:
@@ -85,11 +85,11 @@ class MarksInTurn:
 
     def __init__(self, first: Marks | None, ledger: Marks) -> None:
         self._first, self._ledger = first, ledger
-        self._standing = Standing("fanout.marks_redis")
-        self._by_ledger: dict[tuple[str, Place], None] = {}
-        self._owed: dict[tuple[str, Place], timedelta] = {}
+        self._standing = StoreAvailability("fanout.marks_redis")
+        self._by_ledger: dict[tuple[str, EntityWindow], None] = {}
+        self._owed: dict[tuple[str, EntityWindow], timedelta] = {}
 
-    async def claim(self, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def claim(self, places: Sequence[EntityWindow], token: str, lease: timedelta) -> list[MarkClaim]:
         """Claim in Redis, or in the ledger while it is away; never in both."""
         if self._first is not None and self._standing.worth_a_try():
             try:
@@ -103,7 +103,7 @@ class MarksInTurn:
             _shrink(self._by_ledger)
         return claimed
 
-    async def seal(self, places: Sequence[Place], token: str, *, keep: timedelta) -> int:
+    async def seal(self, places: Sequence[EntityWindow], token: str, *, keep: timedelta) -> int:
         """Seal where it was claimed; what Redis cannot be told goes to the ledger, and to Redis when it is back."""
         of_ledger, of_first = self._sort(places, token)
         others = 0
@@ -118,7 +118,7 @@ class MarksInTurn:
             self._forget(of_ledger, token)
         return others
 
-    async def release(self, places: Sequence[Place], token: str) -> None:
+    async def release(self, places: Sequence[EntityWindow], token: str) -> None:
         """Release where it was claimed; a claim that Redis cannot be told of ends by itself."""
         of_ledger, of_first = self._sort(places, token)
         if of_first and self._first is not None:
@@ -128,7 +128,9 @@ class MarksInTurn:
             await self._ledger.release(of_ledger, token)
             self._forget(of_ledger, token)
 
-    async def _claim_first(self, first: Marks, places: Sequence[Place], token: str, lease: timedelta) -> list[Claimed]:
+    async def _claim_first(
+        self, first: Marks, places: Sequence[EntityWindow], token: str, lease: timedelta
+    ) -> list[MarkClaim]:
         await self._pay(first)
         claimed = await first.claim(places, token, lease)
         self._forget(places, token)
@@ -143,24 +145,24 @@ class MarksInTurn:
             for key in owed:
                 self._owed.pop(key, None)
 
-    def _sort(self, places: Sequence[Place], token: str) -> tuple[list[Place], list[Place]]:
+    def _sort(self, places: Sequence[EntityWindow], token: str) -> tuple[list[EntityWindow], list[EntityWindow]]:
         """Return what the ledger gave, and what Redis gave."""
         if self._first is None:
             return list(places), []
         given = [place for place in places if (token, place) in self._by_ledger]
         return given, [place for place in places if (token, place) not in self._by_ledger]
 
-    def _owe(self, places: Sequence[Place], token: str, keep: timedelta) -> None:
+    def _owe(self, places: Sequence[EntityWindow], token: str, keep: timedelta) -> None:
         if self._first is not None:
             self._owed.update(((token, place), keep) for place in places)
             _shrink(self._owed)
 
-    def _forget(self, places: Sequence[Place], token: str) -> None:
+    def _forget(self, places: Sequence[EntityWindow], token: str) -> None:
         for place in places:
             self._by_ledger.pop((token, place), None)
 
 
-def _shrink(remembered: "dict[tuple[str, Place], None] | dict[tuple[str, Place], timedelta]") -> None:
+def _shrink(remembered: "dict[tuple[str, EntityWindow], None] | dict[tuple[str, EntityWindow], timedelta]") -> None:
     """Forget the oldest: at worst such a window is published twice."""
     for key in list(remembered)[: max(0, len(remembered) - REMEMBERED_MAX)]:
         del remembered[key]

@@ -21,7 +21,7 @@ from tickwright.capabilities.fanout.messages import NO_KEYS, SIGNATURE, MessageK
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.modules import Window, parse_modules
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
-from tickwright.ports.fanout import Mark, Marks, Place
+from tickwright.ports.fanout import EntityWindow, Mark, Marks
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Pool
@@ -39,7 +39,7 @@ UNKNOWN_MAX = 100
 _SQL = load("tickwright.capabilities.fanout.sql", "lists.sql")
 
 
-class Listed(NamedTuple):
+class ListedEntity(NamedTuple):
     """One entity as a message needs it; ``party`` is JSON text, empty where it is too large to be kept."""
 
     party: bytes
@@ -56,12 +56,12 @@ class ModuleList:
     timeout_ms: int
     is_gated: bool
     is_paused: bool
-    entities: Mapping[str, Listed]
+    entities: Mapping[str, ListedEntity]
     last_success_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
+class EntityLists:
     """All modules by name, as of one snapshot.
 
     Attributes:
@@ -77,21 +77,21 @@ class Lists:
     keys: MessageKeys = NO_KEYS
 
 
-EMPTY = Lists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
+EMPTY = EntityLists(MappingProxyType({}), MappingProxyType({}), 0.0, 0.0)
 
 
-async def read_lists(pool: Pool) -> Lists:
+async def read_lists(pool: Pool) -> EntityLists:
     """Return the lists as they are now, all from one snapshot. Raises what a lost database raises; retry."""
     async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         now_s = await connection.fetchval(_SQL["now"])
         received_s = monotonic()
         modules = await connection.fetch(_SQL["list_modules"])
-        listed: dict[str, dict[str, Listed]] = {row["name"]: {} for row in modules}
+        listed: dict[str, dict[str, ListedEntity]] = {row["name"]: {} for row in modules}
         unknown: dict[str, int] = {}
         async for code, party, names, partner, version in connection.cursor(
             _SQL["list_enabled"], PARTY_KEPT_BYTES, prefetch=PAGE
         ):
-            entry = Listed(party.encode(), partner, version)
+            entry = ListedEntity(party.encode(), partner, version)
             for name in parse_modules(names):
                 if name in listed:
                     listed[name][code] = entry
@@ -113,10 +113,10 @@ async def read_lists(pool: Pool) -> Lists:
         )
         for row in modules
     }
-    return Lists(made, unknown, now_s, received_s, keys)
+    return EntityLists(made, unknown, now_s, received_s, keys)
 
 
-async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, Listed]:
+async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
     """Return those of ``codes`` that are there, with their parties.
 
     Raises:
@@ -126,7 +126,7 @@ async def read_parties(pool: Pool, codes: Sequence[str]) -> Mapping[str, Listed]
         rows = await pool.fetch(_SQL["parties"], codes)
     except UNAVAILABLE as error:
         raise Unavailable("database_unavailable", f"parties of entities were not read: {error!r}") from error
-    return {code: Listed(party.encode(), partner, version) for code, party, partner, version in rows}
+    return {code: ListedEntity(party.encode(), partner, version) for code, party, partner, version in rows}
 
 
 LEASE = timedelta(seconds=10)
@@ -141,7 +141,7 @@ NO_QUEUE = frozenset({"unroutable", "exchange_missing"})
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class Fate(Enum):
+class EntityOutcome(Enum):
     """What became of one entity of a chunk."""
 
     PUBLISHED = "published"
@@ -150,7 +150,7 @@ class Fate(Enum):
     AGAIN = "again"
 
 
-_FOUND = {Mark.MINE: Fate.AGAIN, Mark.TAKEN: Fate.TAKEN, Mark.SEALED: Fate.SEALED}
+_FOUND = {Mark.MINE: EntityOutcome.AGAIN, Mark.TAKEN: EntityOutcome.TAKEN, Mark.SEALED: EntityOutcome.SEALED}
 
 
 class Publisher:
@@ -179,7 +179,7 @@ class Publisher:
         destination: str,
         *,
         declare: Callable[[], Awaitable[None]],
-        parties: Callable[[Sequence[str]], Awaitable[Mapping[str, Listed]]],
+        parties: Callable[[Sequence[str]], Awaitable[Mapping[str, ListedEntity]]],
         token: str,
         probe: Probe = NO_PROBE,
     ) -> None:
@@ -189,14 +189,14 @@ class Publisher:
         self.counts: Counter[str] = Counter()
         self.room = asyncio.Semaphore(CHUNKS_AT_ONCE)
 
-    async def send(self, module: ModuleList, window: Window, codes: Sequence[str]) -> Mapping[str, Fate]:
+    async def send(self, module: ModuleList, window: Window, codes: Sequence[str]) -> Mapping[str, EntityOutcome]:
         """Publish what is free of ``codes``, at most a few hundred; whoever calls it has taken ``room``.
 
         Raises:
             Unavailable: Nobody can say who publishes what, or there is no key to sign with. Retry.
         """
         lease, asked_s = _lease(window), monotonic()
-        places = [Place(code, module.name, window.start_s) for code in codes]
+        places = [EntityWindow(code, module.name, window.start_s) for code in codes]
         claims = await self._marks.claim(places, self._token, lease)
         fates = {place.entity_code: _FOUND[claim.mark] for place, claim in zip(places, claims, strict=True)}
         mine = [(place, claim.last_success_s) for place, claim in zip(places, claims, strict=True) if _is_mine(claim)]
@@ -211,7 +211,7 @@ class Publisher:
             await self._settle([place for place, _ in mine], outcomes, fates, keep=_keep(window))
         return fates
 
-    async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, Listed]:
+    async def _with_parties(self, module: ModuleList, codes: Sequence[str]) -> Mapping[str, ListedEntity]:
         """Return the entities with their parties, also what is not kept; one that is gone meanwhile is missing."""
         listed = {code: module.entities[code] for code in codes}
         large = [code for code, entry in listed.items() if not entry.party]
@@ -224,7 +224,7 @@ class Publisher:
         module: ModuleList,
         window: Window,
         code: str,
-        all_listed: Mapping[str, Listed],
+        all_listed: Mapping[str, ListedEntity],
         last_success_s: float | None,
         timeout: timedelta,
     ) -> Message:
@@ -244,13 +244,18 @@ class Publisher:
         return Message(message_id, self._destination, body, headers=signed, timeout=timeout)
 
     async def _settle(
-        self, places: Sequence[Place], outcomes: Sequence[Outcome], fates: dict[str, Fate], *, keep: timedelta
+        self,
+        places: Sequence[EntityWindow],
+        outcomes: Sequence[Outcome],
+        fates: dict[str, EntityOutcome],
+        *,
+        keep: timedelta,
     ) -> None:
         done, refused = [], []
         for place, outcome in zip(places, outcomes, strict=True):
             if isinstance(outcome, Accepted):
                 done.append(place)
-                fates[place.entity_code] = Fate.PUBLISHED
+                fates[place.entity_code] = EntityOutcome.PUBLISHED
             elif isinstance(outcome, Refused):
                 refused.append(place)
         self.counts["published"] += len(done)
@@ -261,13 +266,13 @@ class Publisher:
         if refused:
             await self._refused(refused, [one for one in outcomes if isinstance(one, Refused)])
 
-    async def _seal(self, done: Sequence[Place], keep: timedelta) -> None:
+    async def _seal(self, done: Sequence[EntityWindow], keep: timedelta) -> None:
         try:
             self.counts["not_mine"] += await self._marks.seal(done, self._token, keep=keep)
         except Unavailable as error:  # they are published; at worst somebody else publishes them again
             _log.warning("fanout.not_sealed", places=len(done), error=error.message)
 
-    async def _refused(self, places: Sequence[Place], said: Sequence[Refused]) -> None:
+    async def _refused(self, places: Sequence[EntityWindow], said: Sequence[Refused]) -> None:
         codes = Counter(one.code for one in said)
         _log.warning("fanout.not_published", refusals=dict(codes), reason=said[0].reason)
         with suppress(Unavailable):  # else the claims end by themselves

@@ -20,8 +20,8 @@ import structlog
 from tickwright.capabilities.fanout.scheduler.publisher import (
     CHUNKS_AT_ONCE,
     EMPTY,
-    Fate,
-    Lists,
+    EntityLists,
+    EntityOutcome,
     ModuleList,
     Publisher,
     read_lists,
@@ -42,7 +42,7 @@ AGAIN_S = 1.0
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class ModuleRounds:
+class ModuleLoop:
     """See the module's text.
 
     Args:
@@ -116,29 +116,33 @@ class ModuleRounds:
         if not left:
             return float("inf")
         chunks = iter([left[begin : begin + CHUNK] for begin in range(0, len(left), CHUNK)])
-        fates: set[Fate] = set()
+        fates: set[EntityOutcome] = set()
         async with TaskGroup() as group:
             for _ in range(min(CHUNKS_AT_ONCE, -(-len(left) // CHUNK))):
                 group.create_task(self._go_through(module, window, chunks, fates))
-        if Fate.AGAIN in fates:
+        if EntityOutcome.AGAIN in fates:
             return monotonic() + AGAIN_S
-        return monotonic() + TAKEN_S if Fate.TAKEN in fates else float("inf")
+        return monotonic() + TAKEN_S if EntityOutcome.TAKEN in fates else float("inf")
 
     async def _go_through(
-        self, module: ModuleList, window: Window, chunks: Iterator[Sequence[str]], fates: set[Fate]
+        self, module: ModuleList, window: Window, chunks: Iterator[Sequence[str]], fates: set[EntityOutcome]
     ) -> None:
         for chunk in chunks:
             async with self._publisher.room:
                 found = await self._send(module, window, chunk)
             if found is None:
-                fates.add(Fate.AGAIN)
+                fates.add(EntityOutcome.AGAIN)
                 return
-            self.settled.update(code for code, fate in found.items() if fate in {Fate.PUBLISHED, Fate.SEALED})
+            self.settled.update(
+                code for code, fate in found.items() if fate in {EntityOutcome.PUBLISHED, EntityOutcome.SEALED}
+            )
             fates.update(found.values())
-            if Fate.AGAIN in found.values() and Fate.PUBLISHED not in found.values():
+            if EntityOutcome.AGAIN in found.values() and EntityOutcome.PUBLISHED not in found.values():
                 return  # the broker takes nothing: to claim all the others for it would be work for nothing
 
-    async def _send(self, module: ModuleList, window: Window, chunk: Sequence[str]) -> Mapping[str, Fate] | None:
+    async def _send(
+        self, module: ModuleList, window: Window, chunk: Sequence[str]
+    ) -> Mapping[str, EntityOutcome] | None:
         """Publish one chunk; ``None`` when the round is over, and what is left is to be looked at again."""
         if self.stopping or self.changed.is_set() or self._now() >= window.end_s:
             return None
@@ -185,8 +189,8 @@ class FanoutScheduler:
     def __init__(self, pool: Pool, publisher: Publisher, *, gates: Gates, hearing: Hearing) -> None:
         self._pool, self._publisher, self._gates, self._hearing = pool, publisher, gates, hearing
         self.clock = DbClock()
-        self.lists: Lists = EMPTY
-        self._loops: dict[str, ModuleRounds] = {}
+        self.lists: EntityLists = EMPTY
+        self._loops: dict[str, ModuleLoop] = {}
         self._shift = random_unit()
         self._news = hearing.subscribe()
         self._stopping = asyncio.Event()
@@ -271,7 +275,7 @@ class FanoutScheduler:
                     await awaited.wait()
             now_s = monotonic()
 
-    def _adopt(self, lists: Lists) -> None:
+    def _adopt(self, lists: EntityLists) -> None:
         if self.clock.sample(lists.now_s, lists.received_s):
             _log.warning("db_clock_jump", now_s=lists.now_s)
         if lists.unknown and lists.unknown != self.lists.unknown:
@@ -284,14 +288,14 @@ class FanoutScheduler:
             loop.changed.set()
 
     def _begin(self, name: str) -> None:
-        loop = ModuleRounds(name, self._publisher, self.clock, lambda: self._look(name), shift=self._shift)
+        loop = ModuleLoop(name, self._publisher, self.clock, lambda: self._look(name), shift=self._shift)
         self._loops[name] = loop
         if self._group is not None:
             task = self._group.create_task(self._run(loop))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, loop: ModuleRounds) -> None:
+    async def _run(self, loop: ModuleLoop) -> None:
         try:
             await loop.run()
         finally:

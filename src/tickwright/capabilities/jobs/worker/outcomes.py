@@ -10,7 +10,7 @@ import structlog
 
 from tickwright.capabilities.jobs.handlers import PayloadInvalid
 from tickwright.capabilities.jobs.model import Completed, Ending, Errored, Fail, Job, Retry, Snooze, Snoozed
-from tickwright.domain.functions import words_of
+from tickwright.domain.functions import error_text
 from tickwright.domain.retries import WAIT_MAX
 
 _log = structlog.get_logger("tickwright.jobs")
@@ -23,7 +23,7 @@ def outcome_of_raised(job: Job, error: BaseException) -> Ending:
         is_known = isinstance(error, Exception)
     except BaseException as failure:  # noqa: BLE001  as above
         is_known, is_final = False, issubclass(type(error), Fail)
-        ending = Errored("handler_error", f"{type(error).__name__}: {words_of(failure)}", final=is_final)
+        ending = Errored("handler_error", f"{type(error).__name__}: {error_text(failure)}", final=is_final)
     if not is_known:
         _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
     return ending
@@ -64,5 +64,5 @@ def outcome_of_result(job: Job, result: Any) -> Ending:
         return Completed(msgspec.json.encode(result).decode())
     except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
         _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
-        why = f"result_invalid: the handler's result is not JSON: {words_of(error)}"
+        why = f"result_invalid: the handler's result is not JSON: {error_text(error)}"
         return Errored("result_invalid", why, final=True)

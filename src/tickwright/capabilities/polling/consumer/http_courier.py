@@ -41,7 +41,7 @@ from tickwright.capabilities.polling.consumer.courier import (
 from tickwright.domain.addresses import AllowList, refusal_unasked
 from tickwright.domain.errors import Rejected
 from tickwright.domain.retries import answered_at
-from tickwright.domain.secrets import MASK, Secrets, put_in
+from tickwright.domain.secrets import MASK, Secrets, resolve_references
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.domain.wording import Reader, bad, read_fields
 from tickwright.outbound import GuardedSessions, blocked, outcome_of
@@ -139,7 +139,7 @@ def _header_value(text: Any, secrets: Secrets) -> str:
     if text == MASK:
         raise bad(f"{MASK} stands for a value that is not shown; write it again, as ${{env:NAME}}")
     try:
-        whole = put_in(text, secrets)
+        whole = resolve_references(text, secrets)
     except Rejected as error:
         raise bad(error.message) from None
     if len(whole) > HEADER_CHARS_MAX or not _HEADER_VALUE.fullmatch(whole):

@@ -26,7 +26,7 @@ from tickwright.capabilities.reports.parts.spool import write_part
 from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.domain.functions import failure_of
+from tickwright.domain.functions import failure_text
 from tickwright.engine.claimed_work import Held, write_surely
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
@@ -230,7 +230,7 @@ class PartRuns:
             if ends_task(error):
                 raise
             await take_cancels_back()
-            code, text = failure_of(error, self._bringers.cleared)
+            code, text = failure_text(error, self._bringers.cleared)
             if isinstance(error, TickwrightError):
                 return await self._fail(held, f"{text} ({code})", final=isinstance(error, Rejected))
             _log.warning("reports.listener_raised", key=claim.key, error=text)
