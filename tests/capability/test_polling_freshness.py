@@ -8,9 +8,8 @@ import pytest
 from kit.wheels import Wheels, open_wheels
 from tickwright.capabilities.polling.trackers import freshness as freshness_loop
 from tickwright.capabilities.polling.trackers.accounts import Accounts
-from tickwright.capabilities.polling.trackers.freshness import FreshnessJudge, read_freshness
+from tickwright.capabilities.polling.trackers.freshness import Freshness, FreshnessJudge, read_freshness
 from tickwright.capabilities.polling.trackers.requests import AccountRequest
-from tickwright.capabilities.polling.trackers.views import Freshness
 from tickwright.ports.caller import Caller, Role
 from tickwright.store.paging import Cursors
 

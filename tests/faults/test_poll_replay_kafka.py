@@ -14,8 +14,8 @@ from kit.kafka_polls import PollWorld, poll_world
 from kit.waiting import eventually_async
 from tickwright import Answer, Poll
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.trackers.views import Replay
 from tickwright.capabilities.polling.wheels import slices
+from tickwright.capabilities.polling.wheels.slices import Replay
 from tickwright.partners import Failed
 
 POLLS = 60

@@ -15,11 +15,13 @@ from tickwright.capabilities.polling.trackers import store
 from tickwright.capabilities.polling.trackers.events import StatusEvent
 from tickwright.capabilities.polling.trackers.requests import (
     EVENT_ID_CHARS_MAX,
+    EndedTracker,
+    EventOutcome,
     NewTracker,
+    TrackerDetail,
     check_status,
     check_tracker,
 )
-from tickwright.capabilities.polling.trackers.views import EndedTracker, EventOutcome, TrackerDetail
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import parse_instant
 from tickwright.ports.caller import Caller

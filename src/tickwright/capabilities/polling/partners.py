@@ -3,21 +3,58 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from tickwright.capabilities.polling.consumer.http_courier import read_http
 from tickwright.capabilities.polling.trackers.requests import check_partner
-from tickwright.capabilities.polling.trackers.views import PartnerView, StoredPartner
 from tickwright.domain.errors import Rejected
+from tickwright.domain.masking import masked_document
 from tickwright.partners.quiet import quiet_next, quiet_until
 from tickwright.partners.settings import PartnerSettings, read_kept, read_settings
 from tickwright.ports.caller import Caller
+from tickwright.ports.user_data import Doors
 from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
+
+
+class PartnerView(msgspec.Struct, Doors, kw_only=True):
+    """Whom we poll, and what all processes know together of it.
+
+    Attributes:
+        settings: As they were set.
+        called_by: ``function`` of a consumer that lives, else ``http`` where the settings have it; else nobody can.
+        breaker: ``closed``, ``open`` (nobody calls until ``open_until``) or ``half_open`` (single calls try).
+        blocked_until: The partner asked for silence until then.
+    """
+
+    name: str
+    settings: Any
+    called_by: str | None
+    paused_at: datetime | None
+    breaker: str
+    open_until: datetime | None
+    blocked_until: datetime | None
+    failing_since: datetime | None
+    last_error: str | None
+    last_error_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+    def masked(self) -> Self:
+        """Return it without what its settings have in addresses and headers."""
+        settings = msgspec.json.decode(self.settings) if isinstance(self.settings, msgspec.Raw) else self.settings
+        return msgspec.structs.replace(self, settings=masked_document({"settings": settings})["settings"])
+
+
+class StoredPartner(msgspec.Struct):
+    """The answer to a put."""
+
+    partner: PartnerView
+    created: bool
 
 
 class Budget(msgspec.Struct):

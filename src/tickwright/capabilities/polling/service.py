@@ -25,21 +25,19 @@ from tickwright.capabilities.polling.trackers.events import (
 )
 from tickwright.capabilities.polling.trackers.explain import explain, find_in_kafka
 from tickwright.capabilities.polling.trackers.requests import (
+    EndedTracker,
+    EventOutcome,
     NewTracker,
     PreviewRequest,
+    RegisteredTracker,
+    TrackerDetail,
+    TrackerEvent,
+    TrackerView,
     read_columns,
     read_tracker,
     tracker_of_row,
 )
 from tickwright.capabilities.polling.trackers.store import TrackerQuery, list_trackers
-from tickwright.capabilities.polling.trackers.views import (
-    EndedTracker,
-    EventOutcome,
-    RegisteredTracker,
-    TrackerDetail,
-    TrackerEvent,
-    TrackerView,
-)
 from tickwright.capabilities.polling.wheels.slices import SliceHeat, Slices, slice_heat
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult, csv_reader

@@ -13,43 +13,44 @@ from tickwright.capabilities.polling.partners import (
     Budget,
     CallCounts,
     PartnerFigures,
+    PartnerView,
     QuietNow,
     Quota,
     Share,
+    StoredPartner,
     WaitingPolls,
 )
 from tickwright.capabilities.polling.service import PollingService
-from tickwright.capabilities.polling.trackers.accounts import AccountLoad, LoadPreview, PartnerLoad, WholeLoad
+from tickwright.capabilities.polling.trackers.accounts import (
+    AccountDetail,
+    AccountLine,
+    AccountLoad,
+    AccountView,
+    LoadPreview,
+    PartnerLoad,
+    StoredAccount,
+    WholeLoad,
+)
 from tickwright.capabilities.polling.trackers.events import StatusEvent
+from tickwright.capabilities.polling.trackers.freshness import FreshSeries
 from tickwright.capabilities.polling.trackers.requests import (
     AccountChange,
     AccountRequest,
+    EndedTracker,
+    EventOutcome,
     EventRequest,
     Minutes,
     PreviewRequest,
+    RegisteredTracker,
     ReplayRequest,
+    TrackerDetail,
     TrackerRequest,
+    TrackerView,
     check_status,
     read_tracker,
 )
 from tickwright.capabilities.polling.trackers.store import TrackerQuery, states_of
-from tickwright.capabilities.polling.trackers.views import (
-    AccountDetail,
-    AccountLine,
-    AccountView,
-    EndedTracker,
-    EventOutcome,
-    FreshSeries,
-    PartnerView,
-    RegisteredTracker,
-    Replay,
-    SliceView,
-    StoredAccount,
-    StoredPartner,
-    TrackerDetail,
-    TrackerView,
-)
-from tickwright.capabilities.polling.wheels.slices import HeatCell, SliceHeat
+from tickwright.capabilities.polling.wheels.slices import HeatCell, Replay, SliceHeat, SliceView
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.time_texts import parse_instant

@@ -6,24 +6,24 @@ paused is read with every selection. So a change counts from the next turn on, i
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tickwright.capabilities.polling.trackers.freshness import BudgetLine, read_budgets, read_freshness, read_series
+from tickwright.capabilities.polling.trackers.freshness import (
+    BudgetLine,
+    Freshness,
+    FreshSeries,
+    read_budgets,
+    read_freshness,
+    read_series,
+)
 from tickwright.capabilities.polling.trackers.requests import (
     AccountChange,
     AccountRequest,
     PreviewRequest,
     check_account,
-)
-from tickwright.capabilities.polling.trackers.views import (
-    AccountDetail,
-    AccountLine,
-    AccountView,
-    FreshSeries,
-    StoredAccount,
 )
 from tickwright.domain.errors import Rejected
 from tickwright.partners.contract import settings_of
@@ -35,6 +35,63 @@ from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
 # What callers get to see of load: how many polls an account, a partner and everything make, and when.
+
+
+class AccountView(msgspec.Struct, kw_only=True):
+    """How often an account's trackers are polled.
+
+    Attributes:
+        polling_interval_minutes: What was asked for.
+        placed_interval_minutes: By what its trackers stand on the wheels; the corrector moves them when the two differ.
+        max_age_days: How long a tracker that is registered from now on is polled, unless it says so itself.
+        polls_per_slice_max: So many of its trackers are polled in five minutes at most; the others take turns.
+        freshness_objective: The share of its polls that is to be made within 1.1 intervals of the one before.
+        paused_at: Since when its trackers are not selected.
+        lag_ratio: How old one of its trackers got within its last interval, in intervals: 1 when all are polled at
+            their second, above 1.1 when one was not polled in time. None where nothing was judged lately.
+        stale_since: Since when more of its last interval is stale than the objective allows.
+    """
+
+    account_id: str
+    polling_interval_minutes: int
+    placed_interval_minutes: int
+    max_age_days: int
+    polls_per_slice_max: int | None
+    freshness_objective: float
+    paused_at: datetime | None
+    lag_ratio: float | None
+    stale_since: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class AccountLine(AccountView, kw_only=True):
+    """An account in a listing, with what its freshness comes to; :class:`AccountDetail` has all of it.
+
+    Attributes:
+        recent_share: The share of the last interval's polls that was fresh.
+        error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
+        burn_rate: How fast it was used up within the last hour that was judged: at 1 it lasts for a month exactly.
+    """
+
+    recent_share: float | None
+    error_budget_left: float | None
+    burn_rate: float | None
+
+
+class AccountDetail(AccountView, kw_only=True):
+    """One account; ``trackers`` counts ended ones too, and above 10,000 it is PostgreSQL's estimate."""
+
+    trackers: int
+    trackers_estimated: bool
+    freshness: Freshness
+
+
+class StoredAccount(msgspec.Struct):
+    """The answer to a put."""
+
+    account: AccountView
+    created: bool
 
 
 class AccountLoad(msgspec.Struct, kw_only=True):

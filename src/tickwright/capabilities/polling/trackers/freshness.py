@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from tickwright.capabilities.polling.trackers.views import BurnRate, FreshCounts, Freshness, FreshSlice
+import msgspec
+
 from tickwright.capabilities.polling.wheels.store import WANTED
 from tickwright.ports.lease import HeldLease
 from tickwright.ports.views import view
@@ -30,6 +31,81 @@ from tickwright.store.queries import load
 SLICE = timedelta(minutes=5)
 MONTH = timedelta(days=30)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FreshCounts(msgspec.Struct, kw_only=True):
+    """Turns that were judged; ``share`` is that of the fresh ones, nothing when there are none."""
+
+    polls: int
+    fresh: int
+    share: float | None
+
+
+class BurnRate(msgspec.Struct, kw_only=True):
+    """How fast an account uses up its error budget: at 1 it lasts for a month exactly, at 14.4 for two days.
+
+    Attributes:
+        window: ``1h``, ``6h`` or ``3d``, up to the last minute that was judged.
+        from_at: Where it begins: up to five minutes earlier, of the longest one at midnight (UTC).
+        rate: The part of its polls that was stale, against the part that may be; nothing when nothing was judged.
+        budget_used: What that takes out of a budget of thirty days.
+        short_window: A twelfth of the window, so that an alert ends soon after the trouble.
+        threshold: Somebody should look when both rates are above it.
+        burning: They are.
+    """
+
+    window: str
+    from_at: datetime
+    polls: int
+    fresh: int
+    rate: float | None
+    budget_used: float | None
+    short_window: str
+    short_rate: float | None
+    threshold: float
+    burning: bool
+
+
+class Freshness(msgspec.Struct, kw_only=True):
+    """How well an account's promise is kept. A poll is fresh within a tenth of its interval behind its second.
+
+    Attributes:
+        objective: The share that is to be fresh.
+        lag_ratio: As in the account.
+        judged_until: The last minute whose turns were judged: about a tenth of the interval ago.
+        stale_since: Since when more of its last interval is stale than the objective allows; the alert ``account_lag``.
+        recent: Of the last interval.
+        month: Of the last 31 days.
+        error_budget_left: Of what may be stale in a month, the share that is not used up; below 0 it is overdrawn.
+        burn: How fast it is used up, over an hour, six hours and three days.
+    """
+
+    objective: float
+    lag_ratio: float | None
+    judged_until: datetime | None
+    stale_since: datetime | None
+    recent: FreshCounts
+    month: FreshCounts
+    error_budget_left: float | None
+    burn: list[BurnRate]
+
+
+class FreshSlice(msgspec.Struct, kw_only=True):
+    """How fresh an account was in one slice of five ``minutes``, or on one day (1,440); ``lag`` is its greatest."""
+
+    from_at: datetime
+    minutes: int
+    polls: int
+    fresh: int
+    lag: float
+
+
+class FreshSeries(msgspec.Struct):
+    """How fresh an account was: whole days first, then what is kept in slices, each from the oldest on."""
+
+    account_id: str
+    objective: float
+    slices: list[FreshSlice]
 
 
 class BurnWindow(NamedTuple):

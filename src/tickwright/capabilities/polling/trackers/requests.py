@@ -7,7 +7,7 @@ only other lines go through the careful reader.
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,7 @@ from msgspec import Meta
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
 from tickwright.domain.time_texts import InstantText, parse_instant
+from tickwright.ports.user_data import UserData
 
 ACCOUNT_CHARS_MAX = 200
 EXTERNAL_ID_CHARS_MAX = 200
@@ -120,6 +121,76 @@ class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, re
     partner: PartnerName | None = None
     dry_run: bool = True
     topic_lost: bool = False
+
+
+class TrackerView(msgspec.Struct, kw_only=True):
+    """A tracker.
+
+    Attributes:
+        state: ``waiting`` (for its place), ``placed`` or ``ended``.
+        status_at: When its status came to be, as whoever brought it says.
+        next_poll_at: Its next turn; nothing while it waits, is paused or has ended.
+        skip_until: Somebody else brought news, so it is not polled before.
+    """
+
+    id: int
+    account_id: str
+    partner: str
+    external_id: str
+    state: str
+    status: str
+    status_at: datetime | None
+    created_at: datetime
+    last_polled_at: datetime | None
+    next_poll_at: datetime | None
+    skip_until: datetime | None
+    tracking_until: datetime
+    ended_at: datetime | None
+
+
+class TrackerEvent(msgspec.Struct):
+    """A scan event that the courier told, with the instant that it gave."""
+
+    at: datetime
+    text: str
+
+
+class TrackerDetail(TrackerView, UserData, kw_only=True):
+    """One tracker; ``events`` are the last ten that polls brought, newest last."""
+
+    USER_DATA: ClassVar[tuple[str, ...]] = ("events",)
+    events: list[TrackerEvent] | None
+    payload_hidden: bool = False
+
+
+class RegisteredTracker(msgspec.Struct):
+    """The answer to a registration; ``created`` is false when the partner's external id was registered before."""
+
+    tracker: TrackerView
+    created: bool
+
+
+class EndedTracker(msgspec.Struct):
+    """The answer to an end; ``outcome`` is ``ended``, or ``already_ended``."""
+
+    id: int
+    outcome: str
+    ended_at: datetime
+
+
+class EventOutcome(msgspec.Struct):
+    """What became of news that somebody brought.
+
+    ``outcome`` is ``applied``, ``stale`` (newer news are there), ``duplicate`` (these are there) or ``ended`` (the
+    tracker is tracked no more). ``ended`` is true where these news ended it.
+    """
+
+    id: int
+    outcome: str
+    status: str
+    status_at: datetime | None
+    skip_until: datetime | None = None
+    ended: bool = False
 
 
 Minutes = Literal["1", "5"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
-from tickwright.capabilities.polling.trackers.requests import NewTracker
-from tickwright.capabilities.polling.trackers.views import TrackerView
+from tickwright.capabilities.polling.trackers.requests import NewTracker, TrackerView
 from tickwright.ports.views import Page, view
 from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool

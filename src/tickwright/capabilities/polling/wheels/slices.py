@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.polling.trackers.views import Replay, SliceCounts, SliceView
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Caller
 from tickwright.ports.views import Page
@@ -22,6 +21,64 @@ from tickwright.store.audit import update_audit, write_audit
 from tickwright.store.paging import LIMIT_DEFAULT, Cursors, bounded
 from tickwright.store.pool import Pool
 from tickwright.store.queries import load
+
+
+class SliceCounts(msgspec.Struct, kw_only=True):
+    """What became of a slice's trackers.
+
+    Attributes:
+        expected: Trackers that stood there; of a turn that is not selected yet, as its slot's last turn counted them.
+        selected: Put into the outbox.
+        skipped: Not wanted: paused, too old, or somebody else brought news.
+        deferred: Left to a later turn, because their account has had its polls of these five minutes.
+        published: Sent.
+        polled: Answered.
+        late: Answered more than a tenth of their interval behind their due second.
+        superseded: Given up because the next turn had come.
+        coalesced: Turns, not trackers, that were missed and made good by a later one.
+    """
+
+    expected: int = 0
+    selected: int = 0
+    skipped: int = 0
+    deferred: int = 0
+    published: int = 0
+    polled: int = 0
+    late: int = 0
+    superseded: int = 0
+    coalesced: int = 0
+
+
+class SliceView(msgspec.Struct):
+    """One slice of time: in total, and per partner."""
+
+    due_at: datetime
+    total: SliceCounts
+    partners: dict[str, SliceCounts]
+
+
+class Replay(msgspec.Struct):
+    """What a replay did, or would do.
+
+    Attributes:
+        turns: Last turns of their slots in the range.
+        trackers: Polled again; of a dry run, would be.
+        superseded_turns: Turns in the range that have a later one, so that there is nothing left to replay.
+        unread_turns: Of which some or all trackers are left out, because their polls may be in Kafka still.
+        unread_trackers: Left out, because the consumers have not passed the batches that their polls may be in.
+        unknown_trackers: Left out, because nobody knows where such a batch stands in Kafka.
+        released_until: When the last of them is released.
+    """
+
+    dry_run: bool
+    turns: int
+    trackers: int
+    superseded_turns: int
+    unread_turns: int
+    unread_trackers: int
+    unknown_trackers: int
+    released_until: datetime | None
+
 
 _SQL = load("tickwright.capabilities.polling.sql", "slices.sql")
 _MISSING = _SQL["missing"][_SQL["missing"].index("unpassed AS") :]
