@@ -313,7 +313,7 @@ async def test_a_deploy_costs_no_attempt(batches: BatchWorld) -> None:
     process = await batches.process(Numbers(before=hold), at_once=1)
     execution_id = await batches.start(await batches.put())
     await working.wait()
-    process.consumer._stopping.set()
+    process.consumer.stopping.set()
     await process.consumer.stop()
     chunk = await batches.pool.fetchrow("SELECT * FROM tickwright.execution_chunks WHERE number = 0")
     assert (chunk["state"], chunk["tries"], chunk["lost"]) == ("waiting", 0, 0)

@@ -181,7 +181,7 @@ async def test_a_drain_that_fills_the_worker_goes_on_when_places_are_free(
 
     async with running_engine(database_url, {"work": work}, limits=WorkerLimits(4)) as engine:
         await eventually_async(lambda: len(started) == 3)
-        await eventually_async(lambda: engine.worker.doorbell.armed or _looked(engine, looks) > 10)
+        await eventually_async(lambda: engine.worker.wakeup.armed or _looked(engine, looks) > 10)
         may_end.set()
         await eventually_async(lambda: len(started) == 12)
 

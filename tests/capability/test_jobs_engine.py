@@ -578,9 +578,9 @@ async def test_a_sleeping_pair_of_workers_is_woken_by_an_insert(
         running_engine(database_url, {"one": handler}) as one,
         running_engine(database_url, {"two": handler}) as two,
     ):
-        await eventually_async(lambda: one.worker.doorbell.armed or two.worker.doorbell.armed)
+        await eventually_async(lambda: one.worker.wakeup.armed or two.worker.wakeup.armed)
         for name in ("one", "two") * 5:
-            await eventually_async(lambda: one.worker.doorbell.armed or two.worker.doorbell.armed)
+            await eventually_async(lambda: one.worker.wakeup.armed or two.worker.wakeup.armed)
             job_id = await insert(one.pool, name)
             await one.until(job_id, "completed")
 
@@ -588,14 +588,14 @@ async def test_a_sleeping_pair_of_workers_is_woken_by_an_insert(
 async def test_an_inserter_that_stays_open_does_not_keep_a_worker_busy(database_url: str) -> None:
     """A transaction left open after an insert makes the worker poll less and less, never wait for it."""
     async with running_engine(database_url, {"tick": _nothing}) as engine:
-        await eventually_async(lambda: engine.worker.doorbell.armed)
+        await eventually_async(lambda: engine.worker.wakeup.armed)
         first = await engine.insert("tick")
         await engine.until(first, "completed")
         connection = await connect(database_url)
         transaction = connection.transaction()
         await transaction.start()
         held = await insert(connection, "tick")
-        await eventually_async(lambda: engine.worker.claimer.rest.arm_failures > 6 or engine.worker.doorbell.armed)
+        await eventually_async(lambda: engine.worker.claimer.rest.arm_failures > 6 or engine.worker.wakeup.armed)
         other = await engine.insert("tick")
         await engine.until(other, "completed")
         await transaction.commit()
@@ -614,7 +614,7 @@ async def test_a_job_cancelled_after_its_claim_and_before_its_start_costs_no_att
         started.append(job.id)
 
     async with running_engine(database_url, {"tick": handler}) as engine:
-        await eventually_async(lambda: engine.worker.doorbell.armed)
+        await eventually_async(lambda: engine.worker.wakeup.armed)
         job_id = await engine.insert("tick", at="clock_timestamp() + interval '3900 milliseconds'")
         await eventually_async(lambda: engine.worker.runner.queued == 1)
         await engine.pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)

@@ -17,9 +17,9 @@ from tickwright import Answer, Poll
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.polling.consumer.result_writer import Answers, GroupWork, ResultWriter
+from tickwright.engine import tasks
 from tickwright.partners import Failed, Throttled
 from tickwright.partners.contract import contract_source
-from tickwright.ports import service
 
 
 class _Base(BaseException):
@@ -109,7 +109,7 @@ async def test_the_suite_notices_that_any_cancelled_task_is_taken_for_ended(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the guard: what a function asks of its own task is no failure of it."""
-    mutate(monkeypatch, service.ends_task, "task in _ENDED", "task is not None and task.cancelling() > 0")
+    mutate(monkeypatch, tasks.ends_task, "task in _ENDED", "task is not None and task.cancelling() > 0")
     with pytest.raises(AssertionError, match="POL-1"):
         await check_failures_are_counted(database_url)
 

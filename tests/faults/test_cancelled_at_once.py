@@ -26,7 +26,7 @@ from tickwright.capabilities.polling.consumer import dispatcher as consumer_desk
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher
 from tickwright.capabilities.reports.merge.supervisor import ReportSupervisor
 from tickwright.engine.claimed_work import ClaimedWork
-from tickwright.ports.service import end_task
+from tickwright.engine.tasks import end_task
 
 
 class CancelledAtOnce:

@@ -15,7 +15,7 @@ from tickwright.capabilities.reports.parts.listeners import ReportListener
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.engine import claimed_work as claiming
-from tickwright.ports.service import TaskGroup
+from tickwright.engine.tasks import TaskGroup
 
 ENDLESS = "SELECT count(*) AS n FROM range(100000000000) AS a, range(1000) AS b, a AS c"
 CRASHES = [ValueError("a bug"), asyncio.CancelledError("a library's own")]

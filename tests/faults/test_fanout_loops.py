@@ -32,8 +32,8 @@ from tickwright.capabilities.fanout.scheduler.scheduler import (
     FanoutScheduler,
 )
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.fanout import Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.store.pool import open_pool
@@ -50,16 +50,16 @@ async def world(database_url: str, rabbit_server: RabbitServer) -> AsyncIterator
         yield world
 
 
-def scheduler_of(world: FanoutWorld, hearing: Hearing) -> FanoutScheduler:
+def scheduler_of(world: FanoutWorld, wakeups: WakeupListener) -> FanoutScheduler:
     """Return a scheduler that has nothing to publish, and is not started."""
     marks = broker = declare = parties = object()
     publisher = Publisher(marks, broker, "", declare=declare, parties=parties, token="t")  # type: ignore[arg-type]  # nobody asks them
-    return FanoutScheduler(world.pool, publisher, gates=lambda _: None, hearing=hearing)
+    return FanoutScheduler(world.pool, publisher, gates=lambda _: None, wakeups=wakeups)
 
 
 async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) -> None:
     """The lists are on their way when the process is asked to stop: nothing begins that nobody would end."""
-    scheduler = scheduler_of(world, Hearing("fanout-hearing", None, CHANNEL))
+    scheduler = scheduler_of(world, WakeupListener("fanout-hearing", None, CHANNEL))
     async with world.pool.acquire() as gate, gate.transaction():
         await gate.execute("LOCK TABLE tickwright.modules IN ACCESS EXCLUSIVE MODE")
         running = asyncio.create_task(scheduler.run())
@@ -74,14 +74,14 @@ async def test_a_stop_during_the_first_reading_ends_at_once(world: FanoutWorld) 
 async def test_without_an_ear_the_lists_are_read_no_oftener_than_they_have_to(world: FanoutWorld) -> None:
     """The way to hear of changes is closed, and tried every second; the lists wait for their ten seconds."""
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
-    hearing = Hearing("fanout-hearing", url, CHANNEL)
-    scheduler = scheduler_of(world, hearing)
+    wakeups = WakeupListener("fanout-hearing", url, CHANNEL)
+    scheduler = scheduler_of(world, wakeups)
     with capture_logs() as logs:
-        async with running([hearing, scheduler]):
+        async with running([wakeups, scheduler]):
             await eventually_async(lambda: scheduler.lists.modules, what="the first reading")
             first, read_s = scheduler.lists, monotonic()
             await eventually_async(
-                lambda: sum(log["event"] == "hearing.failed" for log in logs) >= 4, what="three more tries"
+                lambda: sum(log["event"] == "wakeups.failed" for log in logs) >= 4, what="three more tries"
             )
             assert scheduler.lists is first or monotonic() - read_s > REFRESH_WITHOUT_NEWS_S
 

@@ -132,7 +132,7 @@ async def test_an_idle_relay_is_woken_by_an_insert(world: RelayWorld, monkeypatc
     relay = world.relay()
     async with world.running(relay):
         for _ in range(5):
-            await eventually_async(lambda: relay.bell.armed, what="the relay sleeps")
+            await eventually_async(lambda: relay.wakeup.armed, what="the relay sleeps")
             seen = len(world.ids())
             await world.put(world.receiver.url)
             await eventually_async(partial(more_than, world, seen), what="it left")
@@ -145,7 +145,7 @@ async def test_an_idle_relay_costs_about_one_transaction_a_second(world: RelayWo
     ticks: Counter[str] = Counter()
     relay = world.relay()
     async with world.running(relay):
-        await eventually_async(lambda: relay.bell.armed)
+        await eventually_async(lambda: relay.wakeup.armed)
         tick = relay._service.tick
         relay._service.tick = lambda: (tick(), ticks.update("t"))[0]  # type: ignore[method-assign]
         # a backend reports what it counted up to ten seconds later; only then the beginning is behind us

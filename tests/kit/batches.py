@@ -16,9 +16,9 @@ from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.batches.executions.consumer import CHANNEL, BatchConsumer
 from tickwright.capabilities.batches.executions.producer import Producer
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.leases import Leases
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.batches import Action, ChunkResult, OpenChunk, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import Pool, open_pool
@@ -177,9 +177,9 @@ class BatchWorld:
         session = WorkerSession(pool or self.pool, name="test", roles=["campaign-consumer"], version="0", terms=TERMS)
         session.on_reclaim(store.reclaim)
         await session.open()
-        hearing = Hearing("batch-hearing", self.url, CHANNEL)
-        consumer = BatchConsumer(store, session, hearing, OneWork(work, names), at_once=at_once, probe=probe)
-        process = Process(session=session, consumer=consumer, services=[session, hearing, consumer])
+        wakeups = WakeupListener("batch-hearing", self.url, CHANNEL)
+        consumer = BatchConsumer(store, session, wakeups, OneWork(work, names), at_once=at_once, probe=probe)
+        process = Process(session=session, consumer=consumer, services=[session, wakeups, consumer])
         process.begin()
         self._stack.push_async_callback(process.vanish)
         return process

@@ -30,8 +30,8 @@ from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_p
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.modules import Window, window_at
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.partners import PartnerContract
 from tickwright.ports.ids import random_token
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -238,9 +238,9 @@ class FanoutWorld:
                 token=random_token(8),
                 probe=probe,
             )
-            hearing = Hearing("fanout-hearing", self.url if hears else None, CHANNEL)
-            scheduler = FanoutScheduler(self.pool, publisher, gates=dict(gates or {}).get, hearing=hearing)
-            async with running([hearing, scheduler]):
+            wakeups = WakeupListener("fanout-hearing", self.url if hears else None, CHANNEL)
+            scheduler = FanoutScheduler(self.pool, publisher, gates=dict(gates or {}).get, wakeups=wakeups)
+            async with running([wakeups, scheduler]):
                 yield scheduler
 
     @asynccontextmanager

@@ -28,8 +28,8 @@ from tickwright.capabilities.reports.requests.records import Created, NewReport,
 from tickwright.capabilities.reports.requests.store import RecordsStore
 from tickwright.capabilities.reports.types.plan import Listener, Plan
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import SharedParts
@@ -166,7 +166,7 @@ class ReportWorld:
         session.on_reclaim(parts.reclaim)
         kept = objects or self.objects
         places = PartPlaces(parts, self.shared, kept, probe=probe)
-        hearing = Hearing("report-hearing", self.url if hears else None, "tickwright_reports")
+        wakeups = WakeupListener("report-hearing", self.url if hears else None, "tickwright_reports")
         terms = {
             name: SourceTerms(url=as_reader(url), connections_max=connections) for name, url in (sources or {}).items()
         }
@@ -175,12 +175,12 @@ class ReportWorld:
         folder = self.folder / "work"
         folder.mkdir(exist_ok=True)
         listener = ReportListener(
-            parts, places, session, hearing, bringers, folder=folder, at_once=at_once, probe=probe
+            parts, places, session, wakeups, bringers, folder=folder, at_once=at_once, probe=probe
         )
         merges = MergeProcesses(at_once=1, spare=1)
         shop = Workshop(records, places, kept, folder, merges, MergeBounds(), probe)
-        supervisor = ReportSupervisor(shop, session, hearing, at_once=1)
-        services = (session, hearing, merges, listener, supervisor)
+        supervisor = ReportSupervisor(shop, session, wakeups, at_once=1)
+        services = (session, wakeups, merges, listener, supervisor)
         process = Process(session=session, listener=listener, supervisor=supervisor, merges=merges, services=services)
         await session.open()
         process.begin()

@@ -55,6 +55,6 @@ async def test_a_worker_behind_a_pooler_without_a_direct_url_drains_its_jobs(
         await asyncio.gather(*tasks)
         await asyncio.wait_for(pool.close(), 10)
     assert sorted(seen) == list(range(1, 501))
-    assert not worker.doorbell.works
+    assert not worker.wakeup.works
     assert {row["status"] for row in rows} == {"completed"}
     assert rows[6]["attempts"] == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.ports.service import TaskGroup, end_task, ends_task, take_cancels_back
+from tickwright.engine.tasks import TaskGroup, end_task, ends_task, take_cancels_back
 
 
 def _this_task() -> "asyncio.Task[None]":

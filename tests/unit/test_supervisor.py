@@ -12,7 +12,7 @@ import pytest
 
 from kit.waiting import eventually_async
 from tickwright.domain.retries import RetryPolicy
-from tickwright.ports.service import TaskGroup
+from tickwright.engine.tasks import TaskGroup
 from tickwright.process.health import HealthServer
 from tickwright.process.signals import stop_on_signals
 from tickwright.process.supervisor import Supervised, Supervisor

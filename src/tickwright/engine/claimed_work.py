@@ -11,20 +11,18 @@ database is authoritative: a claim is lost when its row says so, and the session
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from tickwright.engine.certain_start import begins
 from tickwright.engine.claim_gate import ClaimGate, Connect
-from tickwright.engine.hearing import Hearing
-from tickwright.ports.ids import monotonic
-from tickwright.ports.service import TaskGroup, end_task
+from tickwright.engine.service import LoopService
+from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 
@@ -77,7 +75,7 @@ class Held(Generic[_C]):
         self.cancel()
 
 
-class ClaimedWork(ABC, Generic[_K, _H]):
+class ClaimedWork(LoopService, Generic[_K, _H]):
     """Claims and carries out; a :class:`tickwright.ports.service.Service` once it has a name.
 
     Args:
@@ -97,15 +95,12 @@ class ClaimedWork(ABC, Generic[_K, _H]):
 
     name: str
 
-    def __init__(self, session: Session, hearing: Hearing, connect: Connect) -> None:
-        self._session, self._hearing = session, hearing
+    def __init__(self, session: Session, wakeups: WakeupListener, connect: Connect) -> None:
+        super().__init__(wakeups.subscribe())
+        self._session, self._wakeups = session, wakeups
         self._gate = ClaimGate(connect, session, self.name, self._strays)
         self.counts: Counter[str] = Counter()
-        self._news = hearing.subscribe()
         self._held: dict[_K, _H] = {}
-        self._stopping, self._over = asyncio.Event(), asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
         session.on_lost(self._lose_all)
 
     # ------------------------------------------------------------------ what a subclass says
@@ -131,32 +126,20 @@ class ClaimedWork(ABC, Generic[_K, _H]):
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Work until stopped."""
-        self._over.clear()
-        try:
-            async with TaskGroup() as group:
-                keeping = group.create_task(self._keep())
-                await self._claim_until_stopped()
-                keeping.cancel()
-        finally:
-            self._over.set()
-
-    async def _claim_until_stopped(self) -> None:
-        while not self._stopping.is_set():
-            self._news.clear()
-            wait_s = await self._look()
-            self._ticked_s = monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._news.wait()
-        await self._none_runs()
+    async def _work(self) -> None:
+        async with TaskGroup() as group:
+            keeping = group.create_task(self._keep())
+            while not self.stopping.is_set():
+                self.wakeup.clear()
+                wait_s = await self._look()
+                self.tick()
+                await self.wait_for_work(wait_s)
+            await self._none_runs()
+            keeping.cancel()
 
     async def quiesce(self) -> None:
         """Claim nothing more; what runs ends."""
-        self._stopping.set()
-        self._news.set()
-        await self._over.wait()
+        await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
@@ -164,10 +147,6 @@ class ClaimedWork(ABC, Generic[_K, _H]):
         for held in [*self._held.values()]:
             held.cancel()
         await self.quiesce()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it looked what is due."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     @property
     def running(self) -> int:
@@ -185,14 +164,14 @@ class ClaimedWork(ABC, Generic[_K, _H]):
     @property
     def _look_s(self) -> float:
         """How long to wait where nothing is known to be due."""
-        return LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
+        return LOOK_S if self._wakeups.works else LOOK_WITHOUT_NEWS_S
 
     # ------------------------------------------------------------------ carrying out
 
     def _begin(self, key: _K, held: _H, attempt: Callable[[_H], Awaitable[str]]) -> None:
         """Carry a claim out in a task; ``attempt`` returns what it ended as, for the counters."""
         self._held[key] = held
-        held.task = asyncio.create_task(begins(self._try(key, held, attempt)))
+        held.task = asyncio.create_task(cancel_safe(self._try(key, held, attempt)))
 
     async def _try(self, key: _K, held: _H, attempt: Callable[[_H], Awaitable[str]]) -> None:
         outcome = "lost"
@@ -211,7 +190,7 @@ class ClaimedWork(ABC, Generic[_K, _H]):
                 del self._held[key]
             self._gate.unsure |= outcome == "broken"
             self.counts[outcome] += 1
-            self._news.set()
+            self.wakeup.set()
 
     async def _let_go(self, held: _H) -> None:
         try:

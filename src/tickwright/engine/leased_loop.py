@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import timedelta
 
 import structlog
@@ -29,7 +28,7 @@ class LeasedRounds(LeasedService):
         round_: Does what there is to do now, in transactions of the lease, and returns after how many seconds it
             wants to be called again, 0 for at once.
         rest_max_s: It is called again after so long at the latest.
-        news: Set when something has changed: it is called again at once.
+        wakeup: Set when something has changed: it is called again at once.
     """
 
     def __init__(
@@ -40,31 +39,19 @@ class LeasedRounds(LeasedService):
         *,
         terms: LeaseTerms | None = None,
         rest_max_s: float = 5.0,
-        news: asyncio.Event | None = None,
+        wakeup: asyncio.Event | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(name, leases, name, self._rounds, terms=terms, probe=probe)
+        super().__init__(name, leases, name, self._rounds, terms=terms, wakeup=wakeup, probe=probe)
         self._round, self._rest_max_s = round_, rest_max_s
-        self._news = news or asyncio.Event()
 
     async def _rounds(self, lease: Lease) -> None:
         while lease.holds() and not self.stopping.is_set():
-            self._news.clear()
+            self.wakeup.clear()
             try:
                 rest_s = await self._round(lease)
             except UNAVAILABLE as error:
                 _log.warning("rounds.failed", loop=self.name, error=repr(error))
                 rest_s = AWAY_S
             self.tick()
-            await self._rest_or_news(min(max(rest_s, 0.0), self._rest_max_s))
-
-    async def _rest_or_news(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-
-    async def quiesce(self) -> None:
-        """Begin no further round; return when the one that runs is over and the lease is given back."""
-        self.stopping.set()
-        self._news.set()
-        await super().quiesce()
+            await self.wait_for_work(min(max(rest_s, 0.0), self._rest_max_s))

@@ -28,6 +28,7 @@ import asyncpg
 import structlog
 
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.service import LoopService
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
@@ -176,7 +177,7 @@ class Leases:
     async def take(self, name: str, terms: LeaseTerms | None = None) -> Lease | None:
         """Take the lease ``name`` by compare-and-set, or return ``None`` while somebody holds it.
 
-        One that an earlier call took without hearing of it is taken again at once: nobody works under it.
+        One that an earlier call took without its answer is taken again at once: no work runs under it.
         """
         terms = terms or self.terms
         asked = monotonic()
@@ -212,7 +213,7 @@ class Leases:
         return [dict(row) for row in await self._pool.fetch(SQL["list_leases"])]
 
 
-class LeasedService:
+class LeasedService(LoopService):
     """Runs ``body`` while this process holds a lease; a :class:`tickwright.ports.service.Service`.
 
     Many processes may run one of these under the same name: one of them works, the others ask again every
@@ -236,23 +237,16 @@ class LeasedService:
         *,
         terms: LeaseTerms | None = None,
         kept: bool = True,
+        wakeup: asyncio.Event | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
-        self._name, self._leases, self._lease_name, self._body = name, leases, lease_name, body
+        super().__init__(wakeup)
+        self.name, self._leases, self._lease_name, self._body = name, leases, lease_name, body
         self._terms = terms or leases.terms
         self._kept = kept
         self._probe = probe
-        self.stopping = asyncio.Event()
         self.lease: Lease | None = None
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
         self._working: asyncio.Task[None] | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the service."""
-        return self._name
 
     @property
     def lease_terms(self) -> LeaseTerms:
@@ -264,26 +258,14 @@ class LeasedService:
         """Whether this process holds the lease now."""
         return self.lease is not None and self.lease.holds()
 
-    def tick(self) -> None:
-        """Say that the loop came round."""
-        self._ticked_s = monotonic()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the loop came round: a round of the body, or a look whether the lease is free."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
-
-    async def run(self) -> None:
-        """Take the lease, work under it, and begin again when it is lost, until stopped."""
-        self._over.clear()
-        try:
-            while not self.stopping.is_set():
-                lease = await self._try()
-                if lease is None:
-                    await self.rest(self._terms.renew_every.total_seconds())
-                else:
-                    await self._lead(lease)
-        finally:
-            self._over.set()
+    async def _work(self) -> None:
+        """Take the lease, run the body under it, and begin again when it is lost."""
+        while not self.stopping.is_set():
+            lease = await self._try()
+            if lease is None:
+                await self.rest(self._terms.renew_every.total_seconds())
+            else:
+                await self._lead(lease)
 
     async def _try(self) -> Lease | None:
         try:
@@ -293,12 +275,6 @@ class LeasedService:
             return None
         self.tick()
         return lease
-
-    async def rest(self, seconds: float) -> None:
-        """Wait, or until stopping."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.stopping.wait()
 
     async def _lead(self, lease: Lease) -> None:
         self.lease = lease
@@ -322,14 +298,8 @@ class LeasedService:
             async with asyncio.timeout(2):
                 await lease.release()
 
-    async def quiesce(self) -> None:
-        """Begin no further round; return when the one that runs is over and the lease is given back."""
-        self.stopping.set()
-        await self._over.wait()
-
     async def stop(self) -> None:
-        """Cancel the round that runs, give the lease back, return when ``run`` is over."""
-        self.stopping.set()
+        """Cancel the body, release the lease, return when ``run`` is over."""
         if self._working is not None:
             self._working.cancel()
-        await self._over.wait()
+        await self.quiesce()

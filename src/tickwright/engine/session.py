@@ -28,6 +28,7 @@ import structlog
 
 from tickwright.domain.errors import Unavailable
 from tickwright.domain.leases import LeaseTerms
+from tickwright.engine.service import LoopService
 from tickwright.engine.table_locks import TableLocks
 from tickwright.ports.ids import hear_database, monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -45,7 +46,7 @@ _TOGETHER_S = 0.5
 _log = structlog.get_logger("tickwright.session")
 
 
-class WorkerSession:
+class WorkerSession(LoopService):
     """Implements :class:`tickwright.ports.session.Session`; a service itself."""
 
     name = "session"
@@ -60,6 +61,7 @@ class WorkerSession:
         terms: LeaseTerms | None = None,
         probe: Probe = NO_PROBE,
     ) -> None:
+        super().__init__()
         self._pool = pool
         self._own: Connection | None = None
         self._runs = False
@@ -77,10 +79,8 @@ class WorkerSession:
         self._table_locks = TableLocks(pool)
         self._is_far = False
         self.claim_number = 0
-        self._stopping = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.facts: dict[str, Any | Callable[[], Any]] = {"round_trip_ms": RoundTrips.shortest_ms}
-        self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ Session
 
@@ -159,17 +159,17 @@ class WorkerSession:
         """Renew until stopped; re-register after a loss."""
         self._runs = True
         try:
-            await self._run()
+            await super().run()
         finally:
             self._runs = False
             await self._let_go()
 
-    async def _run(self) -> None:
+    async def _work(self) -> None:
         if not self._token:
             await self.open()
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             await self._sleep()
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 return
             try:
                 await self._tick()
@@ -180,11 +180,7 @@ class WorkerSession:
 
     async def _sleep(self) -> None:
         wait_s = min(self._next_renewal_s(), self._next_look_s()) - monotonic()
-        try:
-            async with asyncio.timeout(max(wait_s, _LOOK_S if self._ticked_s else 0.0)):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+        await self.rest(max(wait_s, 0.0 if self.last_tick_age_s() is None else _LOOK_S))
 
     def _next_renewal_s(self) -> float:
         return self._renewed_s + self.terms.renew_every.total_seconds()
@@ -207,7 +203,7 @@ class WorkerSession:
         if self._expiry_s is not None and monotonic() >= self._expiry_s:
             self._expiry_s = None
             self._run_beside("reclaim", self._reclaim_expired)
-        self._ticked_s = monotonic()
+        self.tick()
         self._note_distance()
 
     def _look_for_table_locks(self) -> None:
@@ -345,7 +341,7 @@ class WorkerSession:
 
         A session that cannot give back what it owns still does not leave: it runs out, and others give that back.
         """
-        self._stopping.set()
+        self.stopping.set()
         if self._beside:
             await asyncio.wait(self._beside.values(), timeout=_SETTLE_S)
         if self._token:
@@ -375,10 +371,6 @@ class WorkerSession:
             return False
         await self._pool.execute(_SQL["refuse_claims"], token, self.next_claim_number())
         return bool(await self._pool.fetchval(_OWNS, token))
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the last round."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
 
 
 def _is_gone(connection: Connection) -> bool:

@@ -22,7 +22,7 @@ REPEATED = frozenset(
         "api.forbidden",
         "api.unavailable",
         "api.unknown_key",
-        "bell.away",
+        "wakeup.listen_failed",
         "jobs.claim_failed",
         "jobs.handler_raised",
         "jobs.result_delayed",

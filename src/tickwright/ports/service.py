@@ -1,21 +1,13 @@
 """Every loop is a service: started once, waited for, stopped twice without harm."""
 
-import asyncio
-from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
-from weakref import WeakSet
-
-T = TypeVar("T")
-
-_ENDED: "WeakSet[asyncio.Task[Any]]" = WeakSet()
+from typing import Protocol
 
 
 class Service(Protocol):
-    """A loop with a life of its own.
+    """A loop of a process, which the supervisor starts, restarts and stops.
 
     Stopping has two steps. ``quiesce`` stops taking new work and lets what runs finish;
-    ``stop`` cancels what still runs and gives back what was not started, so that a deploy
+    ``stop`` cancels what still runs and releases what was not started, so that a deploy
     costs no attempt. Both may be called any number of times, in any order.
     """
 
@@ -37,95 +29,5 @@ class Service(Protocol):
         ...
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the loop last came round, by the monotonic clock; ``None`` before the first time."""
+        """Seconds since the last turn of the loop, by the monotonic clock; ``None`` before the first time."""
         ...
-
-
-def end_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task that calls a user's function, for good; see :func:`ends_task`."""
-    _ENDED.add(task)
-    task.cancel()
-
-
-def ends_task(error: BaseException) -> bool:
-    """Return whether ``error`` is how :func:`end_task` ends this task; else a user's function raised it.
-
-    A function may raise a cancellation of its own, or cancel its own task: a failure like any other. So how often the
-    task was cancelled says nothing.
-    """
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task in _ENDED
-
-
-async def take_cancels_back() -> None:
-    """Make this task's awaits work again behind a user's function that cancelled it.
-
-    Raises:
-        CancelledError: :func:`end_task` was called meanwhile.
-    """
-    task = asyncio.current_task()
-    if task is None or task in _ENDED:
-        return
-    while task.cancelling():
-        try:
-            await asyncio.sleep(0)  # a cancellation that was not raised yet is raised here
-        except asyncio.CancelledError as error:
-            if ends_task(error):
-                raise
-        task.uncancel()
-
-
-class TaskGroup:
-    """Tasks that run together and fail together, as those of ``asyncio``, with two repairs.
-
-    A member that ends by an unrequested cancellation, as a library may raise one, has failed; asyncio would go on
-    without it, for ever. And behind a failure this task is as it was. Before Python 3.13 asyncio counts a
-    cancellation of it that is never taken back: a task that catches the failure and goes on counts as cancelled, and in
-    Python 3.11.2 the next timeout ends it without a word.
-    Source: https://github.com/python/cpython/issues/116720
-    """
-
-    def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()  # noqa: TID251  the only one
-        self._cancels = 0
-
-    async def __aenter__(self) -> Self:
-        """Begin."""
-        self._cancels = _cancels()
-        await self._group.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the members."""
-        try:
-            await self._group.__aexit__(kind, error, trace)
-        except BaseExceptionGroup:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling() > self._cancels:
-                task.uncancel()
-            raise
-
-    def create_task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Let ``work`` run as a member."""
-        member = _fails_or_ends(work)
-        member.__name__, member.__qualname__ = work.__name__, work.__qualname__  # type: ignore[attr-defined]  # shown in lists of tasks
-        task = self._group.create_task(member)
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it is not begun
-        return task
-
-
-async def _fails_or_ends(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await work
-    except asyncio.CancelledError as error:
-        if _cancels():
-            raise
-        raise RuntimeError("an unrequested cancellation") from error
-
-
-def _cancels() -> int:
-    """Return how often this task was asked to end."""
-    task = asyncio.current_task()
-    return task.cancelling() if task is not None else 0

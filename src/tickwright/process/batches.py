@@ -16,12 +16,12 @@ from tickwright.capabilities.batches.metrics import consumer_source, scheduler_s
 from tickwright.capabilities.batches.retention import Upkeep
 from tickwright.domain.errors import Rejected
 from tickwright.domain.leases import LeaseTerms
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.leased_loop import TERMS as ROUNDS
 from tickwright.engine.leased_loop import LeasedRounds
 from tickwright.engine.leases import LeasedService, Leases
 from tickwright.engine.retention import TERMS as UPKEEP
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Source
 from tickwright.ports.batches import BatchWork, Run
 from tickwright.ports.caller import Caller, Role
@@ -73,11 +73,11 @@ class Executing:
 
     def consumer(self, session: WorkerSession, direct_url: str | None) -> tuple[list[Service], list[Source]]:
         """Return its services in the order of their start, and what their metrics are read from."""
-        hearing = Hearing("batch-hearing", direct_url, CHANNEL)
+        wakeups = WakeupListener("batch-hearing", direct_url, CHANNEL)
         at_once = self.settings.campaign_concurrency
         session.facts["batches"] = list(self.works.served())
-        consumer = BatchConsumer(ChunksStore(self.pool), session, hearing, self.works, at_once=at_once)
-        return [hearing, consumer], [consumer_source(consumer)]
+        consumer = BatchConsumer(ChunksStore(self.pool), session, wakeups, self.works, at_once=at_once)
+        return [wakeups, consumer], [consumer_source(consumer)]
 
 
 @asynccontextmanager
@@ -105,19 +105,19 @@ def batch_loops(
 
     The settings of the lease are the producer's alone: two checkers at once would do no harm, and none for hours would.
     """
-    hearing = Hearing("batch-news", direct_url, CHANNEL)
+    wakeups = WakeupListener("batch-news", direct_url, CHANNEL)
     ttl = settings.lock_at_most_for
     locked = LeaseTerms(ttl, min(timedelta(seconds=3), ttl / 4), settings.lock_at_least_for)
     rest_max_s = min(5.0, ttl.total_seconds() / 4)
     producer, checker = Producer(), Checker()
     rounds: list[LeasedService] = [
         LeasedRounds(
-            "campaign-producer", leases, producer.round, terms=locked, news=hearing.subscribe(), rest_max_s=rest_max_s
+            "campaign-producer", leases, producer.round, terms=locked, wakeup=wakeups.subscribe(), rest_max_s=rest_max_s
         ),
-        LeasedRounds("campaign-checker", leases, checker.round, terms=ROUNDS, news=hearing.subscribe()),
+        LeasedRounds("campaign-checker", leases, checker.round, terms=ROUNDS, wakeup=wakeups.subscribe()),
         LeasedRounds("campaign-upkeep", leases, Upkeep().round, terms=UPKEEP, rest_max_s=30),
     ]
-    return [hearing], rounds, [scheduler_source(producer, checker)]
+    return [wakeups], rounds, [scheduler_source(producer, checker)]
 
 
 async def register_batches(programs: BatchRegistry, batches: Batches) -> None:

@@ -17,8 +17,8 @@ from tickwright.capabilities.fanout.scheduler.publish_marks import FallbackMarks
 from tickwright.capabilities.fanout.scheduler.publisher import Publisher, read_parties
 from tickwright.capabilities.fanout.scheduler.scheduler import CHANNEL, FanoutScheduler, scheduler_source
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Source
 from tickwright.partners import PartnerContract
 from tickwright.ports.broker import Broker
@@ -67,9 +67,9 @@ class Fanout:
             parties=partial(read_parties, self.pool),
             token=random_token(12),
         )
-        hearing = Hearing("fanout-hearing", direct_url, CHANNEL)
-        scheduler = FanoutScheduler(self.pool, publisher, gates=found.get, hearing=hearing)
-        return [hearing, scheduler], [scheduler_source(scheduler)]
+        wakeups = WakeupListener("fanout-hearing", direct_url, CHANNEL)
+        scheduler = FanoutScheduler(self.pool, publisher, gates=found.get, wakeups=wakeups)
+        return [wakeups, scheduler], [scheduler_source(scheduler)]
 
     def consumer(
         self, session: WorkerSession, contract: PartnerContract, modules: ModuleRegistry

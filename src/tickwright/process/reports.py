@@ -17,8 +17,8 @@ from tickwright.capabilities.reports.parts.storage import PartPlaces
 from tickwright.capabilities.reports.parts.store import PartsStore
 from tickwright.capabilities.reports.requests.messages import Routes
 from tickwright.capabilities.reports.requests.store import RecordsStore
-from tickwright.engine.hearing import Hearing
 from tickwright.engine.session import WorkerSession
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Source
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.service import Service
@@ -65,20 +65,20 @@ class Reports:
         self, session: WorkerSession, functions: ListenerRegistry, sources: Sources, direct_url: str | None
     ) -> tuple[list[Service], list[Source]]:
         """Return the services of a process that brings parts and takes steps, in the order of their start."""
-        hearing = Hearing("report-hearing", direct_url, CHANNEL)
+        wakeups = WakeupListener("report-hearing", direct_url, CHANNEL)
         bringers = Bringers(functions, sources)
         at_once = self.settings.report_concurrency
         listener = ReportListener(
-            self.parts, self.places, session, hearing, bringers, folder=self.folder, at_once=at_once
+            self.parts, self.places, session, wakeups, bringers, folder=self.folder, at_once=at_once
         )
         memory_bytes = self.settings.report_memory_mb * 1024 * 1024
         bounds = MergeBounds(memory_bytes, threads_for(memory_bytes))
         merges = MergeProcesses(at_once=self.settings.report_merges, spare=1)  # the place that supervisors have more
         shop = Workshop(self.records, self.places, self.objects, self.folder, merges, bounds)
-        supervisor = ReportSupervisor(shop, session, hearing, at_once=self.settings.report_merges)
+        supervisor = ReportSupervisor(shop, session, wakeups, at_once=self.settings.report_merges)
         session.facts["serves"] = bringers.names()
         session.facts["report_calls_stuck"] = lambda: listener.stuck
-        services: list[Service] = [hearing, merges, listener, supervisor]
+        services: list[Service] = [wakeups, merges, listener, supervisor]
         if self.settings.amqp_url is not None:
             services.append(self._calls(self.settings.amqp_url.get_secret_value(), listener, bringers))
         return services, [source_of(listener, supervisor)]

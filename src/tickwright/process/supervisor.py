@@ -21,8 +21,9 @@ from typing import Literal
 import structlog
 
 from tickwright.domain.retries import RetryPolicy
+from tickwright.engine.tasks import take_cancels_back
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.service import Service, take_cancels_back
+from tickwright.ports.service import Service
 from tickwright.store.pool import RoundTrips
 
 RESTART = RetryPolicy(base=timedelta(seconds=0.5), cap=timedelta(seconds=30))

@@ -85,7 +85,7 @@ REFUSED = (
     asyncpg.PLPGSQLError,  # P0: a trigger or a function raises it
 )
 """PostgreSQL refuses the values of a statement, and would refuse them again."""
-_NO_CONNECTION = (*UNAVAILABLE, asyncpg.PostgresError)
+CANNOT_CONNECT = (*UNAVAILABLE, asyncpg.PostgresError)
 """Why a server accepts no connection; such as 3D000, no such database."""
 
 
@@ -121,7 +121,7 @@ async def open_pool(url: str, *, min_size: int = 1, max_size: int = 8, pooled: b
             max_inactive_connection_lifetime=0,
             reset=_keep_session,
         )
-    except _NO_CONNECTION as error:
+    except CANNOT_CONNECT as error:
         raise unavailable(url, error) from error
 
 
@@ -357,7 +357,7 @@ async def connect_to(url: str, *, timeout: float = CONNECT_TIMEOUT_S, enter: boo
         timeout = max(timeout, FAR_CONNECT_TIMEOUT_S)
     found.sort(key=lambda server: server.url != _writable.get(url))
     for server in found[:-1]:
-        with suppress(*_NO_CONNECTION):
+        with suppress(*CANNOT_CONNECT):
             return await _connect_writable(url, server, timeout / len(found), options, enter=enter)
     return await _connect_writable(url, found[-1], timeout / len(found), options, enter=enter)
 

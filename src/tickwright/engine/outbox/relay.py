@@ -30,7 +30,6 @@ import structlog
 from tickwright.domain.leases import LeaseTerms
 from tickwright.domain.masking import masked_address
 from tickwright.domain.retries import RetryPolicy
-from tickwright.engine.bell import Bell
 from tickwright.engine.leases import Lease, LeasedService, Leases
 from tickwright.engine.outbox.relay_rules import judge, message_of, refuses_message, scheme_of, unknown_scheme, waves
 from tickwright.engine.outbox.relay_traces import publish_traced
@@ -44,6 +43,7 @@ from tickwright.engine.outbox.table import (
     note_waiting,
     write_verdicts,
 )
+from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.ports.broker import Broker, Message, Outcome, Unknown
 from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -51,7 +51,7 @@ from tickwright.store.pool import UNAVAILABLE
 
 LEASE = "relay:outbox"
 CHANNEL = "tickwright_outbox"
-BELL_LOCK = (7313, 3)
+WAKEUP_LOCK = (7313, 3)
 POLL_S = 1.0
 NAP_S = 0.01
 NAP_MAX_S = 0.25
@@ -120,7 +120,7 @@ class OutboxRelay:
         self._retry, self._lane_retry, self._timeout = retry, lane_retry, publish_timeout
         self._probe = probe
         self._service = LeasedService("relay", leases, LEASE, self._relay, terms=terms, probe=probe)
-        self.bell = Bell(direct_url, channel=CHANNEL, lock=BELL_LOCK)
+        self.wakeup = ArmedWakeup(direct_url, channel=CHANNEL, lock=WAKEUP_LOCK)
         self.counters = RelayCounters()
         self._lanes: dict[int, asyncio.Task[None]] = {}
         self._failing: dict[int, _Failing] = {}
@@ -131,13 +131,13 @@ class OutboxRelay:
 
     async def run(self) -> None:
         """Work until stopped."""
-        bell = asyncio.create_task(self.bell.run())
+        listening = asyncio.create_task(self.wakeup.run())
         try:
             await self._service.run()
         finally:
-            bell.cancel()
+            listening.cancel()
             with suppress(asyncio.CancelledError):
-                await bell
+                await listening
 
     async def quiesce(self) -> None:
         """Claim nothing more; return when what was claimed is sent and written down."""
@@ -171,7 +171,7 @@ class OutboxRelay:
 
     def _wake(self) -> None:
         self._changed.set()
-        self.bell.rung.set()
+        self.wakeup.woken.set()
 
     # ------------------------------------------------------------------ the loop
 
@@ -195,7 +195,7 @@ class OutboxRelay:
             await self._finish()
         finally:
             await self._abandon()
-            await self.bell.disarm()
+            await self.wakeup.disarm()
 
     async def _claim(self, lease: Lease, after: int, *, failing: bool) -> ClaimedRows | None:
         self._changed.clear()
@@ -260,8 +260,8 @@ class OutboxRelay:
 
     async def _rest(self) -> None:
         """Sleep until a row comes, a lane ends or waits no longer, or a second is over."""
-        if self.bell.works:
-            armed = await self.bell.arm()
+        if self.wakeup.works:
+            armed = await self.wakeup.arm()
             if armed == "refused":  # somebody inserts right now, or keeps a transaction open: awake, but less and less
                 self._naps += 1
                 await self._nap(min(NAP_MAX_S, NAP_S * 2 ** min(self._naps, 8)))
@@ -270,17 +270,17 @@ class OutboxRelay:
         now = monotonic()
         resumes = [failing.resume_s - now for failing in self._failing.values() if failing.resume_s > now]
         if await self._nap(min([POLL_S, *resumes])):
-            await self.bell.disarm()
+            await self.wakeup.disarm()
 
     async def _nap(self, seconds: float) -> bool:
         if self._service.stopping.is_set() or self._changed.is_set():
             return False
         try:
             async with asyncio.timeout(seconds):
-                await self.bell.rung.wait()
+                await self.wakeup.woken.wait()
         except TimeoutError:
             return False
-        self.bell.rung.clear()
+        self.wakeup.woken.clear()
         return True
 
     # ------------------------------------------------------------------ one batch of one lane

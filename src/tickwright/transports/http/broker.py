@@ -24,10 +24,10 @@ from tickwright.domain.retries import answered_at, parse_retry_after
 from tickwright.domain.signatures import sign
 from tickwright.domain.targets import WebTarget, parse_target
 from tickwright.engine.outbox.alert_endpoints import SCHEME, read_endpoints
+from tickwright.engine.tasks import TaskGroup
 from tickwright.outbound import GuardedSessions, blocked, check_message, excerpt, outcome_of
 from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused, Unknown
 from tickwright.ports.ids import unix_seconds
-from tickwright.ports.service import TaskGroup
 from tickwright.store.pool import UNAVAILABLE, Pool
 
 # What an HTTP answer means: pure decisions on a status, a ``Retry-After`` and a few bytes of body.

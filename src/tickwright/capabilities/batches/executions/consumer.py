@@ -31,11 +31,11 @@ from tickwright.capabilities.batches.executions.chunks_store import (
 from tickwright.domain.errors import Contended, Rejected
 from tickwright.domain.functions import failure_text, storable
 from tickwright.engine.claimed_work import AWAY_S, ClaimedWork, Held, write_surely
-from tickwright.engine.hearing import Hearing
+from tickwright.engine.tasks import ends_task, take_cancels_back
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.logs import MASKED_CHARS_MAX, without_secrets
 from tickwright.ports.batches import BatchWork, ChunkResult, PlannedChunk, Run
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
@@ -276,13 +276,13 @@ class BatchConsumer(ClaimedWork[int | ChunkKey, Held[Any]]):
         self,
         store: ChunksStore,
         session: Session,
-        hearing: Hearing,
+        wakeups: WakeupListener,
         works: Works,
         *,
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(session, hearing, store.connect)
+        super().__init__(session, wakeups, store.connect)
         self._store, self._works, self._at_once = store, works, at_once
         self._attempts = Attempts(store, session, works, probe=probe)
 

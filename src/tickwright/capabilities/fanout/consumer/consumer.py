@@ -33,13 +33,12 @@ from tickwright.capabilities.fanout.consumer.task_run import (
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
-from tickwright.engine.certain_start import begins
+from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
 from tickwright.ports.fanout import Begun, Ended, Run, RunStart
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.task_queue import Delivery, TaskQueue
 from tickwright.store.pool import Pool
 
@@ -217,7 +216,7 @@ class FanoutConsumer:
     async def _take(self) -> None:
         while True:
             delivery = await self._source.take()
-            task = asyncio.create_task(begins(self._handle(delivery)))
+            task = asyncio.create_task(cancel_safe(self._handle(delivery)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 

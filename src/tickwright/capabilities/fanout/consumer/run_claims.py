@@ -18,9 +18,9 @@ from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
 from tickwright.capabilities.fanout.store_access import StoreAvailability
 from tickwright.domain.errors import Unavailable
 from tickwright.engine.joined import Joined
+from tickwright.engine.tasks import TaskGroup, end_task
 from tickwright.ports.fanout import Begun, CarryingRunClaims, Ended, Run, RunStart, Success
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import TaskGroup, end_task
 from tickwright.ports.session import Session
 
 CARRY_BATCH = 500

@@ -15,11 +15,11 @@ from tickwright.capabilities.fanout.messages import NO_KEYS, MessageKeys, Task, 
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.secret_hosts import Destination, SecretsFor
 from tickwright.domain.secrets import ResolvedSecrets, Secrets
+from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.partners import Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.fanout import TIMED_OUT, Begun
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.store.pool import UNAVAILABLE, Pool
 from tickwright.store.queries import load
 

@@ -29,10 +29,10 @@ from tickwright.capabilities.fanout.scheduler.publisher import (
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
 from tickwright.domain.modules import Window, window_at
-from tickwright.engine.hearing import Hearing
+from tickwright.engine.tasks import TaskGroup
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Sample, Source
 from tickwright.ports.ids import monotonic, random_unit
-from tickwright.ports.service import TaskGroup
 from tickwright.store.pool import UNAVAILABLE, Pool
 
 CHUNK = 250
@@ -177,7 +177,7 @@ class FanoutScheduler:
         pool: The lists are read from it.
         publisher: Of this process.
         gates: What the environment allows.
-        hearing: Of changes of the lists, on ``CHANNEL``; while it does not work they are read every ten seconds.
+        wakeups: Of changes of the lists, on ``CHANNEL``; while it does not work they are read every ten seconds.
 
     Invariants:
         FAN-3: between two readings of the lists nothing asks the database, as long as Redis answers.
@@ -186,13 +186,13 @@ class FanoutScheduler:
 
     name = "fanout-scheduler"
 
-    def __init__(self, pool: Pool, publisher: Publisher, *, gates: Gates, hearing: Hearing) -> None:
-        self._pool, self._publisher, self._gates, self._hearing = pool, publisher, gates, hearing
+    def __init__(self, pool: Pool, publisher: Publisher, *, gates: Gates, wakeups: WakeupListener) -> None:
+        self._pool, self._publisher, self._gates, self._wakeups = pool, publisher, gates, wakeups
         self.clock = DbClock()
         self.lists: EntityLists = EMPTY
         self._loops: dict[str, ModuleLoop] = {}
         self._shift = random_unit()
-        self._news = hearing.subscribe()
+        self._news = wakeups.subscribe()
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
         self._over.set()
@@ -255,7 +255,7 @@ class FanoutScheduler:
                 if self._stopping.is_set():
                     return  # a loop that began now would hear nothing of it
                 self._adopt(lists)
-                wait_s = REFRESH_S if self._hearing.works else REFRESH_WITHOUT_NEWS_S
+                wait_s = REFRESH_S if self._wakeups.works else REFRESH_WITHOUT_NEWS_S
             except UNAVAILABLE as error:
                 _log.warning("fanout.lists_not_read", error=repr(error))
                 wait_s = AWAY_S

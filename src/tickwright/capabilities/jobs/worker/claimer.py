@@ -33,8 +33,8 @@ from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import Pacer
 from tickwright.capabilities.jobs.worker.type_state import Entry
 from tickwright.domain.dbclock import DbClock
-from tickwright.engine.bell import Bell
 from tickwright.engine.claim_gate import ClaimGate, Ticket
+from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
@@ -109,14 +109,14 @@ class Claimer:
         session: Session,
         runner: Runner,
         clock: DbClock,
-        doorbell: Bell,
+        wakeup: ArmedWakeup,
         takes: Takes,
         pacer: Pacer,
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
-        self._bell, self._takes, self._pacer = doorbell, takes, pacer
+        self._wakeup, self._takes, self._pacer = wakeup, takes, pacer
         self._lanes = LaneBook(self._limited)
-        self.rest = Rest(doorbell)
+        self.rest = Rest(wakeup)
         self._turn = 0
         self._flight: Flight | None = None
         self._paced: ClaimPlan | None = None
@@ -139,7 +139,7 @@ class Claimer:
     def wake(self) -> None:
         """Look again now: types, grants or capacity have changed."""
         self._changed.set()
-        self._bell.rung.set()
+        self._wakeup.woken.set()
 
     def stop(self) -> None:
         """Claim nothing more."""
@@ -159,7 +159,7 @@ class Claimer:
             while not self._stopping:
                 await self._turn_or_wait()
             await self._finish_claims()
-            await self._bell.disarm()
+            await self._wakeup.disarm()
         except BaseException:
             self._gate.unsure = True  # a claim may have been answered, and nobody takes over what it brought
             raise

@@ -1,8 +1,8 @@
-"""How a claimer sleeps: as long as nothing can be due, and never past a ring of the doorbell.
+"""How a claimer sleeps: as long as nothing can be due, and never past a wake-up.
 
 ::
 
-    busy ──nothing more──▶ arm the bell ──claim once more──▶ asleep ──time is up──▶ busy
+    busy ──nothing more──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
                              │ somebody inserts right now       └──ring──▶ awake ──quiet for 30 ms──▶ busy
                              └──▶ awake a little, try again, less and less often
 
@@ -11,7 +11,7 @@ Awake, it claims every few milliseconds, and inserts need not ring.
 
 import asyncio
 
-from tickwright.engine.bell import Bell
+from tickwright.engine.wakeup import ArmedWakeup
 from tickwright.ports.ids import monotonic
 
 AWAKE_GAP_S = 0.003
@@ -24,8 +24,8 @@ ARMED_FROM_S = 0.02
 class Rest:
     """The sleep of one claimer."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: ArmedWakeup) -> None:
+        self._wakeup = wakeup
         self._awake_until_s = 0.0
         self._watched_until_s = 0.0
         self.arm_failures = 0
@@ -42,21 +42,21 @@ class Rest:
             return
         if wait_s > ARMED_FROM_S and not await self._armed():
             return
-        if await self._nap(wait_s) and self._bell.heard:
-            self._bell.heard = False
+        if await self._nap(wait_s) and self._wakeup.notified:
+            self._wakeup.notified = False
             self._watched_until_s = 0.0
             self._awake_until_s = monotonic() + AWAKE_FOR_S
-            await self._bell.disarm()
+            await self._wakeup.disarm()
 
     async def _armed(self) -> bool:
         """Make sure that an insert would wake us; False when one more claim is due before sleeping."""
-        if self._bell.armed or monotonic() < self._watched_until_s or not self._bell.works:
+        if self._wakeup.armed or monotonic() < self._watched_until_s or not self._wakeup.works:
             return True
-        self._bell.rung.clear()
-        if await self._bell.arm() != "refused":
+        self._wakeup.woken.clear()
+        if await self._wakeup.arm() != "refused":
             self.arm_failures = 0
             if (
-                not self._bell.armed
+                not self._wakeup.armed
             ):  # another sleeper has the lock, so inserts ring for everybody: believe it for a while
                 self._watched_until_s = monotonic() + WATCHED_S
             return False
@@ -65,11 +65,11 @@ class Rest:
         return False
 
     async def _nap(self, seconds: float) -> bool:
-        """Wait, or until the doorbell rings or somebody calls; return whether that was it."""
+        """Wait, or until something wakes the loop; return whether something did."""
         try:
             async with asyncio.timeout(seconds):
-                await self._bell.rung.wait()
+                await self._wakeup.woken.wait()
         except TimeoutError:
             return False
-        self._bell.rung.clear()
+        self._wakeup.woken.clear()
         return True

@@ -1,12 +1,12 @@
-"""What a worker hears of the database: inserts that ring, jobs whose user wants them cancelled, types that changed.
+"""What the database notifies a worker of: inserts, jobs that a user cancels, types that change.
 
-How it sleeps without a NOTIFY on every insert is :mod:`tickwright.engine.bell`. Without a direct connection the worker
-polls once a second.
+How it sleeps without a NOTIFY with every insert is in :mod:`tickwright.engine.wakeup`. Without a direct connection the
+worker polls once a second.
 """
 
 from collections.abc import Callable
 
-from tickwright.engine.bell import Bell
+from tickwright.engine.wakeup import ArmedWakeup
 
 JOBS_CHANNEL = "tickwright_jobs"
 CANCEL_CHANNEL = "tickwright_cancel"
@@ -15,8 +15,10 @@ LOCK = (7313, 1)
 ID_DIGITS_MAX = 18
 
 
-def doorbell(url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]) -> Bell:
-    """Return the bell of one worker.
+def worker_wakeup(
+    url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
+) -> ArmedWakeup:
+    """Return the wake-up of one worker.
 
     Args:
         url: A direct URL; ``None`` for polling only.
@@ -29,5 +31,5 @@ def doorbell(url: str | None, *, cancelled: Callable[[int], None], types_changed
         if payload.isascii() and payload.isdigit() and len(payload) <= ID_DIGITS_MAX:
             cancelled(int(payload))
 
-    beside = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
-    return Bell(url, channel=JOBS_CHANNEL, lock=LOCK, beside=beside)
+    others = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
+    return ArmedWakeup(url, channel=JOBS_CHANNEL, lock=LOCK, others=others)

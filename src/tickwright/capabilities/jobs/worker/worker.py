@@ -1,4 +1,4 @@
-"""One worker of one-shot jobs: claimer, runner, settler and doorbell under one leased session.
+"""One worker of one-shot jobs: claimer, runner, settler and wake-up under one leased session.
 
 Trusts nothing but the database: what it may run comes from ``task_types``, what it holds is what a
 claim returned, and what it reports counts only while its session's token does. When the session is
@@ -26,14 +26,14 @@ from tickwright.capabilities.jobs.worker.results import Endings
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.shared_limits import Pacer
 from tickwright.capabilities.jobs.worker.type_state import Entry
-from tickwright.capabilities.jobs.worker.wakeups import doorbell
+from tickwright.capabilities.jobs.worker.wakeups import worker_wakeup
 from tickwright.domain.dbclock import DbClock
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.joined import Joined
+from tickwright.engine.tasks import TaskGroup
 from tickwright.ports.broker import Broker
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool
 
@@ -87,11 +87,11 @@ class JobWorker:
         begins = Joined(self._begin_last)
         self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again, begins=begins)
         self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
-        self.doorbell = doorbell(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
+        self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
         self._pacer = Pacer(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
         self.claimer = Claimer(
-            self._store, self.gate, session, self.runner, self._clock, self.doorbell, self, self._pacer
+            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._pacer
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._types_heard = False
@@ -106,14 +106,14 @@ class JobWorker:
     async def run(self) -> None:
         """Work until stopped."""
         self.runner.start()
-        bell = asyncio.create_task(self.doorbell.run())
+        listening = asyncio.create_task(self.wakeup.run())
         try:
             await self._refresh_types()
             async with TaskGroup() as group:
                 group.create_task(self.settler.run())
                 group.create_task(self.claimer.run())
         finally:
-            bell.cancel()
+            listening.cancel()
             await self.runner.close()
 
     async def quiesce(self) -> None:

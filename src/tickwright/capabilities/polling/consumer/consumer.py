@@ -22,6 +22,7 @@ from tickwright.capabilities.polling.consumer.courier import Courier
 from tickwright.capabilities.polling.consumer.dispatcher import PartnerDispatcher, QueuedPoll
 from tickwright.capabilities.polling.consumer.result_writer import GroupWork, PreparedGroup, ResultWriter
 from tickwright.capabilities.polling.trackers.events import TERMINAL_DEFAULT
+from tickwright.engine.tasks import TaskGroup
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import PartnerContract, PartnerSettings
 from tickwright.partners.contract import settings_of
@@ -29,7 +30,6 @@ from tickwright.partners.store import PartnerRow, list_partners
 from tickwright.ports.ids import monotonic
 from tickwright.ports.polls import PollGroup, PollSource
 from tickwright.ports.probe import NO_PROBE, Probe
-from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Pool
 

@@ -17,13 +17,12 @@ import structlog
 
 from tickwright.capabilities.polling.consumer.courier import Answer, Courier, Poll, Result
 from tickwright.capabilities.polling.consumer.result_writer import BACKLOG_MAX, GroupWork, ResultWriter
-from tickwright.engine.certain_start import begins
+from tickwright.engine.tasks import cancel_safe, end_task, ends_task
 from tickwright.observe import traces
 from tickwright.observe.logs import without_secrets
 from tickwright.partners import ANSWERED, Answered, Failed, PartnerContract, Permit, Throttled
 from tickwright.partners.outcomes import raised, returned
 from tickwright.ports.ids import monotonic
-from tickwright.ports.service import end_task, ends_task
 
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 300.0
@@ -192,7 +191,7 @@ class PartnerDispatcher:
                 continue
             self.permits.expected = len(self._queue)
             self._low_water()
-            task = asyncio.create_task(begins(self._poll(item, courier, permit)))
+            task = asyncio.create_task(cancel_safe(self._poll(item, courier, permit)))
             self._running.add(task)
             task.add_done_callback(self._ran)
 

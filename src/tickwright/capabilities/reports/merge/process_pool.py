@@ -67,7 +67,7 @@ class MergeProcess:
         self._process = process
         self._jobs, self._lines, self._stderr = process.stdin, process.stdout, process.stderr
         self._errors = b""
-        self._hearing = asyncio.create_task(self._hear())
+        self._wakeups = asyncio.create_task(self._hear())
 
     @classmethod
     async def start(cls) -> "MergeProcess":
@@ -133,7 +133,7 @@ class MergeProcess:
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
-        await asyncio.wait([self._hearing])
+        await asyncio.wait([self._wakeups])
 
     def _death(self, *, killed: bool) -> TickwrightError:
         status = self._process.returncode

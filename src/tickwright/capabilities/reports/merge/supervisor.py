@@ -48,14 +48,13 @@ from tickwright.capabilities.reports.parts.storage import LostPartError, PartPla
 from tickwright.capabilities.reports.parts.store import columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
-from tickwright.engine.certain_start import begins
 from tickwright.engine.claim_gate import ClaimGate
-from tickwright.engine.hearing import Hearing
+from tickwright.engine.tasks import TaskGroup, cancel_safe
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.objects import ObjectStore
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import Column, PartFacts, PartKey
-from tickwright.ports.service import TaskGroup
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE, Connection
 
@@ -343,10 +342,10 @@ class ReportSupervisor:
 
     name = "report-supervisor"
 
-    def __init__(self, shop: Workshop, session: Session, hearing: Hearing, *, at_once: int) -> None:
-        self._shop, self._session, self._hearing, self._at_once = shop, session, hearing, at_once
+    def __init__(self, shop: Workshop, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
+        self._shop, self._session, self._wakeups, self._at_once = shop, session, wakeups, at_once
         self.counts: Counter[str] = Counter()
-        self._news = hearing.subscribe()
+        self._news = wakeups.subscribe()
         self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
         self._merging: dict[tuple[int, int], str] = {}  # the types, by report and fence
         self._free = asyncio.Event()
@@ -439,7 +438,7 @@ class ReportSupervisor:
         except UNAVAILABLE as error:
             _log.warning("reports.steps_not_taken", error=repr(error))
             return AWAY_S
-        look_s = LOOK_S if self._hearing.works else LOOK_WITHOUT_NEWS_S
+        look_s = LOOK_S if self._wakeups.works else LOOK_WITHOUT_NEWS_S
         return look_s if next_s is None else min(max(next_s, 0.0), look_s)
 
     @property
@@ -455,7 +454,7 @@ class ReportSupervisor:
         return True
 
     def _begin(self, record: Record, owner: int) -> None:
-        task = asyncio.create_task(begins(self._step(record, owner)))
+        task = asyncio.create_task(cancel_safe(self._step(record, owner)))
         self._running[record.id] = (record.fence, task)
         task.add_done_callback(lambda _: self._ended(record, task))
 

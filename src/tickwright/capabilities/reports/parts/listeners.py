@@ -30,7 +30,7 @@ from tickwright.capabilities.reports.parts.store import SQL, PartsStore
 from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_call
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
-from tickwright.engine.hearing import Hearing
+from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.service import Service
@@ -69,14 +69,14 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         parts: PartsStore,
         places: PartPlaces,
         session: Session,
-        hearing: Hearing,
+        wakeups: WakeupListener,
         bringers: Bringers,
         *,
         folder: Path,
         at_once: int,
         probe: Probe = NO_PROBE,
     ) -> None:
-        super().__init__(session, hearing, parts.connect)
+        super().__init__(session, wakeups, parts.connect)
         self._parts, self._places = parts, places
         self._bringers, self._at_once, self._probe = bringers, at_once, probe
         self._runs = PartRuns(parts, places, session, bringers, folder, probe=probe)
@@ -125,7 +125,7 @@ class ReportListener(ClaimedWork[tuple[int, str], HeldPart]):
         Raises:
             One of ``UNAVAILABLE``: nothing is known; the message has to come again.
         """
-        if self._stopping.is_set() or not self._session.holds():
+        if self.stopping.is_set() or not self._session.holds():
             return  # due by itself soon
         await self._claim(last=True, announced=(report_id, listener))
 

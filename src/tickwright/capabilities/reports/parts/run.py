@@ -28,12 +28,12 @@ from tickwright.capabilities.reports.parts.store import Claim, Kept, PartsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.domain.functions import failure_text
 from tickwright.engine.claimed_work import Held, write_surely
+from tickwright.engine.tasks import ends_task, take_cancels_back
 from tickwright.observe import traces
 from tickwright.observe.logs import redact_text
 from tickwright.ports.ids import monotonic, random_token
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.reports import PartFacts, Rows, Source
-from tickwright.ports.service import ends_task, take_cancels_back
 from tickwright.ports.session import Session
 
 STUCK_AFTER_S = 2.0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tickwright.engine.certain_start import begins
+from tickwright.engine.tasks import cancel_safe
 
 
 class Work:
@@ -32,7 +32,7 @@ class Work:
 async def test_a_cancellation_reaches_the_work_however_early_it_comes(turns: int) -> None:
     """What the work owns is released by its own ``except`` and ``finally``, and the task is a cancelled one."""
     work = Work()
-    task = asyncio.create_task(begins(work.run()))
+    task = asyncio.create_task(cancel_safe(work.run()))
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
@@ -45,7 +45,7 @@ async def test_a_cancellation_reaches_the_work_however_early_it_comes(turns: int
 async def test_work_that_is_not_cancelled_is_as_it_would_be_without() -> None:
     """Its result, its error and its name are its own."""
     work = Work()
-    task = asyncio.create_task(begins(work.run()))
+    task = asyncio.create_task(cancel_safe(work.run()))
     assert "Work.run" in repr(task)
     work.may_end.set()
     assert await task == "done"
@@ -54,11 +54,11 @@ async def test_work_that_is_not_cancelled_is_as_it_would_be_without() -> None:
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        await asyncio.create_task(begins(fails()))
+        await asyncio.create_task(cancel_safe(fails()))
 
 
 async def test_work_of_which_no_task_was_made_is_closed() -> None:
     """A closed group takes no task; nothing warns of a coroutine that was never awaited."""
     work = Work()
-    begins(work.run()).close()
+    cancel_safe(work.run()).close()
     assert work.log == []

@@ -1,0 +1,83 @@
+"""The life of a service: one base for every loop, with a run, a tick, and a stop in two steps."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import suppress
+
+from tickwright.ports.ids import monotonic
+
+
+class LoopService(ABC):
+    """A loop that is run, ticks, and is stopped twice; a :class:`tickwright.ports.service.Service` once it has a name.
+
+    A subclass writes ``_work`` as ``while not self.stopping.is_set(): …``, calls :meth:`tick` with each turn, and
+    overrides ``quiesce`` or ``stop`` where it has something to finish, cancel or release.
+
+    Args:
+        wakeup: Set by others when there is work, such as an event of a
+            :class:`tickwright.engine.wakeup.WakeupListener`.
+
+    Attributes:
+        stopping: No new work.
+        wakeup: Ends :meth:`wait_for_work`. The loop clears it before it looks for work, never after.
+
+    Invariants:
+        SVC-1: ``quiesce`` and ``stop`` return when ``run`` is over, in any order and however often; at once where it
+            does not run.
+        SVC-2: a request to stop ends every wait of the loop.
+    """
+
+    name: str
+
+    def __init__(self, wakeup: asyncio.Event | None = None) -> None:
+        self.stopping = asyncio.Event()
+        self.wakeup = wakeup or asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._ticked_s: float | None = None
+
+    @abstractmethod
+    async def _work(self) -> None:
+        """Work until ``stopping`` is set."""
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        self._ended.clear()
+        try:
+            await self._work()
+        finally:
+            self._ended.set()
+
+    def request_stop(self) -> None:
+        """Ask the loop to end, and wait for nothing."""
+        self.stopping.set()
+        self.wakeup.set()
+
+    async def quiesce(self) -> None:
+        """Begin no further turn; return when ``run`` is over."""
+        self.request_stop()
+        await self._ended.wait()
+
+    async def stop(self) -> None:
+        """As ``quiesce``: a loop without work of its own has nothing to cancel."""
+        await self.quiesce()
+
+    def tick(self) -> None:
+        """Note a turn of the loop."""
+        self._ticked_s = monotonic()
+
+    def last_tick_age_s(self) -> float | None:
+        """Return the seconds since the last turn; ``None`` before the first one."""
+        return None if self._ticked_s is None else monotonic() - self._ticked_s
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, or until the service stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def wait_for_work(self, seconds: float) -> None:
+        """Wait, or until ``wakeup`` is set."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wakeup.wait()
