@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from tickwright.app.tracking import Tracked
     from tickwright.capabilities.batches.executions.work import BatchChunk, BatchRun, Member
     from tickwright.capabilities.fanout.handlers import EntityTask
-    from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled
+    from tickwright.capabilities.jobs.enqueue import Scheduled
     from tickwright.capabilities.jobs.model import Completed, Fail, Job, Retry, Snooze
+    from tickwright.capabilities.jobs.requests import NewJob
     from tickwright.capabilities.polling.consumer.courier import Answer, Poll, ScanEvent
     from tickwright.capabilities.reports.handlers import ReportRequest, Row
     from tickwright.domain.errors import Contended, InvariantBroken, Rejected, TickwrightError, Unavailable
@@ -33,7 +34,7 @@ _HOMES = {
     "InvariantBroken": "tickwright.domain.errors",
     "Job": "tickwright.capabilities.jobs.model",
     "Member": "tickwright.capabilities.batches.executions.work",
-    "NewJob": "tickwright.capabilities.jobs.enqueue.enqueue",
+    "NewJob": "tickwright.capabilities.jobs.requests",
     "Poll": "tickwright.capabilities.polling.consumer.courier",
     "Rejected": "tickwright.domain.errors",
     "ReportRequest": "tickwright.capabilities.reports.handlers",
@@ -41,7 +42,7 @@ _HOMES = {
     "RetryPolicy": "tickwright.domain.retries",
     "Row": "tickwright.capabilities.reports.handlers",
     "ScanEvent": "tickwright.capabilities.polling.consumer.courier",
-    "Scheduled": "tickwright.capabilities.jobs.enqueue.enqueue",
+    "Scheduled": "tickwright.capabilities.jobs.enqueue",
     "Snooze": "tickwright.capabilities.jobs.model",
     "Throttled": "tickwright.partners.outcomes",
     "Tickwright": "tickwright.app",

@@ -11,7 +11,7 @@ import pytest
 from kit.api import ADMIN, RunningApi, running_api
 from kit.waiting import eventually_async
 from tickwright.api import ApiLimits, Readiness
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Role
 from tickwright.process.brokers import target_check
 from tickwright.process.settings import load_settings

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from kit.postgres import sqlalchemy_url
 from tickwright import Tickwright
 from tickwright.app import program
-from tickwright.capabilities.jobs.enqueue import enqueue
+from tickwright.capabilities.jobs import enqueue
 from tickwright.capabilities.polling.trackers import store as trackers_store
 from tickwright.capabilities.reports.requests.store import SQL as RECORDS
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from kit.engine import job_row
 from kit.postgres import sqlalchemy_url
 from tickwright import Contended, Job, Rejected, RetryPolicy, Scheduled, Tickwright, Unavailable
-from tickwright.capabilities.jobs.admin.filters import ListQuery
+from tickwright.capabilities.jobs.admin.search import ListQuery
 
 _ALL = ListQuery()
 DUE = datetime(2031, 5, 1, 9, tzinfo=UTC)

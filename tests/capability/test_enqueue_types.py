@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.jobs.enqueue import enqueue
-from tickwright.capabilities.jobs.enqueue.enqueue import TypeCatalog
+from tickwright.capabilities.jobs import enqueue
+from tickwright.capabilities.jobs.enqueue import TypeCatalog
 from tickwright.store.pool import Pool
 
 

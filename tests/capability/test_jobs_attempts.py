@@ -12,7 +12,7 @@ from kit.api import ADMIN, allow_all
 from kit.engine import SHORT, Engine, WorkerProcess, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Fail, Job, Snooze
 from tickwright.store.pool import Pool
 

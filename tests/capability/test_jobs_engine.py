@@ -15,7 +15,7 @@ from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import claimer
 from tickwright.capabilities.jobs.worker import frontier as lanebook
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 
 NEVER_S = 1e9
@@ -269,7 +269,7 @@ async def test_a_second_worker_takes_over_what_a_lost_one_held(database_url: str
             row = await taker.until(job_id, "completed")
             hold.set()
             await eventually_async(lambda: lost.worker.runner.busy == 0)
-            await lost.worker.settler.drained()
+            await lost.worker.result_writer.drained()
             after = await taker.job(job_id)
     assert (row["result"], row["attempts"], row["fence"]) == ('"second 2"', 2, 2)
     assert after["result"] == '"second 2"'
@@ -341,7 +341,7 @@ async def test_priorities_that_have_no_jobs_any_more_cost_claims_nothing(
     lanes: list[int] = []
     claim = ClaimStore.claim
 
-    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         lanes.append(len(request.lanes))
         return await claim(store, request, connection)
 
@@ -367,7 +367,7 @@ async def test_very_many_priorities_in_use_cost_other_types_little(
     lanes: list[int] = []
     claim = ClaimStore.claim
 
-    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+    async def spy(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         lanes.append(len(request.lanes))
         return await claim(store, request, connection)
 

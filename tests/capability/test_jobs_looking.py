@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from kit.api import allow_all
 from kit.engine import insert
 from tickwright.capabilities.jobs.admin import search as looking
-from tickwright.capabilities.jobs.admin.filters import JobFilter, ListQuery
-from tickwright.capabilities.jobs.admin.search import Found, merge, read_look
+from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery, SearchPage, merge, read_look
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
-from tickwright.capabilities.jobs.worker.attempts import attempt_log
+from tickwright.capabilities.jobs.admin.views import attempt_log
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.domain.states import JobStatus
 from tickwright.store.pool import Pool
 
@@ -188,7 +187,7 @@ def test_looks_at_several_tables_give_every_match_once_and_in_order(
         parts = [
             read_look(_rows(rows, before, rows_max, limit), rows_max, limit, down=True) for rows in tables.values()
         ]
-        page: Found = merge(parts, limit)
+        page: SearchPage = merge(parts, limit)
         assert len(page.ids) <= limit
         assert page.position is None or page.position < before
         seen += page.ids

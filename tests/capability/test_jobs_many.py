@@ -10,10 +10,10 @@ from kit.api import ADMIN, allow_all
 from kit.engine import insert, job_row, running_engine
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin import search as looking
-from tickwright.capabilities.jobs.admin.bulk_actions import Call, Move
-from tickwright.capabilities.jobs.admin.filters import JobFilter
+from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, BulkMove
+from tickwright.capabilities.jobs.admin.search import JobFilter
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Job
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
@@ -35,9 +35,9 @@ def service(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> JobService:
     return JobService(pool, enqueuer=Enqueuer(pool), allow_target=allow_all)
 
 
-def call(which: JobFilter = ALL, limit: int = 1000, **more: Any) -> Call:
+def call(which: JobFilter = ALL, limit: int = 1000, **more: Any) -> BulkCall:
     """One call of an admin's."""
-    return Call(which, ADMIN, limit, **more)
+    return BulkCall(which, ADMIN, limit, **more)
 
 
 async def test_run_now_is_repeated_without_a_cursor_until_nothing_is_left(pool: Pool, service: JobService) -> None:
@@ -59,7 +59,7 @@ async def test_a_shift_moves_each_job_once_however_many_calls_it_takes(pool: Poo
     before = dict(await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks"))
     cursor, moved = None, list[int]()
     while True:
-        done = await service.many.reschedule(call(limit=10, cursor=cursor), Move(shift=timedelta(hours=-2)))
+        done = await service.many.reschedule(call(limit=10, cursor=cursor), BulkMove(shift=timedelta(hours=-2)))
         moved += done.ids
         cursor = done.next
         if not done.more:
@@ -74,13 +74,13 @@ async def test_a_delay_counts_from_the_first_call_and_an_instant_ends_by_itself(
 ) -> None:
     """All jobs of one order get one time; jobs that are there already are not moved again."""
     await pool.execute(MANY, 5)
-    first = await service.many.reschedule(call(limit=3), Move(delay=timedelta(hours=3)))
-    await service.many.reschedule(call(limit=3, cursor=first.next), Move(delay=timedelta(hours=3)))
+    first = await service.many.reschedule(call(limit=3), BulkMove(delay=timedelta(hours=3)))
+    await service.many.reschedule(call(limit=3, cursor=first.next), BulkMove(delay=timedelta(hours=3)))
     assert await pool.fetchval("SELECT count(DISTINCT execute_at) FROM tickwright.scheduled_tasks") == 1
     at = datetime(2031, 1, 1, tzinfo=UTC)
-    assert (await service.many.reschedule(call(limit=3), Move(execute_at=at))).more
-    assert (await service.many.reschedule(call(limit=3), Move(execute_at=at))).changed == 2
-    assert (await service.many.reschedule(call(limit=3), Move(execute_at=at))).changed == 0
+    assert (await service.many.reschedule(call(limit=3), BulkMove(execute_at=at))).more
+    assert (await service.many.reschedule(call(limit=3), BulkMove(execute_at=at))).changed == 2
+    assert (await service.many.reschedule(call(limit=3), BulkMove(execute_at=at))).changed == 0
 
 
 async def test_a_dry_run_says_the_number_and_changes_nothing(pool: Pool, service: JobService) -> None:
@@ -94,7 +94,7 @@ async def test_a_dry_run_says_the_number_and_changes_nothing(pool: Pool, service
     cancel = await service.many.cancel(call(limit=5, dry_run=True))
     assert (cancel.changed, cancel.requested, cancel.ids, cancel.more, cancel.dry_run) == (12, 1, [], False, True)
     assert (await service.many.run_now(call(dry_run=True))).changed == 12
-    assert (await service.many.reschedule(call(dry_run=True), Move(shift=timedelta(hours=1)))).changed == 12
+    assert (await service.many.reschedule(call(dry_run=True), BulkMove(shift=timedelta(hours=1)))).changed == 12
     assert (await service.many.retry(call(dry_run=True))).requeued == 1
     assert await pool.fetch("SELECT id, xmin::text FROM tickwright.scheduled_tasks ORDER BY id") == before
     assert await pool.fetchval("SELECT count(*) FROM tickwright.audit") == 0
@@ -160,10 +160,10 @@ async def test_a_job_that_left_the_filter_before_the_lock_is_left_alone(
 async def test_what_somebody_moved_since_the_first_call_is_passed_by(pool: Pool, service: JobService) -> None:
     """An order of many calls is given at its first one; what another person does to a job after that stands."""
     await pool.execute(MANY, 6)
-    first = await service.many.reschedule(call(limit=3), Move(shift=timedelta(hours=1)))
+    first = await service.many.reschedule(call(limit=3), BulkMove(shift=timedelta(hours=1)))
     last = await pool.fetchval("SELECT max(id) FROM tickwright.scheduled_tasks")
     moved = await service.reschedule(last, caller=ADMIN, delay=timedelta(days=9))
-    rest = await service.many.reschedule(call(cursor=first.next), Move(shift=timedelta(hours=1)))
+    rest = await service.many.reschedule(call(cursor=first.next), BulkMove(shift=timedelta(hours=1)))
     assert (len(rest.ids), last in rest.ids) == (2, False)
     assert (await job_row(pool, last))["execute_at"] == moved.execute_at
 
@@ -204,7 +204,7 @@ async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_al
             elif action == "run_now":
                 await service.many.run_now(call(which, limit=20))
             else:
-                await service.many.reschedule(call(which, limit=20), Move(delay=timedelta(milliseconds=50)))
+                await service.many.reschedule(call(which, limit=20), BulkMove(delay=timedelta(milliseconds=50)))
             await asyncio.sleep(0)
 
         async def empty() -> bool:
@@ -225,13 +225,15 @@ async def test_a_storm_of_actions_beside_workers_runs_each_job_once_or_not_at_al
 @pytest.mark.parametrize(
     ("move", "code"),
     [
-        (Move(), "execute_at_or_delay"),
-        (Move(delay=timedelta(), shift=timedelta(1)), "execute_at_or_delay"),
-        (Move(shift=timedelta()), "invalid_shift"),
-        (Move(shift=timedelta(days=-4000)), "invalid_shift"),
+        (BulkMove(), "execute_at_or_delay"),
+        (BulkMove(delay=timedelta(), shift=timedelta(1)), "execute_at_or_delay"),
+        (BulkMove(shift=timedelta()), "invalid_shift"),
+        (BulkMove(shift=timedelta(days=-4000)), "invalid_shift"),
     ],
 )
-async def test_an_order_that_says_nothing_or_too_much_is_refused(service: JobService, move: Move, code: str) -> None:
+async def test_an_order_that_says_nothing_or_too_much_is_refused(
+    service: JobService, move: BulkMove, code: str
+) -> None:
     """One of the three, and a shift within ten years."""
     with pytest.raises(Rejected) as refused:
         await service.many.reschedule(call(), move)
@@ -243,7 +245,7 @@ async def test_a_shift_out_of_the_calendar_moves_nothing(pool: Pool, service: Jo
     jobs = [await insert(pool, "noop", at=LATER), await insert(pool, "noop", at="'9998-12-01Z'")]
     before = await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks ORDER BY id")
     with pytest.raises(Rejected) as refused:
-        await service.many.reschedule(call(JobFilter(ids=tuple(jobs))), Move(shift=timedelta(days=300)))
+        await service.many.reschedule(call(JobFilter(ids=tuple(jobs))), BulkMove(shift=timedelta(days=300)))
     assert refused.value.code == "time_out_of_range"
     assert await pool.fetch("SELECT id, execute_at FROM tickwright.scheduled_tasks ORDER BY id") == before
 

@@ -12,11 +12,11 @@ import pytest
 
 from kit.engine import connect, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.types_store import register_handler
-from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.shared_limits import Pacer
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import Pool, open_pool
@@ -43,7 +43,7 @@ class Desk:
 
     async def claim(self, *, bounded: bool) -> list[int]:
         """Return the ids that one claim takes; fail when it waits."""
-        plan, lanes = ClaimPlan(("t",), (1000,), 1000), [Lane("t", 0, frontier_s=1.0)]
+        plan, lanes = ClaimPlan(("t",), (1000,), 1000), [ClaimRange("t", 0, frontier_s=1.0)]
         request = ClaimRequest(self.session.token, plan, lanes, timedelta(seconds=1), bounded=bounded)
         claimed = await asyncio.wait_for(ClaimStore(self.pool).claim(request), WAIT_MAX_S)
         return sorted(row[0] for row in claimed.rows)
@@ -169,10 +169,10 @@ async def test_rows_that_were_held_during_a_drain_run_when_their_transaction_end
 async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_once(database_url: str) -> None:
     """What came meanwhile is held; if it also still counted as asked for, the type's limit would be granted twice."""
     kind = TaskType("few", "python:few", concurrency=3)
-    entry, coming = Entry(kind, lambda *_: None, is_async=False), {"few": 3}
+    entry, coming = TypeState(kind, lambda *_: None, is_async=False), {"few": 3}
     async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
         await register_handler(desk.pool, kind)
-        pacer, holder = Pacer(desk.pool, ClaimStore(desk.pool), desk.session), await connect(database_url)
+        pacer, holder = SharedLimits(desk.pool, ClaimStore(desk.pool), desk.session), await connect(database_url)
         transaction = holder.transaction()
         await transaction.start()
         await holder.execute("SELECT FROM tickwright.task_types WHERE name = 'few' FOR UPDATE")
@@ -189,10 +189,10 @@ async def test_a_claim_that_answers_while_a_worker_waits_for_its_grant_counts_on
 async def test_a_grant_counts_when_it_is_committed(database_url: str) -> None:
     """A renewal that is rolled back has granted nothing: what this worker had in use is all that it may have."""
     kind = TaskType("few", "python:few", concurrency=3)
-    entry = Entry(kind, lambda *_: None, is_async=False)
+    entry = TypeState(kind, lambda *_: None, is_async=False)
     async with open_desk(database_url) as desk, desk.pool.acquire() as connection:
         await register_handler(desk.pool, kind)
-        pacer, nothing = Pacer(desk.pool, ClaimStore(desk.pool), desk.session), dict[str, int]
+        pacer, nothing = SharedLimits(desk.pool, ClaimStore(desk.pool), desk.session), dict[str, int]
         transaction = connection.transaction()
         await transaction.start()
         overtaken = await pacer.share_out(connection, {"few": entry}, nothing)

@@ -11,11 +11,11 @@ import pytest
 from kit.api import ADMIN, allow_all
 from kit.engine import SHORT, Engine, insert, job_row, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.filters import JobFilter, ListQuery
+from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Fail, Job
+from tickwright.capabilities.jobs.requests import NewJob, TaskTypeRequest
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus

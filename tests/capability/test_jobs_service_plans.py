@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tickwright.capabilities.jobs.admin import jobs_store
+from tickwright.capabilities.jobs.admin import search
 from tickwright.store.pool import Connection, open_pool
 
 ROWS = 20_000
@@ -34,6 +34,6 @@ async def plan(connection: Connection, sql: str, types: str, arguments: str) -> 
 
 async def test_an_explanation_reads_only_what_is_due_before(connection: Connection) -> None:
     """Jobs that are due later are not looked at."""
-    told = await plan(connection, jobs_store._EXPLAIN, "bigint", "5")
+    told = await plan(connection, search._EXPLAIN, "bigint", "5")
     assert f"Rows Removed by Filter: {ROWS}" not in told, told
     assert "scheduled_tasks_due" in told

@@ -15,9 +15,12 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import Fail, Job, Retry, Snooze, TaskType
-from tickwright.capabilities.jobs.worker.outcomes import outcome_of_raised, outcome_of_result
-from tickwright.capabilities.jobs.worker.result_writer import Settler
-from tickwright.capabilities.jobs.worker.results import Endings
+from tickwright.capabilities.jobs.worker.result_writer import (
+    OutcomeRecorder,
+    ResultWriter,
+    outcome_of_raised,
+    outcome_of_result,
+)
 from tickwright.capabilities.jobs.worker.runner import Runner
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.ports.broker import Message, Outcome, Refused
@@ -363,12 +366,12 @@ async def test_an_error_of_ours_behind_an_attempt_costs_no_slot(
 ) -> None:
     """It is logged with its trace, and the slot takes the next job."""
 
-    def broken(_endings: Endings, _job: Job, _ending: Any) -> None:
+    def broken(_endings: OutcomeRecorder, _job: Job, _ending: Any) -> None:
         raise RuntimeError("ours")
 
     with capture_logs() as lines:
         async with _engine(database_url, _base, slots=1) as engine:
-            monkeypatch.setattr(Endings, "ended", broken)
+            monkeypatch.setattr(OutcomeRecorder, "ended", broken)
             job = await engine.insert("strange", max_attempts=ATTEMPTS)
             await engine.until(job, "processing")
             await _sound_ones_end(engine)
@@ -383,8 +386,8 @@ MUTANTS = {
     "base": (Runner._attempt, "except BaseException as error:", "except Exception as error:"),
     "nameless_fail": (outcome_of_raised, "except BaseException as failure:", "except ZeroDivisionError as failure:"),
     "cyclic": (outcome_of_result, "except BaseException as error:", "except (TypeError, ValueError) as error:"),
-    "unwritable": (Endings._errored, "_kept(error.message)", "error.message"),
-    "refused": (Settler._refused, 'self.add("fail", batch.ids[0], "failed", why)', "pass"),
+    "unwritable": (OutcomeRecorder._errored, "_kept(error.message)", "error.message"),
+    "refused": (ResultWriter._refused, 'self.add("fail", batch.ids[0], "failed", why)', "pass"),
     "swallowed": (Runner._slot, "if me.cancelling():", "if False:"),
 }
 

@@ -14,15 +14,14 @@ import pytest
 from kit.engine import SHORT, Engine, connect, running_engine
 from kit.receivers import TARGETS, HttpReceiver
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.explain import explain
-from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
-from tickwright.capabilities.jobs.admin.task_types import TaskTypes
-from tickwright.capabilities.jobs.admin.types_store import load_types
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.admin.search import JobStore
+from tickwright.capabilities.jobs.admin.views import explain
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.task_types import TaskTypes, load_types
 from tickwright.capabilities.jobs.worker import shared_limits as pacing
 from tickwright.capabilities.jobs.worker import worker
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.ports.caller import Caller, Role
@@ -172,10 +171,10 @@ async def test_a_worker_that_has_room_again_gets_its_share_back(
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as one:
         for name in ("slow", "slow_too") * 2:
             await one.insert(name)
-        await eventually_async(lambda: one.worker._pacer.withheld, 30)
+        await eventually_async(lambda: one.worker._limits.withheld, 30)
         assert one.worker.entries()["few"].granted == 0
         job_id = await one.insert("few")
-        reasons = explain(await JobsStore(one.pool).explain(job_id) or {}).reasons
+        reasons = explain(await JobStore(one.pool).explain(job_id) or {}).reasons
         assert [reason.code for reason in reasons] == ["workers_full"]
         async with running_engine(database_url, {"few": _nothing}, kinds=kinds, terms=LONG) as two:
             await eventually_async(lambda: two.worker.entries()["few"].granted == 4, 30)
@@ -205,7 +204,7 @@ async def test_a_type_is_run_beside_a_backlog_that_fills_every_slot(database_url
     async with running_engine(database_url, handlers, kinds=kinds, terms=SHORT, limits=limits) as engine:
         for name in ("slow", "slow_too") * 20:
             await engine.insert(name)
-        await eventually_async(lambda: engine.worker._pacer.withheld, 30)
+        await eventually_async(lambda: engine.worker._limits.withheld, 30)
         job_id = await engine.insert("few")
         crew.may_end.set()
         await engine.until(job_id, "completed", within_s=30)
@@ -244,7 +243,7 @@ async def held_between_claim_and_take_over(monkeypatch: pytest.MonkeyPatch, name
     """Hold the first claim that brings jobs of a type before the worker hears of them; the event says that it did."""
     claim, arrived, may_go_on = ClaimStore.claim, asyncio.Event(), asyncio.Event()
 
-    async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+    async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         claimed = await claim(store, request, connection)
         if not arrived.is_set() and any(row[1] == name for row in claimed.rows):
             arrived.set()
@@ -264,7 +263,7 @@ async def test_places_kept_for_a_claim_that_brings_nothing_are_given_up(
     """The others waited for them until the next heartbeat of the one that had kept them."""
     claim, arrived, may_go_on = ClaimStore.claim, asyncio.Event(), asyncio.Event()
 
-    async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+    async def slow(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         claimed = await claim(store, request, connection)
         if request.token == one.session.token and not may_go_on.is_set():
             arrived.set()
@@ -484,7 +483,7 @@ async def test_a_job_whose_endpoint_is_gone_is_held_until_its_type_waits(databas
         job_id = await engine.insert("call")
         await eventually_async(lambda: engine.pool.fetchval("SELECT count(*) = 1 FROM pg_locks WHERE NOT granted"))
         await look_once_more(engine)
-        await engine.worker.settler.drained()
+        await engine.worker.result_writer.drained()
         assert (await engine.job(job_id))["status"] == "processing"
         await transaction.commit()
         await connection.close()

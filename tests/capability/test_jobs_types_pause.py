@@ -13,10 +13,10 @@ from kit.engine import Engine, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs.admin.task_types import TaskTypes
 from tickwright.capabilities.jobs.model import Begin
+from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.ports.caller import Caller, Role
 
@@ -165,7 +165,7 @@ async def test_what_a_claim_brings_of_a_type_whose_rate_is_set_meanwhile_is_rele
     monkeypatch.setattr(Claimer, "_prefetch_by_type", lambda _claimer: Counter(t=500))
     claim, claims = ClaimStore.claim, list[int]()
 
-    async def slow_down(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> Claimed:
+    async def slow_down(store: ClaimStore, request: ClaimRequest, connection: Any = None) -> ClaimedJobs:
         claimed = await claim(store, request, connection)
         if claimed.counts["t"] > 1 and not claims:
             claims.append(claimed.counts["t"])
@@ -194,7 +194,7 @@ async def test_last_attempts_whose_start_is_far_away_keep_no_slot(database_url: 
     handlers = {"t": _sound, "sound": _sound}
     kinds, limits = {"t": policy("t", max_attempts=1), "sound": policy("sound")}, WorkerLimits(concurrency=8)
     async with running_engine(database_url, handlers, kinds=kinds, limits=limits) as engine:
-        engine.worker.endings._begins = begins.waits(engine.worker.endings._begins)
+        engine.worker.outcomes._begins = begins.waits(engine.worker.outcomes._begins)
         await engine.pool.execute(INSERT, 2000, 1)
         await eventually_async(lambda: begins.waiting >= 4, what="some wait for their begin")
         await engine.pool.execute(SLOW)
@@ -254,7 +254,7 @@ async def test_what_a_claim_brings_of_a_paused_type_is_released(
     async with holding(database_url, held, monkeypatch, held.waits) as (engine, _):
         worker, take = engine.worker, engine.worker.take
 
-        def pause_first(claimed: Claimed) -> None:
+        def pause_first(claimed: ClaimedJobs) -> None:
             kinds = [entry.kind for entry in worker.entries().values()]
             worker._adopt([replace(kind, paused=kind.name == "t") for kind in kinds])
             take(claimed)

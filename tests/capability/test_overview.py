@@ -13,8 +13,7 @@ from kit.fanout import MODULE, Hub, registry_of
 from kit.polling import Ground
 from kit.streams import CountingProbe, open_stream
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.filters import JobFilter
-from tickwright.capabilities.jobs.admin.search import Looking
+from tickwright.capabilities.jobs.admin.search import JobFilter, JobSearch
 from tickwright.capabilities.jobs.model import Job
 from tickwright.capabilities.operations.overview.reads import SQL, read_moment
 from tickwright.capabilities.operations.overview.type_figures import TypesNow
@@ -208,17 +207,17 @@ async def test_made_up_names_hide_no_registered_type_from_figures(pool: Pool) ->
     await pool.execute("INSERT INTO tickwright.task_types (name, target) VALUES ('real', 'python:real')")
     insert = "INSERT INTO tickwright.scheduled_tasks (task_type, execute_at)"
     await pool.execute(f"{insert} SELECT 'real', now() FROM generate_series(1, 50)")
-    figures, counts = await TypesNow(pool).figures(), await Looking(pool).count(JobFilter())
+    figures, counts = await TypesNow(pool).figures(), await JobSearch(pool).count(JobFilter())
     assert not figures.partial
     assert (counts.counts["pending"], counts.at_least) == (50, frozenset())
 
     await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
-    figures, counts = await TypesNow(pool).figures(), await Looking(pool).count(JobFilter())
+    figures, counts = await TypesNow(pool).figures(), await JobSearch(pool).count(JobFilter())
     assert [one.due for one in figures.items if one.name == "real"] == [50]
     assert figures.partial
     assert counts.counts["pending"] >= 50  # those of the registered type; a busy machine counts few more in its time
     assert counts.at_least == {"pending", "processing"}
-    assert (await Looking(pool).count(JobFilter(task_type="real"))).at_least == frozenset()
+    assert (await JobSearch(pool).count(JobFilter(task_type="real"))).at_least == frozenset()
 
     async with pool.acquire() as connection:
         moment = await read_moment(connection, after=datetime(2026, 1, 1, tzinfo=UTC), keys=[])
@@ -237,7 +236,7 @@ async def test_a_running_job_of_a_registered_type_is_found_behind_made_up_names(
     await pool.execute(f"{insert} SELECT '0x' || n, now() FROM generate_series(1, 1500) AS n")
     job_id = await pool.fetchval(f"{insert} VALUES ('real', now()) RETURNING id")
     await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'processing', owner = 7 WHERE id = $1", job_id)
-    assert (await Looking(pool).newest(JobFilter(worker=7), 2**63 - 1, 10)).ids == [job_id]
+    assert (await JobSearch(pool).newest(JobFilter(worker=7), 2**63 - 1, 10)).ids == [job_id]
 
 
 async def test_trackers_are_counted_up_to_a_bound_and_estimated_beyond_it(pool: Pool) -> None:

@@ -16,8 +16,9 @@ from kit.reports import plan_of, report_world
 from kit.traces import CALLER, TRACE_ID, Memory, recorded
 from kit.waiting import eventually_async
 from tickwright import Answer, Fail, Job, Poll, Tickwright
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.observe import traces
 from tickwright.transports.http import HttpBroker
 

@@ -26,7 +26,7 @@ from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer, RedisServer
 from kit.waiting import eventually_async
 from tickwright import Tickwright
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Caller, Role
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -17,8 +17,8 @@ from kit.api_process import api_process
 from kit.processes import stopped
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.ports.caller import Role
 from tickwright.store.pool import Pool

@@ -11,12 +11,12 @@ import pytest
 from kit.engine import SHORT, Engine, WorkerProcess, running_engine
 from kit.probes import Stops
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker import shared_limits as pacing
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.capabilities.jobs.worker.shared_limits import Pacer
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.engine.session import _SQL as SESSIONS
 from tickwright.engine.session import WorkerSession
@@ -40,7 +40,7 @@ async def _few(_job: Job) -> None:
 
 async def _granted(pool: Pool, session: WorkerSession) -> int:
     """Return what a session is granted of ``few`` when it settles."""
-    entry, pacer = Entry(ONE, _few, is_async=True), Pacer(pool, ClaimStore(pool), session)
+    entry, pacer = TypeState(ONE, _few, is_async=True), SharedLimits(pool, ClaimStore(pool), session)
     async with pool.acquire() as connection, connection.transaction():
         committed = await pacer.share_out(connection, {"few": entry}, dict)
     committed()
@@ -84,10 +84,10 @@ async def test_the_suite_notices_grants_that_outlive_their_session(
     database_url: str, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     """Mutants of the statement that settles grants."""
-    text = pacing._TYPES["share_out"]
+    text = pacing._SQL["share_out"]
     assert text.count(guard) == 1, "the mutation no longer fits the statement"
     mutated = text.replace(guard, "WHERE id = $1" if guard.startswith("WHERE") else "")
-    monkeypatch.setattr(pacing, "_TYPES", MappingProxyType({**pacing._TYPES, "share_out": mutated}))
+    monkeypatch.setattr(pacing, "_SQL", MappingProxyType({**pacing._SQL, "share_out": mutated}))
     with pytest.raises(AssertionError, match="a lost session"):
         await check_grants_end_with_their_session(database_url)
 
@@ -104,7 +104,7 @@ async def test_a_worker_that_hears_of_types_before_it_hears_of_its_loss_takes_no
         await eventually_async(lambda: zombie.worker.entries()["few"].granted == 1)
         async with running_engine(database_url, {"few": _few, "slow": slow}, terms=SHORT, limits=full) as two:
             await two.insert("slow")
-            await eventually_async(lambda: two.worker._pacer.withheld, 30, what="the other has no share")
+            await eventually_async(lambda: two.worker._limits.withheld, 30, what="the other has no share")
             async with _renewals_held_up(stops):
                 await eventually_async(lambda: two.pool.fetchval(LOST), 30, what="it is lost")
                 before = zombie.worker._refreshing

@@ -14,7 +14,7 @@ from kit.mutants import mutate
 from kit.servers import PostgresServer, started
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.runner import TIMER_S, Runner
 from tickwright.capabilities.jobs.worker.type_state import SLACK_S
@@ -122,7 +122,9 @@ async def test_a_last_attempt_that_was_never_begun_is_not_the_last(database_url:
     async with running_engine(database_url, {"other": work}) as engine:
         job_id = await engine.insert("work", max_attempts=1)
         token = await engine.pool.fetchval(LOST_SESSION)
-        request = ClaimRequest(token, ClaimPlan(("work",), (5,), 5), [Lane("work", 0)], timedelta(milliseconds=200))
+        request = ClaimRequest(
+            token, ClaimPlan(("work",), (5,), 5), [ClaimRange("work", 0)], timedelta(milliseconds=200)
+        )
         assert len((await ClaimStore(engine.pool).claim(request)).rows) == 1
         await eventually_async(lambda: engine.pool.fetchval(IS_LOST, token), 20)
         row = await engine.until(job_id, "pending")
@@ -243,7 +245,9 @@ async def test_a_job_that_was_cancelled_between_its_claim_and_its_start_has_no_a
     async with running_engine(database_url) as engine:
         token = await engine.pool.fetchval(LOST_SESSION)
         job_id = await engine.insert("work", max_attempts=1 if way == "reclaimed" else 3)
-        request = ClaimRequest(token, ClaimPlan(("work",), (5,), 5), [Lane("work", 0)], timedelta(milliseconds=200))
+        request = ClaimRequest(
+            token, ClaimPlan(("work",), (5,), 5), [ClaimRange("work", 0)], timedelta(milliseconds=200)
+        )
         store = ClaimStore(engine.pool)
         [claimed] = (await store.claim(request)).rows
         await engine.pool.execute(CANCEL, job_id)
@@ -360,7 +364,7 @@ async def test_a_lost_session_never_claims_again(database_url: str) -> None:
             "VALUES (nextval('tickwright.fence_seq'), 'z', '{}', '0', now() + interval '1 hour', now()) RETURNING id"
         )
         request = ClaimRequest(
-            token, ClaimPlan(("elsewhere",), (10,), 10), [Lane("elsewhere", 0)], timedelta(seconds=1)
+            token, ClaimPlan(("elsewhere",), (10,), 10), [ClaimRange("elsewhere", 0)], timedelta(seconds=1)
         )
         assert (await ClaimStore(engine.pool).claim(request)).rows == []
 

@@ -15,9 +15,9 @@ import pytest
 
 from kit.engine import SHORT, Engine, policy, running_engine
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Snooze, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Fail, Job, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import claims as claims_store
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.engine import session as session_module
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import open_pool
@@ -67,7 +67,7 @@ async def _zombie_reports_during_a_second_attempt(
                 await asyncio.wait_for(second_started.wait(), 20)
                 zombie_may_end.set()
                 await eventually_async(lambda: zombie.worker.runner.busy == 0)
-                await zombie.worker.settler.drained()
+                await zombie.worker.result_writer.drained()
                 rows = await taker.pool.fetch("SELECT * FROM tickwright.scheduled_tasks WHERE id = $1", job_id)
             finally:
                 zombie_may_end.set()
@@ -121,13 +121,13 @@ async def test_the_mutant_without_the_fence_is_caught(
     assert _of(row) != UNTOUCHED
 
 
-async def _claim_beside_the_loss_of_its_session(url: str) -> Claimed:
+async def _claim_beside_the_loss_of_its_session(url: str) -> ClaimedJobs:
     """Return what a session claims that is declared lost in a transaction which began before, and commits behind it."""
     pool = await open_pool(url)
     session = WorkerSession(pool, name="test", roles=["worker"], version="0")
     await session.open()
     await pool.execute("INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 'h')")
-    plan, lanes = ClaimPlan(("h",), (10,), 10), [Lane("h", 0)]
+    plan, lanes = ClaimPlan(("h",), (10,), 10), [ClaimRange("h", 0)]
     request = ClaimRequest(session.token, plan, lanes, timedelta(seconds=1), number=session.claim_number)
     await pool.execute("UPDATE tickwright.workers SET lease_until = 'epoch' WHERE id = $1", session.token)
     async with pool.acquire() as declaring, pool.acquire() as watching:
@@ -246,7 +246,7 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
     """
     both_have_looked, looked = asyncio.Barrier(2), set[int]()
 
-    async def two_steps(store: ClaimStore, request: ClaimRequest, _connection: Any = None) -> Claimed:
+    async def two_steps(store: ClaimStore, request: ClaimRequest, _connection: Any = None) -> ClaimedJobs:
         pool = store._pool
         picked = await pool.fetch(
             "SELECT id FROM ONLY tickwright.scheduled_tasks WHERE status = 'pending' AND execute_at <= now() "
@@ -263,7 +263,7 @@ async def test_the_mutant_that_claims_in_two_steps_is_caught(
             [row["id"] for row in picked],
         )
         now_s = await pool.fetchval("SELECT date_part('epoch', clock_timestamp())")
-        return Claimed(rows, now_s, None, now_s, [])
+        return ClaimedJobs(rows, now_s, None, now_s, [])
 
     monkeypatch.setattr(ClaimStore, "claim", two_steps)
     starts = await _two_workers_run_each_job(database_url, 3000)

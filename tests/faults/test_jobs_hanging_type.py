@@ -13,7 +13,7 @@ from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.model import ClaimPlan, Job, TaskType, type_slots_max
 from tickwright.capabilities.jobs.worker.runner import Runner
-from tickwright.capabilities.jobs.worker.type_state import Ended, Entry
+from tickwright.capabilities.jobs.worker.type_state import EndedAttempts, TypeState
 from tickwright.capabilities.jobs.worker.worker import WorkerLimits
 from tickwright.domain.dbclock import DbClock
 
@@ -155,7 +155,7 @@ def test_a_type_that_was_alone_starts_no_more_until_it_has_its_part() -> None:
     nothing: Any = None
     runner = Runner(nothing, DbClock(), slots=32, threads=4)
     runner.type_slots_max = 30
-    entry = Entry(TaskType("t", "python:t"), nothing, is_async=True)
+    entry = TypeState(TaskType("t", "python:t"), nothing, is_async=True)
     entry.running = 31
     running: Any = dict.fromkeys(range(31))
     runner._running = running
@@ -169,7 +169,7 @@ def test_no_more_end_in_a_while_than_run_in_it() -> None:
 
 
 def _rate_of(count: int, *, took_s: float) -> float:
-    ended = Ended()
+    ended = EndedAttempts()
     ended.count, ended.took_s = count, took_s
     rate = ended.take_rate(0.05, at_once=256)
     assert (ended.count, ended.took_s) == (0, 0.0)

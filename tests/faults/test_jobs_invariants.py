@@ -17,9 +17,9 @@ from kit.processes import kill_group
 from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.domain.errors import Rejected
 from tickwright.ports.caller import Role

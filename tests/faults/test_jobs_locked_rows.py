@@ -16,10 +16,10 @@ from kit.fix_app_roles import AppRole
 from kit.mutants import mutate
 from kit.waiting import eventually_async
 from tickwright import Job
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import claims as claims_store
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.result_writer import Settler
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.result_writer import ResultWriter
 from tickwright.engine import retention as upkeep
 from tickwright.store.pool import Pool, open_pool
 
@@ -86,7 +86,7 @@ async def test_the_suite_notices_writes_that_wait_for_locked_rows(
     app_role: AppRole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the cure: a write is repeated with the locked row in it."""
-    mutate(monkeypatch, Settler._write, "monotonic() + PASSES_LOCKED_S", "0.0")
+    mutate(monkeypatch, ResultWriter._write, "monotonic() + PASSES_LOCKED_S", "0.0")
     with pytest.raises(AssertionError, match="the results of other jobs are written"):
         await check_locked_rows_delay_their_own_results(app_role, 10)
 
@@ -104,7 +104,9 @@ async def test_a_worker_stops_behind_a_locked_row_and_its_job_is_released(app_ro
         await begun.wait()
         async with _locking(app_role, [job_id]):
             stop = asyncio.create_task(engine.worker.stop())
-            await eventually_async(lambda: engine.worker.settler.known() == [(job_id, 1)], what="its release waits")
+            await eventually_async(
+                lambda: engine.worker.result_writer.known() == [(job_id, 1)], what="its release waits"
+            )
             assert not stop.done()
         await stop
         assert (await engine.job(job_id))["status"] == "pending"
@@ -113,8 +115,8 @@ async def test_a_worker_stops_behind_a_locked_row_and_its_job_is_released(app_ro
 # ---------------------------------------------------------------------- what lost sessions owned
 
 
-async def _claims(pool: Pool, token: int, count: int) -> Claimed:
-    lanes, plan = [Lane("t", 0)], ClaimPlan(("t",), (count,), count)
+async def _claims(pool: Pool, token: int, count: int) -> ClaimedJobs:
+    lanes, plan = [ClaimRange("t", 0)], ClaimPlan(("t",), (count,), count)
     return await ClaimStore(pool).claim(ClaimRequest(token, plan, lanes, timedelta(seconds=1)))
 
 

@@ -13,9 +13,10 @@ from kit.api import RunningApi, running_api
 from kit.engine import running_engine
 from kit.fix_app_roles import AppRole
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.enqueue import enqueue
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob, Scheduled
+from tickwright.capabilities.jobs import enqueue
+from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
 from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.domain.errors import TickwrightError
 from tickwright.store import pool as pool_module
 from tickwright.store.pool import open_pool

@@ -127,7 +127,7 @@ def _is_withdrawn(engine: Engine, job: Job) -> None:
     def withdraw() -> None:
         assert engine.worker.runner._ready[0] is job
         assert engine.worker.runner.pull(job.id) is job
-        engine.worker.endings.unstarted(job, "lost")
+        engine.worker.outcomes.unstarted(job, "lost")
 
     engine.worker.runner.thread_freed = withdraw
     engine.worker.runner.tell_when_thread_free()
@@ -186,7 +186,7 @@ async def _ends_before_its_thread(url: str, reason: str) -> None:
         engine.worker.claimer.stop()
         handlers.free.set()
         await eventually_async(lambda: engine.worker.runner.busy == 0)
-        await engine.worker.settler.drained()
+        await engine.worker.result_writer.drained()
         row = await engine.job(job_id)
         assert counts == {{"cancel": "cancel", "timeout": "released", "lost": "lost"}[reason]: 1}
         assert handlers.ran == []

@@ -13,11 +13,11 @@ import pytest
 from kit.engine import SHORT, insert, job_row, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.result_writer import Settler
+from tickwright.capabilities.jobs.worker.result_writer import ResultWriter
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.retries import RetryPolicy
 from tickwright.engine.session import WorkerSession
@@ -114,7 +114,7 @@ async def test_a_crash_beside_a_share_that_is_slow_ends_no_later_claims(database
         other, operator = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
         try:
             await insert(side.pool, "few")
-            await eventually_async(lambda: side.worker._pacer.withheld, 60, what="its slot is taken: it has no share")
+            await eventually_async(lambda: side.worker._limits.withheld, 60, what="its slot is taken: it has no share")
             settling = other.transaction()
             await settling.start()
             await other.execute("SELECT FROM tickwright.task_types FOR UPDATE")
@@ -127,7 +127,7 @@ async def test_a_crash_beside_a_share_that_is_slow_ends_no_later_claims(database
             await side.ran(first)
             side.gate.clear()
             await insert(side.pool, "few")
-            await eventually_async(lambda: side.worker._pacer.withheld, 60, what="its slot is taken again")
+            await eventually_async(lambda: side.worker._limits.withheld, 60, what="its slot is taken again")
             side.gate.set()
             await side.ran(await insert(side.pool, "work"))
         finally:
@@ -156,21 +156,21 @@ async def crashed_in_rest(
     url: str, monkeypatch: pytest.MonkeyPatch, restart: RetryPolicy
 ) -> AsyncIterator[tuple[Supervised, int]]:
     """A worker whose claim loop crashes between two writes of results; the second result, of this job, waits."""
-    resting, rest, turn = list[Settler](), Settler._rest, Claimer._turn_once
+    resting, rest, turn = list[ResultWriter](), ResultWriter._rest, Claimer._turn_once
     crashes = [ValueError("a bug")]
 
-    async def rest_until_cancelled(settler: Settler) -> None:
+    async def rest_until_cancelled(result_writer: ResultWriter) -> None:
         if not resting:
-            resting.append(settler)
+            resting.append(result_writer)
             await asyncio.Event().wait()
-        await rest(settler)
+        await rest(result_writer)
 
     async def crash_behind_second(claimer: Claimer) -> None:
         if crashes and resting and resting[0].kept:
             raise crashes.pop()
         await turn(claimer)
 
-    monkeypatch.setattr(Settler, "_rest", rest_until_cancelled)
+    monkeypatch.setattr(ResultWriter, "_rest", rest_until_cancelled)
     monkeypatch.setattr(Claimer, "_turn_once", crash_behind_second)
     async with supervised(url, restart) as side:
         await side.ran(await insert(side.pool, "work"))
@@ -199,7 +199,7 @@ async def test_the_mutant_that_waits_for_what_an_earlier_run_was_told_is_caught(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results say once that they are there."""
-    mutate(monkeypatch, Settler.run, "self._woken.set()", "pass")
+    mutate(monkeypatch, ResultWriter.run, "self._woken.set()", "pass")
     with pytest.raises(AssertionError, match="the job ran"):
         await check_results_are_written(database_url, monkeypatch, within_s=5)
 
@@ -218,11 +218,11 @@ async def test_a_drain_that_waits_while_the_writing_crashes_writes_what_is_left(
 ) -> None:
     """It had waited for a run that went on no more."""
     async with crashed_in_rest(database_url, monkeypatch, HOURS) as (side, second):
-        settler, never = side.worker.settler, asyncio.Event()
+        result_writer, never = side.worker.result_writer, asyncio.Event()
         with monkeypatch.context() as patch:
-            patch.setattr(Settler, "_rest", lambda _settler: never.wait())
-            patch.setattr(Settler, "_start_writes", lambda _settler: None)
-            run, drain = asyncio.create_task(settler.run()), asyncio.create_task(settler.drained())
+            patch.setattr(ResultWriter, "_rest", lambda _settler: never.wait())
+            patch.setattr(ResultWriter, "_start_writes", lambda _settler: None)
+            run, drain = asyncio.create_task(result_writer.run()), asyncio.create_task(result_writer.drained())
             await asyncio.sleep(0)
         run.cancel()
         await asyncio.wait_for(drain, 60)

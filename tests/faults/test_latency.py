@@ -18,7 +18,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.app.declarations import Declarations
 from tickwright.capabilities.jobs.handlers import make_handler
-from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job, TaskType
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession
@@ -74,7 +74,7 @@ async def test_a_claim_a_renewal_and_a_result_take_one_round_trip_each(database_
         turns[name] = proxy.turn_count - before
 
     async def claim(connection: Any = None) -> None:
-        plan, lanes = ClaimPlan(("far",), (5,), 5), (Lane("far", 0),)
+        plan, lanes = ClaimPlan(("far",), (5,), 5), (ClaimRange("far", 0),)
         await store.claim(ClaimRequest(session.token, plan, lanes, timedelta(), bounded=False, number=0), connection)
 
     await session.open()

@@ -25,8 +25,8 @@ from tickwright import Answer, Poll
 from tickwright.capabilities.batches.executions.chunks_store import ChunksStore
 from tickwright.capabilities.fanout.consumer import runs_store
 from tickwright.capabilities.fanout.consumer.runs_store import LedgerRunClaims
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.capabilities.polling.consumer import queue as poll_queue
 from tickwright.capabilities.polling.consumer.queue import QueueSource
 from tickwright.capabilities.reports.parts.store import PartsStore
@@ -156,8 +156,8 @@ async def _jobs(world: BatchWorld, _folder: Path) -> Claim:
     return _claim_jobs
 
 
-async def _claim_jobs(pool: Pool, to: Ticket) -> Claimed:
-    plan, lanes = ClaimPlan(("t",), (5,), 5), [Lane("t", 0)]
+async def _claim_jobs(pool: Pool, to: Ticket) -> ClaimedJobs:
+    plan, lanes = ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)]
     horizon = timedelta(seconds=1)
     return await ClaimStore(pool).claim(ClaimRequest(to.owner, plan, lanes, horizon, number=to.number))
 

@@ -13,10 +13,10 @@ from kit.answer_cuts import AnswerCuts, How
 from kit.engine import connect, policy, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, Fail, Job, Lane, Retry, Snooze, TaskType
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Fail, Job, Retry, Snooze, TaskType
 from tickwright.capabilities.jobs.worker import claims as claims_store
 from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.session import WorkerSession
 from tickwright.store.pool import UNAVAILABLE, Connection, Pool, open_pool
@@ -82,7 +82,7 @@ async def check_a_claimer_that_ends_in_the_turn_of_its_answer_holds_nothing(
     runs: Counter[int] = Counter()
     claim, cancelled = ClaimStore.claim, asyncio.Event()
 
-    async def answered_too_late(store: ClaimStore, request: ClaimRequest) -> Claimed:
+    async def answered_too_late(store: ClaimStore, request: ClaimRequest) -> ClaimedJobs:
         claimed = await claim(store, request)
         if claimed.rows and not cancelled.is_set():
             [task] = [one for one in asyncio.all_tasks() if "Claimer.run" in repr(one.get_coro())]
@@ -170,7 +170,7 @@ async def test_a_result_that_is_cut_is_written_once(database_url: str, how: How,
 async def _claimable(pool: Pool, session: WorkerSession) -> ClaimRequest:
     await pool.execute(FILL, 3, "t")
     plan = ClaimPlan(("t",), (5,), 5)
-    return ClaimRequest(session.token, plan, [Lane("t", 0)], timedelta(milliseconds=200))
+    return ClaimRequest(session.token, plan, [ClaimRange("t", 0)], timedelta(milliseconds=200))
 
 
 async def test_progress_of_an_attempt_is_not_written_to_a_later_one_of_the_same_session(database_url: str) -> None:

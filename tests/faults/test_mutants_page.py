@@ -10,7 +10,7 @@ from kit.mutants import mutate
 from kit.page_guards import Check, guarded
 from tickwright.api import app, auth, cookies, gate, session_routes, sessions
 from tickwright.api import fast_jobs as lane
-from tickwright.capabilities.jobs.rest import search_routes as looking_routes
+from tickwright.capabilities.jobs import rest as job_routes
 from tickwright.capabilities.operations.keys import ApiKeys
 from tickwright.capabilities.operations.overview.snapshot import Snapshots
 from tickwright.dashboard import page
@@ -142,8 +142,8 @@ MUTANTS: list[tuple[str, Any, str, str, Check]] = [
     ("streams show all to all", Snapshots._message, "shown(view, sight)", "view", checks.check_masking_of_streams),
     ("problems say all", problems.problem, "shown(error.message)", "error.message", checks.check_masking_of_problems),
     ("details of problems say all", problems.problem, "shown(details)", "details", checks.check_masking_of_problems),
-    ("hidden data is found", looking_routes._filter, "sight().data", "True", checks.check_hiding),
-    ("masked addresses are found", looking_routes._filter, "sight().whole", "True", checks.check_masking_of_looks),
+    ("hidden data is found", job_routes._filter, "sight().data", "True", checks.check_hiding),
+    ("masked addresses are found", job_routes._filter, "sight().whole", "True", checks.check_masking_of_looks),
     ("reads are not bound", app.Api._bounds, "if is_open_ended(path)", "if True", checks.check_reads_are_bound),
     ("statements are not bound", bounds.bounded, "if left is None or", "if True or", checks.check_reads_are_bound),
     ("a bound outlives its request", bounds.within, "bound.over = True", "pass", checks.check_what_outlives_is_free),

@@ -10,7 +10,7 @@ from kit.api import running_api
 from kit.engine import Engine, policy, running_engine
 from kit.waiting import eventually_async
 from tickwright import Fail, Job
-from tickwright.capabilities.jobs.admin import jobs_store
+from tickwright.capabilities.jobs.admin import search
 from tickwright.engine.retention import SQL
 
 ONCE = """
@@ -18,7 +18,7 @@ INSERT INTO tickwright.scheduled_tasks (execute_at, task_type, idempotency_key) 
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING id
 """
 AGED = "UPDATE tickwright.job_keys SET created_at = created_at - $1::interval"
-HOLD = jobs_store._QUERIES["hold_keys"]
+HOLD = search._QUERIES["hold_keys"]
 KINDS = {"t": policy("t")}
 
 

@@ -14,8 +14,8 @@ from kit.waiting import eventually_async
 from tickwright.api import ApiLimits
 from tickwright.api.openapi import is_of_many
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.requests import NewJob, TaskTypeRequest
 from tickwright.domain.errors import Unavailable
 from tickwright.store.bounds import LEAST_S, within
 from tickwright.store.pool import RELEASE_BOUNDED_S, open_pool
@@ -32,8 +32,8 @@ GONE = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1::integer[]
 @pytest.fixture
 async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApi]:
     """An API whose changes have half a second; it knows its keys already."""
-    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.enqueue.COLLECTED_S", CHANGE_S)
-    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.enqueue.TYPES_FRESH_S", 600.0)
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.TYPES_FRESH_S", 600.0)
     async with running_api(database_url, limits=LIMITS) as running:
         assert (await running.admin.post("/v1/jobs", JOB, headers={"Idempotency-Key": "before"})).status == 201
         yield running
@@ -175,7 +175,7 @@ async def test_a_program_hears_the_same(database_url: str, monkeypatch: pytest.M
     service = JobService(pool, enqueuer=enqueuer, allow_target=allow_all)
     await service.types.put("noop", TaskTypeRequest(target="python:noop"), caller=ADMIN)
     await enqueuer.schedule(NewJob("noop"))
-    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.enqueue.COLLECTED_S", CHANGE_S)
+    monkeypatch.setattr("tickwright.capabilities.jobs.enqueue.COLLECTED_S", CHANGE_S)
     with stopped(await pool.fetchval("SELECT pg_backend_pid()")), pytest.raises(Unavailable) as heard:
         await enqueuer.schedule(NewJob("noop"))
     assert heard.value.code == "outcome_unknown"

@@ -28,7 +28,7 @@ from kit.processes import kill_group, spawn
 from kit.traces import Collector, Kept, drawn
 from kit.waiting import eventually_async
 from tickwright import Tickwright
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.ports.caller import Caller, Role
 
 PAGE = Path(__file__).parents[2] / "docs/tracing.md"

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from kit.engine import connect, running_engine
 from kit.mutants import mutate
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, Job, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, Job
 from tickwright.capabilities.jobs.worker import claimer
 from tickwright.capabilities.jobs.worker.claimer import Claimer
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
@@ -108,7 +108,7 @@ async def test_a_claim_brings_so_many_bytes_and_says_that_there_are_more(databas
     pool = await open_pool(database_url, max_size=2)
     await pool.execute(SAVED)
     await pool.execute(LARGE, 100)
-    request = ClaimRequest(7, ClaimPlan(("work",), (200,), 200), [Lane("work", 0)], timedelta(milliseconds=200))
+    request = ClaimRequest(7, ClaimPlan(("work",), (200,), 200), [ClaimRange("work", 0)], timedelta(milliseconds=200))
     first, second = await ClaimStore(pool).claim(request), await ClaimStore(pool).claim(request)
     await pool.close()
     assert [(len(claimed.rows), claimed.was_cut) for claimed in (first, second)] == [(64, True), (36, False)]

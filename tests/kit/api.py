@@ -18,8 +18,8 @@ from tickwright.capabilities.batches.audience.audience import Audiences
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.operations.overview.snapshot import Snapshots

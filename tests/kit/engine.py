@@ -15,9 +15,9 @@ import asyncpg
 
 from kit.processes import spawn
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession

@@ -10,9 +10,9 @@ import signal
 import time
 from datetime import timedelta
 
-from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker, WorkerLimits
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession

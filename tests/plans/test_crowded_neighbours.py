@@ -6,7 +6,7 @@ import pytest
 
 from plans.conftest import Planner
 from plans.test_job_plans import CLAIM, DUE, TABLE, claim_of, open_session
-from tickwright.capabilities.jobs.model import Lane
+from tickwright.capabilities.jobs.model import ClaimRange
 
 GOOD = """
 INSERT INTO tickwright.scheduled_tasks (execute_at, task_type)
@@ -26,7 +26,7 @@ def pages_alone_and_beside(module_url: str) -> Iterator[tuple[Planner, int]]:
     open_session(planner)
     planner.run(GOOD)
     planner.prepare("claim", CLAIM)
-    alone = planner.explain("claim", *claim_of(500, Lane("good", 0))).blocks
+    alone = planner.explain("claim", *claim_of(500, ClaimRange("good", 0))).blocks
     planner.run(OTHERS)
     yield planner, alone
     planner.close()
@@ -35,7 +35,7 @@ def pages_alone_and_beside(module_url: str) -> Iterator[tuple[Planner, int]]:
 def test_the_good_types_claim_touches_its_own_range_only(pages_alone_and_beside: tuple[Planner, int]) -> None:
     """Jobs of types that are not asked for cost nothing: they are other ranges of the index."""
     planner, alone = pages_alone_and_beside
-    plan = planner.explain("claim", *claim_of(500, Lane("good", 0)))
+    plan = planner.explain("claim", *claim_of(500, ClaimRange("good", 0)))
     assert plan.scans_of(TABLE) == {DUE, "tid"}
     assert plan.blocks <= alone * 1.3 + 50, f"{plan.blocks} pages beside the others, {alone} alone"
 
@@ -43,7 +43,7 @@ def test_the_good_types_claim_touches_its_own_range_only(pages_alone_and_beside:
 def test_a_type_with_little_room_costs_what_it_may_take(pages_alone_and_beside: tuple[Planner, int]) -> None:
     """A saturated type that may have five rows is read for five rows, not for 100,000."""
     planner, alone = pages_alone_and_beside
-    lanes = (Lane("good", 0), Lane("zzz.saturated", 0), Lane("zzz.saturated", 1))
+    lanes = (ClaimRange("good", 0), ClaimRange("zzz.saturated", 0), ClaimRange("zzz.saturated", 1))
     plan = planner.explain("claim", *claim_of(5, *lanes))
     assert plan.blocks <= alone + 50, plan.text
 
@@ -51,7 +51,7 @@ def test_a_type_with_little_room_costs_what_it_may_take(pages_alone_and_beside: 
 def test_finding_an_unknown_priority_costs_a_probe(pages_alone_and_beside: tuple[Planner, int]) -> None:
     """The gaps between known priorities are asked in the claim itself: an empty one costs one descent."""
     planner, _ = pages_alone_and_beside
-    lanes = [Lane("zzz.saturated", priority) for priority in range(-100, 100, 2)]
+    lanes = [ClaimRange("zzz.saturated", priority) for priority in range(-100, 100, 2)]
     plan = planner.explain("claim", *claim_of(1, *lanes))
     assert plan.scans_of(TABLE) <= {DUE, "tid"}
     assert plan.blocks < 12 * len(lanes), plan.blocks

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.jobs.admin import dead_letters, jobs_store
+from tickwright.capabilities.jobs.admin import bulk_actions as dead_letters
+from tickwright.capabilities.jobs.admin import search
 
 FILL = """
 INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)
@@ -16,7 +17,7 @@ ANALYZE tickwright.outbox_dead; ANALYZE tickwright.scheduled_tasks_dead;
 """
 TABLES = {"job": "scheduled_tasks_dead", "outbox": "outbox_dead"}
 PICKS = {
-    "job": jobs_store._QUERIES["pick_dead"],
+    "job": search._QUERIES["pick_dead"],
     "outbox": dead_letters._SQL["pick_dead_messages"],
 }
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from plans.conftest import Planner
-from tickwright.capabilities.jobs.admin import jobs_store
-from tickwright.capabilities.jobs.admin.filters import JobFilter
-from tickwright.capabilities.jobs.admin.search import LOOKS, Wanted
+from tickwright.capabilities.jobs.admin import search
+from tickwright.capabilities.jobs.admin.search import LOOKS, JobFilter, JobQuery
 from tickwright.store.queries import load
 
 TABLE = "scheduled_tasks"
@@ -41,7 +40,7 @@ def crowd(module_url: str) -> Iterator[Planner]:
 
 def sql_of(name: str, *, text: str | None = None, **parts: str) -> str:
     """Return a look's statement as it is run."""
-    return Wanted(JobFilter(text=text)).sql(name, **parts)
+    return JobQuery(JobFilter(text=text)).sql(name, **parts)
 
 
 @pytest.mark.parametrize("name", ["look_newest", "look_oldest"])
@@ -114,7 +113,7 @@ def test_an_action_locks_and_moves_by_primary_key(crowd: Planner) -> None:
     plan = crowd.explain("count_ids", *NOTHING, [1, 2, 3])
     assert PKEY in plan.scans_of(TABLE)
     assert plan.rows_of(TABLE) <= 3, plan.text
-    crowd.prepare("get_many", jobs_store._GET_MANY)
+    crowd.prepare("get_many", search._GET_MANY)
     assert crowd.explain("get_many", [1, 2, 3]).rows_of(TABLE) <= 3
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plans.conftest import FILL, Planner
-from tickwright.capabilities.jobs.admin.jobs_store import _EXPLAIN
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.admin.search import _EXPLAIN
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import claims as claims_store
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest
 from tickwright.engine.session import _OWNS
@@ -28,7 +28,9 @@ def open_session(planner: Planner) -> None:
     )
 
 
-def claim_of(rows_max: int, *lanes: Lane, bounded: bool = False, doubted: Sequence[Lane] = ()) -> tuple[Any, ...]:
+def claim_of(
+    rows_max: int, *lanes: ClaimRange, bounded: bool = False, doubted: Sequence[ClaimRange] = ()
+) -> tuple[Any, ...]:
     """Return the arguments of a claim of so many rows of each lane's type."""
     names = tuple(dict.fromkeys(lane.task_type for lane in lanes))
     plan = ClaimPlan(names, (rows_max,) * len(names), 1000)
@@ -48,7 +50,7 @@ def test_a_claim_reads_the_due_index_and_never_the_table(crowded: Planner, rows_
     """One range of one index per lane; the rows themselves by their place."""
     open_session(crowded)
     crowded.prepare(f"claim_{rows_max}", CLAIM)
-    plan = crowded.explain(f"claim_{rows_max}", *claim_of(rows_max, Lane("good", 0)))
+    plan = crowded.explain(f"claim_{rows_max}", *claim_of(rows_max, ClaimRange("good", 0)))
     assert plan.scans_of(TABLE) == {DUE, "tid"}, plan.text
 
 
@@ -56,7 +58,7 @@ def test_a_claim_with_nothing_due_touches_a_handful_of_pages(crowded: Planner) -
     """Idle is cheap, whatever is pending for later."""
     open_session(crowded)
     crowded.prepare("claim_idle", CLAIM)
-    nobody = crowded.explain("claim_idle", *claim_of(1000, Lane("nobody", 0)))
+    nobody = crowded.explain("claim_idle", *claim_of(1000, ClaimRange("nobody", 0)))
     assert nobody.blocks < 40, nobody.text
     assert nobody.scans_of(TABLE) <= {DUE, "tid"}
 
@@ -66,8 +68,8 @@ def test_a_claim_looks_once_for_each_lane_that_may_be_empty(crowded: Planner) ->
     open_session(crowded)
     crowded.prepare("claim_doubting", CLAIM)
     few, many = [
-        crowded.explain("claim_doubting", *claim_of(1, Lane("nobody", 0), doubted=doubted))
-        for doubted in ([], [Lane("good", 0), *(Lane("good", priority) for priority in range(1, 101))])
+        crowded.explain("claim_doubting", *claim_of(1, ClaimRange("nobody", 0), doubted=doubted))
+        for doubted in ([], [ClaimRange("good", 0), *(ClaimRange("good", priority) for priority in range(1, 101))])
     ]
     assert many.scans_of(TABLE) <= {DUE, "tid"}, many.text
     assert many.blocks - few.blocks < 101 * 5, many.text
@@ -77,13 +79,13 @@ def test_a_plan_made_while_the_table_was_empty_still_uses_the_index(planner: Pla
     """A worker that starts on an empty table must not scan it when it has filled up: the pool's settings see to it."""
     open_session(planner)
     planner.prepare("claim", CLAIM)
-    planner.explain("claim", *claim_of(1000, Lane("good", 0)))
+    planner.explain("claim", *claim_of(1000, ClaimRange("good", 0)))
     planner.prepare("complete", result_sql(planner, "complete"))
     planner.explain("complete", TOKEN, [1])
     planner.prepare("reclaim", result_sql(planner, "reclaim"))
     planner.explain("reclaim", [TOKEN], "lost")
     planner.run(FILL)
-    assert planner.explain("claim", *claim_of(1000, Lane("good", 0))).scans_of(TABLE) == {DUE, "tid"}
+    assert planner.explain("claim", *claim_of(1000, ClaimRange("good", 0))).scans_of(TABLE) == {DUE, "tid"}
     assert planner.explain("complete", TOKEN, list(range(1, 1000))).scans_of(TABLE) == {PKEY}
     assert "seq" not in planner.explain("reclaim", [TOKEN], "lost").scans_of(TABLE)
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.capabilities.jobs.worker.result_writer import FENCED
 from tickwright.domain.states import TRANSITIONS, JobStatus
@@ -168,7 +168,7 @@ class JobLife(RuleBasedStateMachine):
     # ------------------------------------------------------------------ workers
 
     def _claim(self, token: int) -> list[Any]:
-        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
+        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)], timedelta(milliseconds=200))
         return self.do(self.store.claim(request)).rows
 
     @rule(worker=WORKERS)
@@ -327,7 +327,7 @@ async def test_a_job_that_was_asked_to_stop_does_not_start_again(database_url: s
         token, store = await pool.fetchval(OPEN), ClaimStore(pool)
         sql = "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) VALUES (now(), 't') RETURNING id"
         job_id = await pool.fetchval(sql)
-        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
+        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)], timedelta(milliseconds=200))
         assert len((await store.claim(request)).rows) == 1
         await pool.execute("UPDATE tickwright.scheduled_tasks SET status = 'cancelled' WHERE id = $1", job_id)
         await store.write(name, token, [job_id], [1], *COLUMNS.get(name, tuple)())
@@ -345,7 +345,7 @@ async def test_the_count_of_a_retry_is_the_count_of_the_jobs_still_held(database
             "INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) "
             "SELECT now(), 't' FROM generate_series(1, 3)"
         )
-        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
+        request = ClaimRequest(token, ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)], timedelta(milliseconds=200))
         ids = [row[0] for row in (await store.claim(request)).rows]
         assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 3
         assert await store.write("retry", token, ids, [1] * 3, [60.0] * 3, ["failed"] * 3, ["no luck"] * 3) == 0

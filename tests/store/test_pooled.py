@@ -6,9 +6,9 @@ from datetime import timedelta
 from kit.engine import job_row, policy
 from kit.servers import PgBouncer
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.admin.types_store import register_handler
 from tickwright.capabilities.jobs.handlers import HandlerRegistry, make_handler
 from tickwright.capabilities.jobs.model import Job
+from tickwright.capabilities.jobs.task_types import register_handler
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.session import WorkerSession

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from kit.engine import insert, job_row
 from kit.waiting import eventually_async
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker.claims import ClaimRequest, ClaimStore
 from tickwright.engine.session import WorkerSession
 from tickwright.process.node import open_node
@@ -19,7 +19,7 @@ async def test_a_node_without_the_worker_role_does_not_strand_a_dead_workers_job
     dead = WorkerSession(pool, name="dead", roles=["worker"], version="0")
     await dead.open()
     job_id = await insert(pool, "t")
-    request = ClaimRequest(dead.token, ClaimPlan(("t",), (5,), 5), [Lane("t", 0)], timedelta(milliseconds=200))
+    request = ClaimRequest(dead.token, ClaimPlan(("t",), (5,), 5), [ClaimRange("t", 0)], timedelta(milliseconds=200))
     assert len((await ClaimStore(pool).claim(request)).rows) == 1
     await pool.execute("UPDATE tickwright.workers SET lease_until = '-infinity' WHERE id = $1", dead.token)
     settings = load_settings(database_url=database_url, metrics_bind="127.0.0.1:0")

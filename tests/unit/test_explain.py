@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.jobs.admin.explain import _held
+from tickwright.capabilities.jobs.admin.views import _held
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

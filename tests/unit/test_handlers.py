@@ -8,7 +8,7 @@ import pytest
 
 from tickwright.capabilities.jobs.handlers import make_handler
 from tickwright.capabilities.jobs.model import Errored, TaskType
-from tickwright.capabilities.jobs.worker.outcomes import outcome_of_error
+from tickwright.capabilities.jobs.worker.result_writer import outcome_of_error
 
 
 class Given:

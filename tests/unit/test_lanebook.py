@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.capabilities.jobs.worker import frontier as lanebook
-from tickwright.capabilities.jobs.worker.claims import Claimed
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs
 from tickwright.capabilities.jobs.worker.frontier import (
     DOUBT_GAP_S,
     DOUBTED_MAX,
@@ -17,7 +17,7 @@ from tickwright.capabilities.jobs.worker.frontier import (
     LANES_MAX,
     LOOKBACK_S,
     SWEEP_SHARE,
-    LaneBook,
+    ClaimFrontier,
 )
 
 NOW_S = 1_795_268_220.0
@@ -26,9 +26,9 @@ HEAD = 0.0
 BEHIND_NOW_S = LOOKED_S - LOOKBACK_S
 
 
-def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[Lane] = ()) -> LaneBook:
+def book_of(*names: str, limited: Collection[str] = (), lanes: Collection[ClaimRange] = ()) -> ClaimFrontier:
     """Return a book that knows the default lane of each type, and ``lanes``."""
-    book = LaneBook(limited=lambda name: name in limited)
+    book = ClaimFrontier(limited=lambda name: name in limited)
     book.learn(lanes)
     book.look_everywhere(names)
     return book
@@ -40,24 +40,24 @@ def row(task_type: str, due_s: float, priority: int = 0) -> tuple[Any, ...]:
 
 
 def note(
-    book: LaneBook, asked: Mapping[str, int], *rows: tuple[Any, ...], total_max: int = 1000, new_lanes: Any = ()
+    book: ClaimFrontier, asked: Mapping[str, int], *rows: tuple[Any, ...], total_max: int = 1000, new_lanes: Any = ()
 ) -> bool:
     """Note a claim that asked for so many rows of each type and brought ``rows``."""
     plan = ClaimPlan(tuple(asked), tuple(asked.values()), total_max)
-    return book.note(plan, book.look(asked), Claimed(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
+    return book.note(plan, book.look(asked), ClaimedJobs(list(rows), NOW_S, None, LOOKED_S, list(new_lanes)))
 
 
-def frontiers(book: LaneBook, *names: str) -> dict[tuple[str, int], float]:
+def frontiers(book: ClaimFrontier, *names: str) -> dict[tuple[str, int], float]:
     """Return the bound of every known lane of some types."""
     return {(lane.task_type, lane.priority): lane.frontier_s for lane in book.look_everywhere(names).lanes}
 
 
-def frontier(book: LaneBook, name: str) -> float:
+def frontier(book: ClaimFrontier, name: str) -> float:
     """Return the bound of a type's default lane."""
     return frontiers(book, name)[name, 0]
 
 
-def drag(book: LaneBook) -> None:
+def drag(book: ClaimFrontier) -> None:
     """Make unbounded claims look slow."""
     for _ in range(DRAG_CLAIMS):
         book.watch(took_s=1.0, rows=0, lanes=1)
@@ -88,7 +88,7 @@ def test_a_bound_behind_now_goes_back_to_the_last_claimed_instant() -> None:
 
 def test_each_lane_has_a_bound_of_its_own() -> None:
     """What is due in one priority says nothing of another, and a lane without rows was perhaps not looked at."""
-    book = book_of("a", lanes=[Lane("a", 10), Lane("a", 20)])
+    book = book_of("a", lanes=[ClaimRange("a", 10), ClaimRange("a", 20)])
     note(book, {"a": 3}, row("a", 9.0, 20), row("a", 5.0, 10), row("a", 4.0, 10))
     assert frontiers(book, "a") == {("a", 20): 9.0, ("a", 10): 5.0, ("a", 0): HEAD}
 
@@ -106,7 +106,7 @@ def test_types_that_were_not_asked_keep_what_is_known_of_them() -> None:
 
 def test_beside_a_hot_type_an_exhausted_one_is_looked_at_from_a_little_behind_now() -> None:
     """Its rows are claimed up to now; from the head each claim of the drain would walk their dead rows again."""
-    book = book_of("hot", "a", "b", lanes=[Lane("b", 10)])
+    book = book_of("hot", "a", "b", lanes=[ClaimRange("b", 10)])
     assert note(book, {"hot": 1, "a": 5, "b": 5}, row("hot", 10.0), row("a", 90.0))
     assert frontiers(book, "hot", "a", "b") == {
         ("hot", 0): 10.0, ("a", 0): BEHIND_NOW_S, ("b", 0): BEHIND_NOW_S, ("b", 10): BEHIND_NOW_S,
@@ -152,16 +152,16 @@ def test_a_claim_goes_on_only_where_a_type_of_its_plan_had_more_to_give() -> Non
 def test_the_next_claim_follows_at_once_when_a_priority_was_found() -> None:
     """A new lane may have rows that this claim had no room for, though no type was full."""
     book = book_of("a")
-    assert note(book, {"a": 5}, new_lanes=[Lane("a", 10)])
+    assert note(book, {"a": 5}, new_lanes=[ClaimRange("a", 10)])
     assert frontiers(book, "a") == {("a", 0): HEAD, ("a", 10): HEAD}
     assert not note(book, {"a": 5})
 
 
 def test_a_lane_that_is_found_again_keeps_its_bound() -> None:
     """A sweep and a claim may find the same priority; the second one to tell forgets nothing."""
-    book = book_of("a", lanes=[Lane("a", 10)])
+    book = book_of("a", lanes=[ClaimRange("a", 10)])
     note(book, {"a": 1}, row("a", 10.0, 10))
-    book.learn([Lane("a", 10)])
+    book.learn([ClaimRange("a", 10)])
     assert frontiers(book, "a")["a", 10] == 10.0
 
 
@@ -204,11 +204,11 @@ def test_claims_of_many_lanes_may_take_longer() -> None:
 
 def test_an_empty_lane_is_forgotten_and_found_again() -> None:
     """That of the default priority stays: most jobs have it."""
-    book = book_of("a", lanes=[Lane("a", 10), Lane("a", 20)])
+    book = book_of("a", lanes=[ClaimRange("a", 10), ClaimRange("a", 20)])
     assert {lane.priority for lane in book.doubt(book.look_everywhere(["a"]).lanes)} == {10, 20}
-    book.forget([Lane("a", 20)])
+    book.forget([ClaimRange("a", 20)])
     assert frontiers(book, "a").keys() == {("a", 0), ("a", 10)}
-    book.learn([Lane("a", 20)])
+    book.learn([ClaimRange("a", 20)])
     assert frontiers(book, "a").keys() == {("a", 0), ("a", 10), ("a", 20)}
 
 
@@ -217,7 +217,7 @@ def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
     many = {(f"t{number}", priority) for number in range(10) for priority in (*range(-50, 0), *range(1, 51))}
-    book = book_of("rare", *{name for name, _ in many}, lanes=[Lane(*lane) for lane in many])
+    book = book_of("rare", *{name for name, _ in many}, lanes=[ClaimRange(*lane) for lane in many])
     asked: set[tuple[str, int]] = set()
     names = [f"t{number}" for number in range(10)]
     for _ in range(-(-len(many) // DOUBTED_MAX)):
@@ -231,10 +231,10 @@ def test_lanes_are_doubted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == many
 
 
-def crowded() -> tuple[LaneBook, list[str]]:
+def crowded() -> tuple[ClaimFrontier, list[str]]:
     """Return a book of ten types with more lanes than one claim looks at, and their names."""
     names = [f"t{number}" for number in range(10)]
-    lanes = [Lane(name, priority) for name in names for priority in range(1, LANES_MAX // 4)]
+    lanes = [ClaimRange(name, priority) for name in names for priority in range(1, LANES_MAX // 4)]
     return book_of(*names, lanes=lanes), names
 
 
@@ -252,7 +252,7 @@ def test_a_round_looks_into_every_lane() -> None:
             here = {(lane.task_type, lane.priority) for lane in look.lanes}
             assert {key for key in known if key[0] in look.whole or not key[1]} == here
             seen |= here
-            follows = book.note(plan, look, Claimed([], NOW_S, None, LOOKED_S, []))
+            follows = book.note(plan, look, ClaimedJobs([], NOW_S, None, LOOKED_S, []))
         assert seen == known
 
 
@@ -272,13 +272,13 @@ def test_lanes_that_brought_jobs_last_are_looked_into_by_every_claim() -> None:
     book, names = crowded()
     for number in range(FRUITFUL_MAX + 1):
         rows = [row("t0" if number < 100 else "t1" if number < 200 else "t2", NOW_S, 1 + number % 100)]
-        book.note(plan_of(*names), book.look(names), Claimed([*rows], NOW_S, None, LOOKED_S, []))
+        book.note(plan_of(*names), book.look(names), ClaimedJobs([*rows], NOW_S, None, LOOKED_S, []))
     for _ in range(10):
         here = {(lane.task_type, lane.priority) for lane in book.look(names).lanes}
         assert {("t0", 2), ("t0", 100), ("t1", 1), ("t1", 100), ("t2", 57)} <= here
         assert {(name, 0) for name in names} <= here
-    book.forget([Lane("t0", 2)])
-    assert all(lane != Lane("t0", 2) for _ in range(10) for lane in book.look(names).lanes)
+    book.forget([ClaimRange("t0", 2)])
+    assert all(lane != ClaimRange("t0", 2) for _ in range(10) for lane in book.look(names).lanes)
 
 
 def test_the_next_due_instant_is_that_of_the_whole_round() -> None:
@@ -288,7 +288,7 @@ def test_the_next_due_instant_is_that_of_the_whole_round() -> None:
     follows = True
     while follows:
         look = book.look(names)
-        follows = book.note(plan_of(*names), look, Claimed([], NOW_S, next(dues, None), LOOKED_S, []))
+        follows = book.note(plan_of(*names), look, ClaimedJobs([], NOW_S, next(dues, None), LOOKED_S, []))
     assert book.next_due_s == NOW_S + 5.0
     book.look(names)
     assert book.next_due_s is None
@@ -299,7 +299,7 @@ def test_a_lane_that_was_not_looked_into_keeps_its_bound() -> None:
     book, names = crowded()
     drag(book)
     look = book.look(names)
-    book.note(plan_of(*names), look, Claimed([], NOW_S, None, LOOKED_S, []))
+    book.note(plan_of(*names), look, ClaimedJobs([], NOW_S, None, LOOKED_S, []))
     looked = {(lane.task_type, lane.priority) for lane in look.lanes}
     assert {due_s for key, due_s in frontiers(book, *names).items() if key in looked} == {BEHIND_NOW_S}
     assert {due_s for key, due_s in frontiers(book, *names).items() if key not in looked} == {HEAD}
@@ -307,11 +307,11 @@ def test_a_lane_that_was_not_looked_into_keeps_its_bound() -> None:
 
 def test_a_lane_that_another_claim_forgot_brings_jobs() -> None:
     """A type gets a rate while a claim for it is under way: its next claim is of the other kind."""
-    book = book_of("a", lanes=[Lane("a", 10)])
+    book = book_of("a", lanes=[ClaimRange("a", 10)])
     look = book.look(["a"])
-    book.forget([Lane("a", 10)])
+    book.forget([ClaimRange("a", 10)])
     rows = [row("a", NOW_S, 10)]
-    assert book.note(ClaimPlan(("a",), (1,), 1), look, Claimed([*rows], NOW_S, None, LOOKED_S, []))
+    assert book.note(ClaimPlan(("a",), (1,), 1), look, ClaimedJobs([*rows], NOW_S, None, LOOKED_S, []))
     assert frontiers(book, "a")["a", 10] == NOW_S
 
 
@@ -345,7 +345,7 @@ def test_one_sweep_follows_another_after_a_while_only() -> None:
 
 def test_a_lane_that_a_full_claim_did_not_reach_has_no_bound() -> None:
     """The upper priority filled the claim: below it nobody has looked, whatever the lane's bound was before."""
-    book = book_of("a", "b", lanes=[Lane("a", 10)])
+    book = book_of("a", "b", lanes=[ClaimRange("a", 10)])
     note(book, {"a": 3, "b": 1}, row("b", 7.0))  # beside a drain of the other type
     assert frontiers(book, "a") == {("a", 10): BEHIND_NOW_S, ("a", 0): BEHIND_NOW_S}
     note(book, {"a": 1}, row("a", 60.0, priority=10))
@@ -356,7 +356,7 @@ def test_a_drag_makes_looks_around_rare(monkeypatch: pytest.MonkeyPatch) -> None
     """Twenty times as long as one took passes before the next; without a drag every claim looks."""
     now = [1000.0]
     monkeypatch.setattr(lanebook, "monotonic", lambda: now[0])
-    book = LaneBook(lambda _: False)
+    book = ClaimFrontier(lambda _: False)
     book.looked_around(0.2)
     assert book.looks_around()
     for _ in range(DRAG_CLAIMS):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tickwright.capabilities.jobs.model import TaskType
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.operations.overview.rates import CountersSaid, JobsSaid, Rates, caught_up, quantile
 from tickwright.observe.metrics import LATENESS_BUCKETS_S, Sample
 from tickwright.process.counters import Counters
@@ -104,15 +104,15 @@ def test_the_backlog_says_when_it_is_over_only_where_that_is_known() -> None:
     assert rates.due_changes_per_s() is None
 
 
-def worker_of(entries: dict[str, Entry]) -> Any:
+def worker_of(entries: dict[str, TypeState]) -> Any:
     """Return a worker, as far as its counters go."""
     runner = SimpleNamespace(busy=3, queued=0, slots=4, threads=2, threads_busy=1)
     return SimpleNamespace(entries=lambda: entries, runner=runner)
 
 
-def entry(name: str, starts: int = 0) -> Entry:
+def entry(name: str, starts: int = 0) -> TypeState:
     """Return what a worker knows of a type that started so often."""
-    made = Entry(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)
+    made = TypeState(TaskType(name, f"python:{name}"), lambda _: None, is_async=False)
     for _ in range(starts):
         made.note_start(0.02)
     return made

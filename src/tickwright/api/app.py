@@ -32,8 +32,8 @@ from tickwright.capabilities.batches.rest.routes import STRUCTS as CAMPAIGN_STRU
 from tickwright.capabilities.batches.rest.routes import campaign_routes
 from tickwright.capabilities.fanout.rest import STRUCTS as FANOUT_STRUCTS
 from tickwright.capabilities.fanout.rest import fanout_routes
-from tickwright.capabilities.jobs.rest.routes import STRUCTS as JOB_STRUCTS
-from tickwright.capabilities.jobs.rest.routes import job_routes
+from tickwright.capabilities.jobs.rest import STRUCTS as JOB_STRUCTS
+from tickwright.capabilities.jobs.rest import job_routes
 from tickwright.capabilities.operations.overview.type_figures import TypesNow
 from tickwright.capabilities.operations.rest.alert_routes import STRUCTS as ALERT_STRUCTS
 from tickwright.capabilities.operations.rest.alert_routes import receiver_routes

@@ -10,8 +10,8 @@ from typing import Any
 from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiContext
 from tickwright.api.gate import check_role
-from tickwright.capabilities.jobs.enqueue.requests import key_of
-from tickwright.capabilities.jobs.rest.routes import SCOPE, created_answer
+from tickwright.capabilities.jobs.requests import key_of
+from tickwright.capabilities.jobs.rest import SCOPE, created_answer
 from tickwright.domain.errors import Rejected
 from tickwright.domain.strict_json import shown
 from tickwright.domain.traceparent import traceparent_of

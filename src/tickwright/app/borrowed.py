@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, NewJob, Scheduled
+from tickwright.capabilities.jobs.enqueue import Enqueuer, Scheduled
+from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.domain.errors import InvariantBroken, Rejected
 
 T = TypeVar("T")

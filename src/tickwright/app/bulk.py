@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from tickwright.capabilities.jobs.enqueue.enqueue import COPY_COLUMNS, TOGETHER, NewJob, TypeCatalog
+from tickwright.capabilities.jobs.enqueue import COPY_COLUMNS, TOGETHER, TypeCatalog
+from tickwright.capabilities.jobs.requests import NewJob
 from tickwright.domain.errors import Rejected
 from tickwright.observe import traces
 from tickwright.store.pool import Connection, Pool

@@ -33,8 +33,8 @@ from tickwright.capabilities.batches.definitions.campaigns import StoredCampaign
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import JobAction, JobDetail
-from tickwright.capabilities.jobs.enqueue.enqueue import NewJob, Scheduled, check_new_job
-from tickwright.capabilities.jobs.enqueue.requests import with_digest
+from tickwright.capabilities.jobs.enqueue import Scheduled
+from tickwright.capabilities.jobs.requests import NewJob, check_new_job, with_digest
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.reports.service import ReportsService
 from tickwright.domain.addresses import refusal_unasked

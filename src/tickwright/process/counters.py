@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.capabilities.jobs.worker.worker import JobWorker
 from tickwright.observe.metrics import Sample, Source
 
@@ -76,7 +76,7 @@ class Counters:
         self._add_samples(said)
         return said
 
-    def _sum_up(self, entries: Mapping[str, Entry]) -> None:
+    def _sum_up(self, entries: Mapping[str, TypeState]) -> None:
         before = {name: seen for name, seen in self._before.items() if name in entries}
         for name, entry in entries.items():
             late, late_s, counts = before.get(name, ([], 0.0, {}))
@@ -109,7 +109,7 @@ def _count(into: dict[str, int], name: str, sample: Sample) -> None:
     into[name] = into.get(name, 0) + int(sample.value)
 
 
-def _types(entries: Mapping[str, Entry]) -> dict[str, Said]:
+def _types(entries: Mapping[str, TypeState]) -> dict[str, Said]:
     return {
         name: {**_job(entry.late_counts, entry.late_sum_s, entry.counts, entry.held, 0), **_threads_of(entry)}
         for name, entry in list(entries.items())
@@ -117,7 +117,7 @@ def _types(entries: Mapping[str, Entry]) -> dict[str, Said]:
     }
 
 
-def _threads_of(entry: Entry) -> Said:
+def _threads_of(entry: TypeState) -> Said:
     return {} if entry.is_async else {"threads": entry.threads}
 
 

@@ -13,11 +13,11 @@ import structlog
 from tickwright.capabilities.batches.service import CampaignsService
 from tickwright.capabilities.fanout.service import FanoutService
 from tickwright.capabilities.jobs.admin.service import JobService
-from tickwright.capabilities.jobs.admin.types_store import load_types, register_handler
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.enqueue import Enqueuer
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.task_types import load_types, register_handler
 from tickwright.capabilities.operations.alerts.receivers import AlertReceivers
 from tickwright.capabilities.operations.listings import Operations
 from tickwright.capabilities.polling.relay.admin import PollRelayAdmin

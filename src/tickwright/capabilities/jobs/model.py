@@ -73,7 +73,7 @@ class Snoozed:
     wait: timedelta
 
 
-Ending = Completed | Errored | Snoozed
+AttemptOutcome = Completed | Errored | Snoozed
 
 
 class Retry(Exception):
@@ -216,7 +216,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Lane:
+class ClaimRange:
     """Jobs of one type and priority: one range of the index.
 
     ``frontier_s`` is a keyset bound: nothing due earlier is left, as far as the claims of this worker

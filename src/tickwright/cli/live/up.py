@@ -21,7 +21,7 @@ from tickwright import __version__
 from tickwright.api.auth import Authenticator
 from tickwright.api.context import ApiLimits
 from tickwright.app import Tickwright
-from tickwright.capabilities.jobs.enqueue.requests import TaskTypeRequest
+from tickwright.capabilities.jobs.requests import TaskTypeRequest
 from tickwright.cli.kit.output import console
 from tickwright.cli.live.view import draw, lines
 from tickwright.demo.cast import CALLBACK_TYPE, add_handlers, keep_scheduling

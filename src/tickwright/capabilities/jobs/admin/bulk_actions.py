@@ -8,22 +8,31 @@ first call, so that a shift moves nothing twice; the same call without it begins
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 import asyncpg
 
-from tickwright.capabilities.jobs.admin.filters import MANY_MAX, JobFilter
-from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
-from tickwright.capabilities.jobs.admin.search import COUNT_MAX, Looking, Wanted
-from tickwright.capabilities.jobs.admin.views import BulkAction, Requeued
+from tickwright.capabilities.jobs.admin.search import (
+    COUNT_MAX,
+    MANY_MAX,
+    JobFilter,
+    JobQuery,
+    JobSearch,
+    JobStore,
+    RevivedRows,
+)
+from tickwright.capabilities.jobs.admin.views import BulkAction, DeadLetter, Requeued
 from tickwright.domain.errors import Rejected
+from tickwright.domain.masking import masked_document
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
+from tickwright.ports.views import Page, view
 from tickwright.store.audit import write_audit
-from tickwright.store.paging import Cursors
+from tickwright.store.paging import LIMIT_DEFAULT, NEWEST, Cursors, bounded, fetch_page
 from tickwright.store.pool import Connection, Pool
+from tickwright.store.queries import load
 
 LOOK_S = 5.0
 SHIFT_MAX = timedelta(days=3660)
@@ -32,7 +41,7 @@ TIME_RULE = "scheduled_tasks_execute_at"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BulkCall:
     """One call of an action on many.
 
     Attributes:
@@ -49,7 +58,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class BulkMove:
     """Where to: at an instant, so long from now, or so much later (or earlier) than each is due; nothing is now."""
 
     execute_at: datetime | None = None
@@ -73,32 +82,32 @@ class Move:
         return {name: str(value) for name, value in values.items() if value is not None}
 
 
-NOW = Move()
+NOW = BulkMove()
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     """What a call acts on, and how the next one goes on."""
 
-    wanted: Wanted
+    wanted: JobQuery
     ids: list[int]
     position: int | None
     as_of: datetime
 
 
-class ManyJobs:
+class JobBulkActions:
     """Actions on what a filter names."""
 
-    def __init__(self, pool: Pool, store: JobsStore, looking: Looking, cursors: Cursors) -> None:
+    def __init__(self, pool: Pool, store: JobStore, looking: JobSearch, cursors: Cursors) -> None:
         self._pool, self._store, self._looking, self._cursors = pool, store, looking, cursors
 
-    async def cancel(self, call: Call) -> BulkAction:
+    async def cancel(self, call: BulkCall) -> BulkAction:
         """Cancel pending jobs; ask the workers of held ones to stop them.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        chosen = await self._choose(call, Wanted(call.which, "cancel"))
+        chosen = await self._choose(call, JobQuery(call.which, "cancel"))
         if call.dry_run:
             return await self._told(call, chosen)
         async with self._pool.acquire() as connection, connection.transaction():
@@ -108,7 +117,7 @@ class ManyJobs:
         cancelled = sum(status == JobStatus.CANCELLED for _, status in done)
         return await self._answer(call, chosen, sorted(job_id for job_id, _ in done), requested=len(done) - cancelled)
 
-    async def retry(self, call: Call) -> Requeued:
+    async def retry(self, call: BulkCall) -> Requeued:
         """Put failed jobs back to work, with all their attempts, due now.
 
         Not those whose key another job has by now, nor those that break a rule that is younger than they are.
@@ -118,7 +127,7 @@ class ManyJobs:
         """
         if not set(call.which.statuses) <= {JobStatus.FAILED}:
             raise Rejected("only_failed", "only failed jobs can be retried; leave status out", field="status")
-        chosen = await self._choose(call, Wanted(replace(call.which, statuses=(JobStatus.FAILED,))))
+        chosen = await self._choose(call, JobQuery(replace(call.which, statuses=(JobStatus.FAILED,))))
         if call.dry_run:
             return Requeued(len(chosen.ids), [], chosen.position is not None, dry_run=True)
         async with self._pool.acquire() as connection, connection.transaction():
@@ -128,15 +137,15 @@ class ManyJobs:
         more, onward = chosen.position is not None, await self._next(call, chosen)
         return Requeued(len(ids), ids, more, onward, key_reused=revived.key_reused, unfit=revived.unfit)
 
-    async def run_now(self, call: Call) -> BulkAction:
+    async def run_now(self, call: BulkCall) -> BulkAction:
         """Make pending jobs due now; those that are due already are left alone.
 
         Raises:
             Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
-        return await self._move(call, Wanted(call.which, "run_now"), NOW, "run_now_many")
+        return await self._move(call, JobQuery(call.which, "run_now"), NOW, "run_now_many")
 
-    async def reschedule(self, call: Call, move: Move) -> BulkAction:
+    async def reschedule(self, call: BulkCall, move: BulkMove) -> BulkAction:
         """Give pending jobs another time.
 
         Raises:
@@ -144,9 +153,9 @@ class ManyJobs:
                 ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
         """
         move.check()
-        return await self._move(call, Wanted(call.which, "move", target=move.execute_at), move, "reschedule_many")
+        return await self._move(call, JobQuery(call.which, "move", target=move.execute_at), move, "reschedule_many")
 
-    async def _move(self, call: Call, wanted: Wanted, move: Move, action: str) -> BulkAction:
+    async def _move(self, call: BulkCall, wanted: JobQuery, move: BulkMove, action: str) -> BulkAction:
         chosen = await self._choose(call, wanted, once=move.delay is not None or move.shift is not None)
         if call.dry_run:
             return await self._told(call, chosen)
@@ -162,7 +171,7 @@ class ManyJobs:
 
     # ------------------------------------------------------------------ choosing
 
-    async def _choose(self, call: Call, wanted: Wanted, *, once: bool = False) -> _Chosen:
+    async def _choose(self, call: BulkCall, wanted: JobQuery, *, once: bool = False) -> _Chosen:
         """Look for what the call acts on: until it has enough, there is no more, or the time is up."""
         call.which.check(call.limit)
         which = await self._store.with_ids(wanted.which)
@@ -176,24 +185,24 @@ class ManyJobs:
             after = found.position
         return _Chosen(wanted, ids, after, as_of)
 
-    async def _begin(self, call: Call, wanted: Wanted) -> tuple[datetime, int]:
+    async def _begin(self, call: BulkCall, wanted: JobQuery) -> tuple[datetime, int]:
         if call.cursor is None:
             return await self._looking.now(), 0
         listing = ("many", wanted.action, *call.which.listing())
         as_of, position = await self._cursors.read(call.cursor, tuple[datetime, int], *listing)
         return as_of, position
 
-    async def _next(self, call: Call, chosen: _Chosen) -> str | None:
+    async def _next(self, call: BulkCall, chosen: _Chosen) -> str | None:
         if chosen.position is None:
             return None
         place = (chosen.as_of, chosen.position)
         return await self._cursors.make(place, "many", chosen.wanted.action, *call.which.listing())
 
-    async def _answer(self, call: Call, chosen: _Chosen, ids: Sequence[int], requested: int = 0) -> BulkAction:
+    async def _answer(self, call: BulkCall, chosen: _Chosen, ids: Sequence[int], requested: int = 0) -> BulkAction:
         more = chosen.position is not None
         return BulkAction(len(ids) - requested, requested, list(ids), more, await self._next(call, chosen))
 
-    async def _told(self, call: Call, chosen: _Chosen) -> BulkAction:
+    async def _told(self, call: BulkCall, chosen: _Chosen) -> BulkAction:
         """Say what would happen; nothing is locked, so it may be something else a moment later."""
         counts = await self._looking.status_of(chosen.wanted, chosen.ids)
         requested = counts.get(JobStatus.PROCESSING, 0)
@@ -208,7 +217,106 @@ def refused(error: asyncpg.CheckViolationError) -> Rejected:
     return Rejected("job_unfit", f"a job breaks a rule that is younger than it ({error}); none was moved", status=409)
 
 
-async def _audit(connection: Connection, call: Call, action: str, ids: Sequence[int], **more: Any) -> None:
+async def _audit(connection: Connection, call: BulkCall, action: str, ids: Sequence[int], **more: Any) -> None:
     if ids:
         after = {"count": len(ids), "ids": list(ids[:IDS_IN_AUDIT_MAX]), **more}
         await write_audit(connection, call.caller, f"jobs.{action}", "jobs", before=call.which.shown(), after=after)
+
+
+# Dead letters of both kinds, failed jobs and undeliverable outbox messages: looking and requeueing.
+
+_SQL = load("tickwright.capabilities.jobs.sql", "dead_letters.sql")
+_END = datetime(9999, 1, 1, tzinfo=UTC)
+Kind = Literal["job", "outbox"]
+LOOKED_MAX = 100_000
+"""Dead letters that a count looks at: no index knows their subjects."""
+
+
+class DeadLetterAdmin:
+    """What was given up and can be requeued."""
+
+    def __init__(self, pool: Pool, store: JobStore, cursors: Cursors) -> None:
+        self._pool, self._store, self._cursors = pool, store, cursors
+
+    async def list(
+        self,
+        *,
+        kind: Kind | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+    ) -> Page[DeadLetter]:
+        """Return one page, the youngest first; ``subject`` is a task type or a destination.
+
+        Raises:
+            Rejected: ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        limit = bounded(limit)
+        before, before_id = _END, NEWEST
+        if cursor is not None:
+            before, before_id = await self._cursors.read(cursor, tuple[datetime, int], "dead", kind, subject)
+        rows = await fetch_page(self._pool, _SQL["list_dead"], before, before_id, kind, subject, limit + 1)
+        items = [view(DeadLetter, row) for row in rows[:limit]]
+        more = None
+        if len(rows) > limit:
+            more = await self._cursors.make((items[-1].died_at, items[-1].id), "dead", kind, subject)
+        return Page(items, more)
+
+    async def count(self, kind: Kind, *, ids: Sequence[int] | None = None, subject: str | None = None) -> Requeued:
+        """Say how many a requeue would take, among 100,000 at most; ``more`` where there are others. Nothing goes back.
+
+        Raises:
+            Rejected: ``empty_filter``. Permanent.
+        """
+        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(MANY_MAX)
+        row = await self._pool.fetchrow(_SQL["count_dead"], kind, ids, subject, LOOKED_MAX)
+        return Requeued(row["found"], [], row["looked"] == LOOKED_MAX, dry_run=True)
+
+    async def requeue(
+        self,
+        kind: Kind,
+        *,
+        caller: Caller,
+        ids: Sequence[int] | None = None,
+        subject: str | None = None,
+        limit: int = MANY_MAX,
+        cursor: str | None = None,
+    ) -> Requeued:
+        """Put dead letters back to work, the oldest first, at most 1,000 in one transaction.
+
+        Ids that are no dead letters (any more) are left out of the answer, so that asking twice is harmless. ``next``
+        goes on behind the last one, so that who follows it puts nothing back twice, however soon it dies again. Jobs
+        whose idempotency key another job has by now stay, and are listed in ``key_reused``; what breaks a rule that is
+        younger than it stays, too, and is listed in ``unfit``.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``, ``invalid_cursor``. Permanent.
+        """
+        JobFilter(ids=None if ids is None else tuple(ids), task_type=subject).check(limit)
+        listing = ("requeue", kind, ids, subject)
+        after = 0 if cursor is None else await self._cursors.read(cursor, int, *listing)
+        async with self._pool.acquire() as connection, connection.transaction():
+            if kind == "job":
+                revived = await self._store.revive(connection, ids, subject, limit, after)
+            else:
+                revived = await self._revive_messages(connection, ids, subject, limit, after)
+            done = [row["id"] for row in revived.rows]
+            if done:
+                before = masked_document({"kind": kind, "ids": ids, "subject": subject})
+                subjects = "jobs" if kind == "job" else "outbox"
+                await write_audit(
+                    connection, caller, "dead_letters.requeue", subjects, before=before, after={"ids": done}
+                )
+        onward = None if revived.last_id is None else await self._cursors.make(revived.last_id, *listing)
+        stay, unfit = revived.key_reused, revived.unfit
+        return Requeued(len(done), done, onward is not None, onward, key_reused=stay, unfit=unfit)
+
+    async def _revive_messages(
+        self, connection: Connection, ids: Sequence[int] | None, destination: str | None, limit: int, after: int
+    ) -> RevivedRows:
+        rows = await connection.fetch(_SQL["pick_dead_messages"], ids, destination, limit, after)
+        back = [row for row in rows if row["fits"]]
+        if back:
+            await connection.execute(_SQL["revive_messages"], [row["id"] for row in back])
+        unfit = [row["id"] for row in rows if not row["fits"]]
+        return RevivedRows(back, [], unfit, rows[-1]["id"] if len(rows) == limit else None)

@@ -6,18 +6,102 @@ goes on from there with a cursor. Three shortcuts spare the walk: ids, a type wi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
 
-from tickwright.capabilities.jobs.admin.filters import DONE, LIVE, JobFilter
+from tickwright.domain.errors import Rejected
 from tickwright.domain.masking import SEPARATOR
 from tickwright.domain.states import JobStatus
-from tickwright.store.paging import fetch_page
-from tickwright.store.pool import Pool
+from tickwright.store.paging import LIMIT_DEFAULT, fetch_page
+from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
+
+# Which jobs somebody means, said once: by a listing, by its counts, and by an action on many.
+
+MANY_MAX = 1000
+LIVE = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
+DONE = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs; what is left out says nothing.
+
+    Attributes:
+        execute_from: Inclusive.
+        execute_to: Exclusive.
+        statuses: Empty is all.
+        text: A part of the key, the last error or the payload's JSON, in whatever case.
+        worker: The session that holds the job now.
+        in_payload: Whether the text is looked for in payloads, too: who may not see them may not guess them either.
+        in_addresses: Whether it is looked for behind the hosts of addresses, too: the same.
+    """
+
+    ids: tuple[int, ...] | None = None
+    task_type: str | None = None
+    execute_from: datetime | None = None
+    execute_to: datetime | None = None
+    statuses: tuple[JobStatus, ...] = ()
+    idempotency_key: str | None = None
+    text: str | None = None
+    worker: int | None = None
+    in_payload: bool = True
+    in_addresses: bool = True
+
+    def check(self, limit: int) -> None:
+        """Refuse a filter that says nothing, which would mean every job.
+
+        Raises:
+            Rejected: ``empty_filter``, ``invalid_limit``. Permanent.
+        """
+        if not self.shown():
+            raise Rejected(
+                "empty_filter", "say which jobs: ids, task_type, status, execute_from, execute_to, text or a key"
+            )
+        if not 1 <= limit <= MANY_MAX:
+            raise Rejected("invalid_limit", f"limit: 1 to {MANY_MAX}", field="limit")
+
+    def shown(self) -> dict[str, Any]:
+        """Return what is set, for the audit trail."""
+        values = {one.name: getattr(self, one.name) for one in fields(JobFilter) if not one.name.startswith("in_")}
+        return {name: value for name, value in values.items() if value not in {None, ()}}
+
+    def listing(self) -> tuple[Any, ...]:
+        """Return every field, to which a cursor is bound."""
+        return tuple(getattr(self, one.name) for one in fields(JobFilter))
+
+    def wants(self, some: frozenset[JobStatus]) -> bool:
+        """Whether a job in one of these states could match."""
+        return not self.statuses or bool(some & set(self.statuses))
+
+    def patterns(self) -> list[str | None] | None:
+        """Return the text for ``ILIKE``, for what everybody sees and for payloads; each character is itself."""
+        if self.text is None:
+            return None
+        plain = self.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        return [f"%{plain}%", f"%{plain}%" if self.in_payload else None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery(JobFilter):
+    """What a listing of jobs is asked for.
+
+    Attributes:
+        cursor: From the page before.
+        limit: 1 to 200.
+    """
+
+    cursor: str | None = None
+    limit: int = LIMIT_DEFAULT
+
+    @classmethod
+    def of(cls, which: JobFilter, cursor: str | None, limit: int) -> "ListQuery":
+        """Return the query of one page of what ``which`` names."""
+        return cls(**{one.name: getattr(which, one.name) for one in fields(JobFilter)}, cursor=cursor, limit=limit)
+
 
 LOOK_MAX = 20_000
 LOOK_TIME = timedelta(milliseconds=80)
@@ -29,7 +113,7 @@ FAILED = frozenset({JobStatus.FAILED})
 
 LOOKS = {
     name: "\n".join(line for line in text.splitlines() if not line.startswith("--"))
-    for name, text in with_lanes(load("tickwright.capabilities.jobs.sql", "looks.sql")).items()
+    for name, text in with_lanes(load("tickwright.capabilities.jobs.sql", "search.sql")).items()
 }
 _FAMILY, _LIVE, _DEAD = (
     "tickwright.scheduled_tasks",
@@ -39,7 +123,7 @@ _FAMILY, _LIVE, _DEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobQuery:
     """What a look is for.
 
     Attributes:
@@ -72,7 +156,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchPage:
     """What a look found.
 
     Attributes:
@@ -87,7 +171,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class SearchCounts:
     """Jobs by status, each at most ``COUNT_MAX``; of those in ``at_least`` there may be more."""
 
     counts: dict[str, int]
@@ -95,7 +179,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _SearchSource:
     """Where to look: a table expression, and the only ids there that matter."""
 
     source: str
@@ -103,35 +187,35 @@ class _Place:
     rows_max: int = field(default_factory=lambda: LOOK_MAX)
 
 
-class Looking:
+class JobSearch:
     """Bounded looks at live and finished jobs."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def newest(self, which: JobFilter, before: int, limit: int) -> Found:
+    async def newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         """Return at most ``limit`` jobs below an id, from high to low."""
         try:
             return await self._newest(which, before, limit)
         except asyncpg.UndefinedTableError:  # retention dropped the oldest day just now
             return await self._newest(which, before, limit)
 
-    async def oldest(self, wanted: Wanted, after: int, limit: int) -> Found:
+    async def oldest(self, wanted: JobQuery, after: int, limit: int) -> SearchPage:
         """Return at most ``limit`` live jobs above an id, from low to high; dead ones if the filter says ``failed``."""
         which = wanted.which
-        place = _Place(_LIVE, await self._narrowed(which))
+        place = _SearchSource(_LIVE, await self._narrowed(which))
         if set(which.statuses) == FAILED:
-            place = _Place(_DEAD, None if which.ids is None else list(which.ids))
+            place = _SearchSource(_DEAD, None if which.ids is None else list(which.ids))
         return await self._look("look_oldest", wanted, place, after, limit)
 
-    async def count(self, which: JobFilter) -> Counted:
+    async def count(self, which: JobFilter) -> SearchCounts:
         """Count the jobs that match by status, each up to ``COUNT_MAX``, and each with bounded work."""
         try:
             return await self._count(which)
         except asyncpg.UndefinedTableError:
             return await self._count(which)
 
-    async def status_of(self, wanted: Wanted, ids: Sequence[int]) -> dict[str, int]:
+    async def status_of(self, wanted: JobQuery, ids: Sequence[int]) -> dict[str, int]:
         """Return how many of certain jobs match, by status."""
         rows = await self._pool.fetch(wanted.sql("count_ids"), *wanted.arguments(), list(ids))
         return {row["status"]: row["jobs"] for row in rows}
@@ -143,19 +227,19 @@ class Looking:
 
     # ------------------------------------------------------------------ where
 
-    async def _places(self, which: JobFilter) -> list[_Place]:
+    async def _places(self, which: JobFilter) -> list[_SearchSource]:
         if which.ids is not None and which.worker is None:
-            return [_Place(_FAMILY, list(which.ids))]
+            return [_SearchSource(_FAMILY, list(which.ids))]
         if which.worker is not None or set(which.statuses) == RUNNING:
-            return [_Place(_LIVE, await self._narrowed(which))]
+            return [_SearchSource(_LIVE, await self._narrowed(which))]
         few = await self._narrowed(which) if which.task_type is not None and which.wants(LIVE) else None
         if few is None:
             source = await self._source(which)
-            return [_Place(source)] if source else []
+            return [_SearchSource(source)] if source else []
         rest = replace(which, statuses=tuple(one for one in which.statuses or JobStatus if one not in LIVE))
         source = await self._source(rest) if rest.statuses else ""
-        live = [_Place(_LIVE, few)]
-        return [*live, _Place(source, rows_max=LOOK_MAX - len(few))] if source else live
+        live = [_SearchSource(_LIVE, few)]
+        return [*live, _SearchSource(source, rows_max=LOOK_MAX - len(few))] if source else live
 
     async def _narrowed(self, which: JobFilter) -> list[int] | None:
         """Return the only live jobs that matter, where an index names them: a worker's, by id, of a type with few."""
@@ -182,11 +266,13 @@ class Looking:
 
     # ------------------------------------------------------------------ looks
 
-    async def _newest(self, which: JobFilter, before: int, limit: int) -> Found:
+    async def _newest(self, which: JobFilter, before: int, limit: int) -> SearchPage:
         places = await self._places(which)
-        return merge([await self._look("look_newest", Wanted(which), place, before, limit) for place in places], limit)
+        return merge(
+            [await self._look("look_newest", JobQuery(which), place, before, limit) for place in places], limit
+        )
 
-    async def _look(self, name: str, wanted: Wanted, place: _Place, start: int, limit: int) -> Found:
+    async def _look(self, name: str, wanted: JobQuery, place: _SearchSource, start: int, limit: int) -> SearchPage:
         within = "" if place.ids is None else LOOKS["within"]
         sql = wanted.sql(name, source=place.source, within=within)
         rows = await fetch_page(
@@ -195,61 +281,61 @@ class Looking:
         )  # fmt: skip
         return read_look(rows, place.rows_max, limit, down=name == "look_newest")
 
-    async def _count(self, which: JobFilter) -> Counted:
+    async def _count(self, which: JobFilter) -> SearchCounts:
         asked = {str(state) for state in which.statuses or JobStatus}
         counts, more = dict.fromkeys(asked, 0), set[str]()
         if which.ids is not None or which.worker is not None:
             ids = await self._narrowed(which) or []
-            return Counted(counts | await self.status_of(Wanted(which), ids), frozenset())
+            return SearchCounts(counts | await self.status_of(JobQuery(which), ids), frozenset())
         for states, count in ((LIVE, self._count_live), (FAILED, self._count_walk), (DONE, self._count_walk)):
             if which.wants(states):
                 found = await count(which, states)
                 counts |= {state: jobs for state, jobs in found.counts.items() if state in asked}
                 more |= found.at_least & asked
         more |= {state for state, jobs in counts.items() if jobs >= COUNT_MAX}
-        return Counted({state: min(jobs, COUNT_MAX) for state, jobs in counts.items()}, frozenset(more))
+        return SearchCounts({state: min(jobs, COUNT_MAX) for state, jobs in counts.items()}, frozenset(more))
 
-    async def _count_live(self, which: JobFilter, _: frozenset[JobStatus]) -> Counted:
-        wanted = Wanted(which)
+    async def _count_live(self, which: JobFilter, _: frozenset[JobStatus]) -> SearchCounts:
+        wanted = JobQuery(which)
         sql, values = wanted.sql("count_live"), wanted.arguments()
         rows = await fetch_page(self._pool, sql, *values, COUNT_TIME, COUNT_MAX, COUNT_MAX)
         more = frozenset(row["status"] for row in rows if row["at_least"])
-        return Counted({row["status"]: row["jobs"] for row in rows}, more)
+        return SearchCounts({row["status"]: row["jobs"] for row in rows}, more)
 
-    async def _count_walk(self, which: JobFilter, states: frozenset[JobStatus]) -> Counted:
+    async def _count_walk(self, which: JobFilter, states: frozenset[JobStatus]) -> SearchCounts:
         source = await self._source(replace(which, statuses=tuple(sorted(states))))
         if not source:
-            return Counted({}, frozenset())
-        wanted = Wanted(which)
+            return SearchCounts({}, frozenset())
+        wanted = JobQuery(which)
         sql, values = wanted.sql("count_walk", source=source), wanted.arguments()
         rows = await fetch_page(self._pool, sql, *values, COUNT_TIME, COUNT_MAX)
         seen = sum(row["seen"] for row in rows)
         whole = seen < COUNT_MAX and sum(row["looked"] for row in rows) == seen
-        return Counted(
+        return SearchCounts(
             {row["status"]: row["jobs"] for row in rows}, frozenset() if whole else frozenset(map(str, states))
         )
 
 
-def read_look(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> Found:
+def read_look(rows: Sequence[Any], rows_max: int, limit: int, *, down: bool) -> SearchPage:
     """Return what the rows of a look mean: up to ``limit`` matches, and where the next look begins."""
     ids: list[int] = []
     searched = 0
     for row in rows:
         if row["matches"] is None:
-            return Found(ids, row["id"] + (1 if down else -1), row["looked"] - 1)
+            return SearchPage(ids, row["id"] + (1 if down else -1), row["looked"] - 1)
         if row["matches"] and len(ids) == limit:
-            return Found(ids, ids[-1], searched)
+            return SearchPage(ids, ids[-1], searched)
         if row["matches"]:
             ids.append(row["id"])
         searched = row["looked"]
         if row["ended"]:
-            return Found(ids, None, searched)
+            return SearchPage(ids, None, searched)
         if searched == rows_max:
-            return Found(ids, row["id"], searched)
-    return Found(ids, None, searched)
+            return SearchPage(ids, row["id"], searched)
+    return SearchPage(ids, None, searched)
 
 
-def merge(parts: Sequence[Found], limit: int) -> Found:
+def merge(parts: Sequence[SearchPage], limit: int) -> SearchPage:
     """Return one look of several at different tables, from high ids to low ones.
 
     What lies below the place where one of them stopped is left to the next page: that one may still find something
@@ -259,5 +345,131 @@ def merge(parts: Sequence[Found], limit: int) -> Found:
     searched = sum(part.searched for part in parts)
     ids = sorted({one for part in parts for one in part.ids if stopped is None or one >= stopped}, reverse=True)
     if len(ids) > limit:
-        return Found(ids[:limit], ids[limit - 1], searched)
-    return Found(ids, stopped, searched)
+        return SearchPage(ids[:limit], ids[limit - 1], searched)
+    return SearchPage(ids, stopped, searched)
+
+
+# The operators' side of the jobs tables: reading, cancelling, moving, reviving.
+
+_QUERIES = load("tickwright.capabilities.jobs.sql", "jobs.sql")
+_SHOWN = "\n".join(_QUERIES["shown"].splitlines()[1:])
+_GET = _QUERIES["get"].format(shown=_SHOWN)
+_EXPLAIN = _QUERIES["explain"].format(shown=_SHOWN)
+_GET_MANY = _QUERIES["get_many"].format(shown=_SHOWN)
+
+_KEY = ("idempotency_key", "request_digest")
+
+Row = Any
+
+
+@dataclass(frozen=True, slots=True)
+class RevivedRows:
+    """What became of dead letters that were to go back to work.
+
+    Attributes:
+        rows: Those that went back, as they were; in the order of their ids.
+        key_reused: Ids of those that stay, because another job has their idempotency key.
+        unfit: Ids of those that stay, because they break a rule that is younger than they are.
+        last_id: Where the limit left some over, the id behind which they are.
+    """
+
+    rows: "list[Row]"
+    key_reused: list[int]
+    unfit: list[int]
+    last_id: int | None
+
+
+class JobStore:
+    """Queries over live and finished jobs under the one name ``tickwright.scheduled_tasks``."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def get(self, job_id: int) -> Row | None:
+        """Return one job."""
+        return await self._pool.fetchrow(_GET, job_id)
+
+    async def explain(self, job_id: int) -> Row | None:
+        """Return what decides about one job."""
+        return await self._pool.fetchrow(_EXPLAIN, job_id)
+
+    async def get_many(self, ids: Sequence[int]) -> Sequence[Row]:
+        """Return the jobs of a page, newest first."""
+        rows: Sequence[Row] = await self._pool.fetch(_GET_MANY, list(ids))
+        return rows
+
+    async def key_holder(self, key: str) -> int | None:
+        """Return the id of the job that holds an idempotency key."""
+        found: int | None = await self._pool.fetchval(_QUERIES["key_holder"], key)
+        return found
+
+    async def lock(self, connection: Connection, job_id: int) -> Row | None:
+        """Lock a live job."""
+        return await connection.fetchrow(_QUERIES["lock"], job_id)
+
+    async def status(self, connection: Connection, job_id: int) -> str | None:
+        """Return a job's status, wherever it is."""
+        found: str | None = await connection.fetchval(_QUERIES["finished_status"], job_id)
+        return found
+
+    async def cancel(self, connection: Connection, ids: Sequence[int]) -> "list[tuple[int, str]]":
+        """Cancel locked live jobs; return ``(id, status after)``."""
+        return [(row[0], row[1]) for row in await connection.fetch(_QUERIES["cancel"], list(ids))]
+
+    async def reschedule(
+        self, connection: Connection, job_id: int, execute_at: datetime | None, delay: timedelta | None
+    ) -> datetime:
+        """Move a locked pending job."""
+        moved: datetime = await connection.fetchval(_QUERIES["reschedule"], job_id, execute_at, delay)
+        return moved
+
+    async def with_ids(self, which: JobFilter) -> JobFilter:
+        """Return a filter by idempotency key as one by id: a key has one job, or none."""
+        if which.idempotency_key is None:
+            return which
+        holder = await self.key_holder(which.idempotency_key)
+        ids = () if holder is None or (which.ids is not None and holder not in which.ids) else (holder,)
+        return replace(which, ids=ids, idempotency_key=None)
+
+    async def lock_many(self, connection: Connection, wanted: JobQuery, ids: Sequence[int]) -> list[int]:
+        """Lock those of certain live jobs that still match, unless somebody else has."""
+        rows = await connection.fetch(wanted.sql("lock_many"), *wanted.arguments(), list(ids))
+        return [row["id"] for row in rows]
+
+    async def move_many(
+        self, connection: Connection, ids: Sequence[int], at: datetime | None, shift: timedelta | None
+    ) -> list[int]:
+        """Move locked pending jobs; return their ids, sorted."""
+        return sorted(row["id"] for row in await connection.fetch(LOOKS["move_many"], list(ids), at, shift))
+
+    async def revive(
+        self, connection: Connection, ids: Sequence[int] | None, task_type: str | None, limit: int, after: int = 0
+    ) -> RevivedRows:
+        """Make dead letters pending again, by id or of a type, behind the id ``after``.
+
+        One whose idempotency key another job has by now stays a dead letter: both would be the job of that key. So does
+        one that breaks a rule of new jobs, such as a payload that an earlier release took.
+        """
+        some = None if ids is None else list(ids)
+        rows: list[Row] = await connection.fetch(_QUERIES["pick_dead"], some, task_type, limit, after)
+        unfit = [row["id"] for row in rows if not row["fits"]]
+        back = await self._with_keys(connection, [row for row in rows if row["fits"]])
+        if back:
+            await connection.execute(_QUERIES["revive"], [row["id"] for row in back])
+            await connection.execute(_QUERIES["revive_fences"], *_columns(back, "id", "fence", *_KEY))
+        ids_back = {row["id"] for row in back}
+        stay = [row["id"] for row in rows if row["fits"] and row["id"] not in ids_back]
+        return RevivedRows(back, stay, unfit, rows[-1]["id"] if len(rows) == limit else None)
+
+    async def _with_keys(self, connection: Connection, rows: "list[Row]") -> "list[Row]":
+        """Hold the keys of these dead letters again; return those that have none, or whose key no other job holds."""
+        keyed = [row for row in rows if row["idempotency_key"] is not None]
+        if not keyed:
+            return rows
+        held = await connection.fetch(_QUERIES["hold_keys"], *_columns(keyed, "id", *_KEY))
+        ours = {row["job_id"] for row in held}
+        return [row for row in rows if row["idempotency_key"] is None or row["id"] in ours]
+
+
+def _columns(rows: "Sequence[Row]", *names: str) -> list[list[Any]]:
+    return [[row[name] for row in rows] for name in names]

@@ -11,13 +11,8 @@ from typing import Any
 
 import asyncpg
 
-from tickwright.capabilities.jobs.admin.bulk_actions import Call, ManyJobs, refused
-from tickwright.capabilities.jobs.admin.dead_letters import DeadLetters
-from tickwright.capabilities.jobs.admin.explain import explain
-from tickwright.capabilities.jobs.admin.filters import MANY_MAX, JobFilter, ListQuery
-from tickwright.capabilities.jobs.admin.jobs_store import JobsStore
-from tickwright.capabilities.jobs.admin.search import COUNT_MAX, Looking
-from tickwright.capabilities.jobs.admin.task_types import TaskTypes
+from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, DeadLetterAdmin, JobBulkActions, refused
+from tickwright.capabilities.jobs.admin.search import COUNT_MAX, MANY_MAX, JobFilter, JobSearch, JobStore, ListQuery
 from tickwright.capabilities.jobs.admin.views import (
     BulkAction,
     JobAction,
@@ -26,12 +21,13 @@ from tickwright.capabilities.jobs.admin.views import (
     JobPage,
     JobView,
     Requeued,
+    explain,
+    job_detail,
     job_view,
 )
-from tickwright.capabilities.jobs.enqueue.enqueue import Enqueuer, Scheduled
-from tickwright.capabilities.jobs.enqueue.imports import Imports
-from tickwright.capabilities.jobs.enqueue.requests import BOUNDS, ScheduleBounds, read_job
-from tickwright.capabilities.jobs.worker.attempts import job_detail
+from tickwright.capabilities.jobs.enqueue import Enqueuer, JobImports, Scheduled
+from tickwright.capabilities.jobs.requests import BOUNDS, ScheduleBounds, read_job
+from tickwright.capabilities.jobs.task_types import TaskTypes
 from tickwright.domain.errors import Rejected
 from tickwright.domain.states import JobStatus
 from tickwright.ports.caller import Caller
@@ -54,14 +50,14 @@ class JobService:
 
     def __init__(self, pool: Pool, *, enqueuer: Enqueuer, allow_target: Callable[[str], None]) -> None:
         self._pool = pool
-        self._store = JobsStore(pool)
+        self._store = JobStore(pool)
         self._cursors = Cursors(pool)
-        self._looking = Looking(pool)
-        self.many = ManyJobs(pool, self._store, self._looking, self._cursors)
+        self._looking = JobSearch(pool)
+        self.many = JobBulkActions(pool, self._store, self._looking, self._cursors)
         self.enqueuer = enqueuer
         self.types = TaskTypes(pool, allow_target)
-        self.dead_letters = DeadLetters(pool, self._store, self._cursors)
-        self.imports = Imports(pool, enqueuer)
+        self.dead_letters = DeadLetterAdmin(pool, self._store, self._cursors)
+        self.imports = JobImports(pool, enqueuer)
 
     async def schedule_text(
         self, body: bytes, *, key: str | None = None, now: datetime | None = None, bounds: ScheduleBounds = BOUNDS
@@ -214,12 +210,12 @@ class JobService:
     # ------------------------------------------------------------------ many jobs
 
     async def cancel_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> BulkAction:
-        """Cancel what a filter names, the oldest first; see :class:`ManyJobs`."""
-        return await self.many.cancel(Call(which, caller, limit))
+        """Cancel what a filter names, the oldest first; see :class:`JobBulkActions`."""
+        return await self.many.cancel(BulkCall(which, caller, limit))
 
     async def retry_many(self, which: JobFilter, *, caller: Caller, limit: int = MANY_MAX) -> Requeued:
-        """Put the failed jobs that a filter names back to work, the oldest first; see :class:`ManyJobs`."""
-        return await self.many.retry(Call(which, caller, limit))
+        """Put the failed jobs that a filter names back to work, the oldest first; see :class:`JobBulkActions`."""
+        return await self.many.retry(BulkCall(which, caller, limit))
 
 
 def _not_found(job_id: int) -> Rejected:

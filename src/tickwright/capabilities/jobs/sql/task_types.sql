@@ -54,3 +54,24 @@ DELETE FROM tickwright.task_type_secrets WHERE task_type = $1 AND retires_at <= 
 -- name: add_secret
 -- A secret that signs from now on.
 INSERT INTO tickwright.task_type_secrets (task_type, secret) VALUES ($1, $2);
+
+-- name: list_types
+-- All task types with the secrets that still sign, newest first. Small: a row per type.
+SELECT t.*, coalesce(s.secrets, '{}') AS secrets
+  FROM tickwright.task_types t
+  LEFT JOIN LATERAL (
+    SELECT array_agg(x.secret ORDER BY x.id DESC) AS secrets
+      FROM tickwright.task_type_secrets x
+     WHERE x.task_type = t.name AND (x.retires_at IS NULL OR x.retires_at > clock_timestamp())) AS s ON true
+ ORDER BY t.name;
+
+-- name: register_handler
+-- A handler that this program brings becomes a type, unless an operator has set it up differently.
+INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: mark_gone
+-- The endpoint answered 410: its type waits until somebody enables it again.
+UPDATE tickwright.task_types SET gone_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+ WHERE name = $1 AND gone_at IS NULL;

@@ -17,21 +17,20 @@ from typing import Protocol
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane, allot, plan_claim
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange, allot, plan_claim
 from tickwright.capabilities.jobs.worker.claims import (
     LONG_BYTES,
     LONG_MAX,
-    Claimed,
+    ClaimedJobs,
     ClaimRequest,
     ClaimStore,
     Row,
     lengths_of,
 )
-from tickwright.capabilities.jobs.worker.frontier import LaneBook, Look
-from tickwright.capabilities.jobs.worker.idle import Rest
+from tickwright.capabilities.jobs.worker.frontier import ClaimFrontier, ClaimScope
 from tickwright.capabilities.jobs.worker.runner import Runner
-from tickwright.capabilities.jobs.worker.shared_limits import Pacer
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.engine.claim_gate import ClaimGate, Ticket
 from tickwright.engine.wakeup import ArmedWakeup
@@ -62,14 +61,14 @@ CLAIM_UNAVAILABLE = (
 _log = structlog.get_logger("tickwright.jobs")
 
 
-class Takes(Protocol):
+class ClaimReceiver(Protocol):
     """Who runs what was claimed, and knows what may be claimed."""
 
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, TypeState]:
         """The task types that this worker can run now, by name."""
         ...
 
-    def take(self, claimed: Claimed) -> None:
+    def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed rows."""
         ...
 
@@ -83,7 +82,7 @@ class Takes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class PendingClaim:
     """A claim that is under way.
 
     Attributes:
@@ -94,9 +93,9 @@ class Flight:
     """
 
     plan: ClaimPlan
-    look: Look
+    look: ClaimScope
     follows: bool
-    answer: "asyncio.Task[Claimed]"
+    answer: "asyncio.Task[ClaimedJobs]"
 
 
 class Claimer:
@@ -110,15 +109,15 @@ class Claimer:
         runner: Runner,
         clock: DbClock,
         wakeup: ArmedWakeup,
-        takes: Takes,
-        pacer: Pacer,
+        takes: ClaimReceiver,
+        pacer: SharedLimits,
     ) -> None:
         self._store, self._gate, self._session, self._runner, self._clock = store, gate, session, runner, clock
-        self._wakeup, self._takes, self._pacer = wakeup, takes, pacer
-        self._lanes = LaneBook(self._limited)
-        self.rest = Rest(wakeup)
+        self._wakeup, self._takes, self._limits = wakeup, takes, pacer
+        self._lanes = ClaimFrontier(self._limited)
+        self.rest = IdleSleep(wakeup)
         self._turn = 0
-        self._flight: Flight | None = None
+        self._flight: PendingClaim | None = None
         self._paced: ClaimPlan | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._sweep_plan: ClaimPlan | None = None
@@ -202,7 +201,11 @@ class Claimer:
         """Ask for a share before a claim, where there is room for it and the last heartbeat left none or too little."""
         budget = self._budget()
         self._note_room(budget)
-        if budget <= 0 or not self._session.holds() or not (self._pacer.withheld or monotonic() >= self._pacer.again_s):
+        if (
+            budget <= 0
+            or not self._session.holds()
+            or not (self._limits.withheld or monotonic() >= self._limits.again_s)
+        ):
             return
         if self._sharing is None:
             self._sharing = asyncio.create_task(self._takes.share_again())
@@ -251,7 +254,7 @@ class Claimer:
         else:
             await self._rest(now_s, next_due_s)
 
-    def _start_claim(self, arriving: Claimed | None = None) -> Flight | None:
+    def _start_claim(self, arriving: ClaimedJobs | None = None) -> PendingClaim | None:
         """Send a claim for what there is room for beside ``arriving``."""
         budget = self._budget() - (len(arriving.rows) if arriving else 0)
         if budget <= 0 or not self._session.holds():
@@ -266,7 +269,7 @@ class Claimer:
             self._sweep_plan, plan = plan.split(names)
             self._sweep = asyncio.create_task(self._sweep_once(self._sweep_plan))
         claim = self._claim(plan, look, bounded=bounded)
-        return Flight(plan, look, follows, asyncio.ensure_future(claim))
+        return PendingClaim(plan, look, follows, asyncio.ensure_future(claim))
 
     async def _nothing_to_claim(self) -> None:
         self.ticked_s = monotonic()
@@ -306,7 +309,7 @@ class Claimer:
             self._bytes = lengths_of([job._row for job in self._runner.held()])  # noqa: SLF001  the worker's side
         return self._bytes
 
-    def _allowance(self, budget: int, arriving: Claimed | None) -> dict[str, int]:
+    def _allowance(self, budget: int, arriving: ClaimedJobs | None) -> dict[str, int]:
         allowance = {}
         self._crowded = False
         arrive, lengths = (arriving.counts, arriving.lengths) if arriving else (Counter(), Counter())
@@ -379,7 +382,13 @@ class Claimer:
     # ------------------------------------------------------------------ claiming
 
     def _request(
-        self, ticket: Ticket, plan: ClaimPlan, look: Look, *, bounded: bool = False, doubted: Sequence[Lane] = ()
+        self,
+        ticket: Ticket,
+        plan: ClaimPlan,
+        look: ClaimScope,
+        *,
+        bounded: bool = False,
+        doubted: Sequence[ClaimRange] = (),
     ) -> ClaimRequest:
         room = self._byte_room()
         long_max = max(1, min(LONG_MAX, *(room(name) // LONG_BYTES for name in plan.types)))
@@ -395,7 +404,7 @@ class Claimer:
             doubted=doubted,
         )
 
-    async def _claim(self, plan: ClaimPlan, look: Look, *, bounded: bool) -> Claimed:
+    async def _claim(self, plan: ClaimPlan, look: ClaimScope, *, bounded: bool) -> ClaimedJobs:
         around = self._lanes.looks_around()
         if not around:
             look = replace(look, whole=frozenset())
@@ -422,7 +431,7 @@ class Claimer:
             self._sweep = self._sweep_plan = None
             self._lanes.swept(monotonic() - started)
 
-    def _accept(self, claimed: Claimed) -> None:
+    def _accept(self, claimed: ClaimedJobs) -> None:
         self.ticked_s = monotonic()
         if self._clock.sample(claimed.now_s, claimed.received_s):
             _log.warning("jobs.db_clock_jump", now_s=claimed.now_s)
@@ -456,7 +465,7 @@ class Claimer:
             try:
                 async with self._gate.claiming() as ticket:
                     request = self._request(ticket, plan, look, doubted=doubted)
-                    if (claimed := await self._pacer.claim(entry, request)) is not None:
+                    if (claimed := await self._limits.claim(entry, request)) is not None:
                         self._lanes.forget(claimed.empty_lanes)
                         self._accept(claimed)
             finally:
@@ -470,4 +479,102 @@ class Claimer:
             wait_s = min(wait_s, next_due_s - now_s - HORIZON.total_seconds() + GAP_S / 2)
         now = monotonic()
         paced = [entry.paced_until_s - now for entry in self._takes.entries().values() if entry.paced_more]
-        await self.rest.sleep(max(GAP_S, min([wait_s, self._pacer.again_s - now, *paced])))
+        await self.rest.sleep(max(GAP_S, min([wait_s, self._limits.again_s - now, *paced])))
+
+
+# How a claimer sleeps: as long as nothing can be due, and never past a wake-up.
+#
+# ::
+#
+#     busy ──nothing more──▶ arm the wake-up ──claim once more──▶ asleep ──time is up──▶ busy
+#                              │ somebody inserts right now       └──ring──▶ awake ──quiet for 30 ms──▶ busy
+#                              └──▶ awake a little, try again, less and less often
+#
+# Awake, it claims every few milliseconds, and inserts need not ring.
+
+AWAKE_GAP_S = 0.003
+AWAKE_FOR_S = 0.03
+AWAKE_GAP_MAX_S = 0.25
+WATCHED_S = 5.0
+ARMED_FROM_S = 0.02
+
+
+class IdleSleep:
+    """The sleep of one claimer."""
+
+    def __init__(self, wakeup: ArmedWakeup) -> None:
+        self._wakeup = wakeup
+        self._awake_until_s = 0.0
+        self._watched_until_s = 0.0
+        self.arm_failures = 0
+
+    def found_work(self) -> None:
+        """Stay awake a little longer, when awake: inserts come in bursts."""
+        if monotonic() < self._awake_until_s:
+            self._awake_until_s = monotonic() + AWAKE_FOR_S
+
+    async def sleep(self, wait_s: float) -> None:
+        """Return when it is time for the next claim: after ``wait_s`` seconds, or earlier."""
+        if monotonic() < self._awake_until_s:
+            await self._nap(AWAKE_GAP_S)
+            return
+        if wait_s > ARMED_FROM_S and not await self._armed():
+            return
+        if await self._nap(wait_s) and self._wakeup.notified:
+            self._wakeup.notified = False
+            self._watched_until_s = 0.0
+            self._awake_until_s = monotonic() + AWAKE_FOR_S
+            await self._wakeup.disarm()
+
+    async def _armed(self) -> bool:
+        """Make sure that an insert would wake us; False when one more claim is due before sleeping."""
+        if self._wakeup.armed or monotonic() < self._watched_until_s or not self._wakeup.works:
+            return True
+        self._wakeup.woken.clear()
+        if await self._wakeup.arm() != "refused":
+            self.arm_failures = 0
+            if (
+                not self._wakeup.armed
+            ):  # another sleeper has the lock, so inserts ring for everybody: believe it for a while
+                self._watched_until_s = monotonic() + WATCHED_S
+            return False
+        self.arm_failures += 1  # somebody inserts right now, or keeps a transaction open
+        await self._nap(min(AWAKE_GAP_MAX_S, AWAKE_GAP_S * 2 ** min(self.arm_failures, 10)))
+        return False
+
+    async def _nap(self, seconds: float) -> bool:
+        """Wait, or until something wakes the loop; return whether something did."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wakeup.woken.wait()
+        except TimeoutError:
+            return False
+        self._wakeup.woken.clear()
+        return True
+
+
+JOBS_CHANNEL = "tickwright_jobs"
+CANCEL_CHANNEL = "tickwright_cancel"
+TYPES_CHANNEL = "tickwright_types"
+LOCK = (7313, 1)
+ID_DIGITS_MAX = 18
+
+
+def worker_wakeup(
+    url: str | None, *, cancelled: Callable[[int], None], types_changed: Callable[[], None]
+) -> ArmedWakeup:
+    """Return the wake-up of one worker.
+
+    Args:
+        url: A direct URL; ``None`` for polling only.
+        cancelled: Is told the id of a job that may have been cancelled. Every user of the database may notify, so ask
+            the row.
+        types_changed: Is told that types of jobs changed.
+    """
+
+    def cancel(payload: str) -> None:
+        if payload.isascii() and payload.isdigit() and len(payload) <= ID_DIGITS_MAX:
+            cancelled(int(payload))
+
+    others = {CANCEL_CHANNEL: cancel, TYPES_CHANNEL: lambda _: types_changed()}
+    return ArmedWakeup(url, channel=JOBS_CHANNEL, lock=LOCK, others=others)

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
 from tickwright.ports.ids import hear_database, monotonic, unix_seconds
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load, with_lanes
@@ -48,7 +48,7 @@ _type_of, _payload_of = itemgetter(1), itemgetter(2)
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedJobs:
     """What one claim brought.
 
     Attributes:
@@ -68,11 +68,11 @@ class Claimed:
     now_s: float
     next_due_s: float | None
     looked_s: float
-    new_lanes: list[Lane]
+    new_lanes: list[ClaimRange]
     fire_s: dict[int, float] = field(default_factory=dict)
     rate_per_s: float | None = None
     was_cut: bool = False
-    empty_lanes: list[Lane] = field(default_factory=list)
+    empty_lanes: list[ClaimRange] = field(default_factory=list)
     received_s: float = field(default_factory=monotonic)
 
     @cached_property
@@ -104,13 +104,13 @@ class ClaimRequest:
 
     token: int
     plan: ClaimPlan
-    lanes: Sequence[Lane]
+    lanes: Sequence[ClaimRange]
     horizon: timedelta
     bounded: bool = False
     whole: AbstractSet[str] | None = None
     number: int = 0
     long_max: int = LONG_MAX
-    doubted: Sequence[Lane] = ()
+    doubted: Sequence[ClaimRange] = ()
 
 
 class ClaimStore:
@@ -125,18 +125,18 @@ class ClaimStore:
         self._history, self._day = "", 0
         self._sql: dict[str, str] = {}
 
-    async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> Claimed:
+    async def claim(self, request: ClaimRequest, connection: Connection | None = None) -> ClaimedJobs:
         """Claim what ``request`` says; alone, or inside the caller's transaction."""
         rows = await (connection or self._pool).fetch(_CLAIMS["claim"], *_claim_arguments(request))
         now_s, next_due_s, looked_s = (tail := rows.pop())[8], tail[9], tail[10]
         hear_database(now_s)
         was_cut = tail[5] > 0
-        found: list[Lane] = []
-        empty: list[Lane] = []
+        found: list[ClaimRange] = []
+        empty: list[ClaimRange] = []
         while rows and rows[-1][0] is None:
             row = rows.pop()
-            (empty if row[4] == 0 else found).append(Lane(row[1], row[3]))
-        return Claimed(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut, empty_lanes=empty)
+            (empty if row[4] == 0 else found).append(ClaimRange(row[1], row[3]))
+        return ClaimedJobs(rows, now_s, next_due_s, looked_s, found, was_cut=was_cut, empty_lanes=empty)
 
     async def write(self, name: str, token: int, ids: list[int], *columns: list[Any]) -> int:
         """Run one result statement; return how many rows it found still held by ``token``."""
@@ -268,7 +268,7 @@ def _claim_arguments(request: ClaimRequest) -> tuple[Any, ...]:
     )
 
 
-def _gaps(lanes: Sequence[Lane]) -> list[tuple[str, int, int]]:
+def _gaps(lanes: Sequence[ClaimRange]) -> list[tuple[str, int, int]]:
     """Return the ranges of priorities in which no lane is known; ``lanes`` go from high to low."""
     known: dict[str, list[int]] = {}
     for lane in lanes:

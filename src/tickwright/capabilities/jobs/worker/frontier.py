@@ -1,7 +1,7 @@
 """Where a worker looks for work, and what it knows of each place.
 
 A lane is one range of the index: a task type and a priority. While claims follow each other, each
-starts where the last one ended (``Lane.frontier_s``), so that rows which are claimed or deleted but
+starts where the last one ended (``ClaimRange.frontier_s``), so that rows which are claimed or deleted but
 still in the index are not walked again. What came in behind the frontier is found by a claim without
 the bound, a *sweep*, beside the others.
 
@@ -25,8 +25,8 @@ from operator import itemgetter
 
 import structlog
 
-from tickwright.capabilities.jobs.model import ClaimPlan, Lane
-from tickwright.capabilities.jobs.worker.claims import Claimed, Row
+from tickwright.capabilities.jobs.model import ClaimPlan, ClaimRange
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, Row
 from tickwright.ports.ids import monotonic
 
 SWEEP_S = 0.5
@@ -46,7 +46,7 @@ _log = structlog.get_logger("tickwright.jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClaimScope:
     """Where one claim looks.
 
     Attributes:
@@ -54,11 +54,11 @@ class Look:
         whole: Task types of which all known lanes are among them: new priorities are looked for between these.
     """
 
-    lanes: Sequence[Lane]
+    lanes: Sequence[ClaimRange]
     whole: AbstractSet[str]
 
 
-class LaneBook:
+class ClaimFrontier:
     """The lanes of one worker.
 
     Attributes:
@@ -68,8 +68,8 @@ class LaneBook:
 
     def __init__(self, limited: Callable[[str], bool]) -> None:
         self._limited = limited
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._fruitful: dict[tuple[str, int], Lane] = {}
+        self._lanes: dict[tuple[str, int], ClaimRange] = {}
+        self._fruitful: dict[tuple[str, int], ClaimRange] = {}
         self._round: list[str] = []
         self._doubt_from_s = 0.0
         self.hot: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class LaneBook:
         """Whether a claim goes on where others ended: some of its types had more to give."""
         return not self.hot.isdisjoint(plan.types)
 
-    def look(self, names: Iterable[str]) -> Look:
+    def look(self, names: Iterable[str]) -> ClaimScope:
         """Return where the next claim for some task types looks: everywhere, or where its turn in the round is."""
         look = self.look_everywhere(names)
         if not self._round:
@@ -110,16 +110,16 @@ class LaneBook:
             for lane in look.lanes
             if lane.task_type in whole or not lane.priority or (lane.task_type, lane.priority) in self._fruitful
         ]
-        return Look(lanes, whole)
+        return ClaimScope(lanes, whole)
 
-    def look_everywhere(self, names: Iterable[str]) -> Look:
+    def look_everywhere(self, names: Iterable[str]) -> ClaimScope:
         """Return all known lanes of some task types; the default priority is always known."""
         wanted = frozenset(names)
         for name in wanted:
-            self._lanes.setdefault((name, 0), Lane(name, 0))
-        return Look([lane for lane in self._lanes.values() if lane.task_type in wanted], wanted)
+            self._lanes.setdefault((name, 0), ClaimRange(name, 0))
+        return ClaimScope([lane for lane in self._lanes.values() if lane.task_type in wanted], wanted)
 
-    def doubt(self, lanes: Sequence[Lane]) -> list[Lane]:
+    def doubt(self, lanes: Sequence[ClaimRange]) -> list[ClaimRange]:
         """Return the next few of ``lanes`` to ask for, or none so soon; those of the default priority stay.
 
         No other claim may be under way that was told of them: what it brings has its place by lane.
@@ -134,18 +134,18 @@ class LaneBook:
             self._lanes[key] = self._lanes.pop(key, lane)
         return doubted
 
-    def learn(self, found: Iterable[Lane]) -> None:
+    def learn(self, found: Iterable[ClaimRange]) -> None:
         """Remember lanes that a claim found."""
         for lane in found:
             self._lanes.setdefault((lane.task_type, lane.priority), lane)
 
-    def forget(self, empty: Iterable[Lane]) -> None:
+    def forget(self, empty: Iterable[ClaimRange]) -> None:
         """Forget lanes that have no jobs, as the claim said that was asked for them and has come back last."""
         for lane in empty:
             self._lanes.pop((lane.task_type, lane.priority), None)
             self._fruitful.pop((lane.task_type, lane.priority), None)
 
-    def note(self, plan: ClaimPlan, look: Look, claimed: Claimed) -> bool:
+    def note(self, plan: ClaimPlan, look: ClaimScope, claimed: ClaimedJobs) -> bool:
         """Remember which types had more to give; True when the next claim should follow at once."""
         self.forget(claimed.empty_lanes)
         self.learn(claimed.new_lanes)
@@ -157,7 +157,9 @@ class LaneBook:
         heated = more - self.hot
         self.hot = frozenset(self.hot.difference(plan.types) | more)
         latest = _latest(claimed.rows)
-        self.learn(Lane(*key) for key in latest)  # of a type that has a rate since, another claim may have forgotten it
+        self.learn(
+            ClaimRange(*key) for key in latest
+        )  # of a type that has a rate since, another claim may have forgotten it
         self._keep_fruitful(latest)
         if more:
             self._advance(latest, heated)
@@ -182,7 +184,7 @@ class LaneBook:
             if self.dragging or not self._limited(key[0]):
                 self._lanes[key].frontier_s = due_s
 
-    def _settle(self, look: Look, looked_s: float) -> None:
+    def _settle(self, look: ClaimScope, looked_s: float) -> None:
         """Types that are exhausted start from the head again; while sweeps run, from a little behind the last look.
 
         Beside a drain of another type they would walk their dead rows with each of its claims.

@@ -11,22 +11,209 @@ cost of one more statement each. The results of locked rows are tried again ever
 """
 
 import asyncio
+import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.model import ERROR_MESSAGE_MAX
+from tickwright.capabilities.jobs.handlers import PayloadInvalid
+from tickwright.capabilities.jobs.model import (
+    ERROR_MESSAGE_MAX,
+    AttemptOutcome,
+    Begin,
+    Completed,
+    Errored,
+    Fail,
+    Job,
+    Retry,
+    Snooze,
+    Snoozed,
+)
 from tickwright.capabilities.jobs.worker.claims import ClaimStore
-from tickwright.domain.functions import storable
-from tickwright.ports.ids import monotonic
+from tickwright.domain.functions import error_text, storable
+from tickwright.domain.retries import WAIT_MAX
+from tickwright.observe import traces
+from tickwright.observe.logs import without_secrets
+from tickwright.ports.ids import monotonic, random_unit
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.session import Session
 from tickwright.store.pool import UNAVAILABLE
+
+# What an attempt ended as, by what its handler raised or returned: an object of a user's, which may do anything.
+
+_log = structlog.get_logger("tickwright.jobs")
+
+
+def outcome_of_raised(job: Job, error: BaseException) -> AttemptOutcome:
+    """Return what the attempt ended as whose handler raised ``error``; the class is the user's, and may do anything."""
+    try:
+        ending = outcome_of_error(error)
+        is_known = isinstance(error, Exception)
+    except BaseException as failure:  # noqa: BLE001  as above
+        is_known, is_final = False, issubclass(type(error), Fail)
+        ending = Errored("handler_error", f"{type(error).__name__}: {error_text(failure)}", final=is_final)
+    if not is_known:
+        _log.warning("jobs.handler_raised", job=job.id, task_type=job.type, error=type(error).__name__)
+    return ending
+
+
+def outcome_of_error(error: BaseException) -> AttemptOutcome:
+    """Return what this error of a handler ends an attempt as."""
+    match error:
+        case Snooze():
+            return Snoozed(_checked(error.wait))
+        case Fail():
+            return Errored("handler_failed", str(error), final=True)
+        case Retry():
+            return Errored("handler_retry", str(error), retry_after=error.after and _checked(error.after))
+        case PayloadInvalid():
+            return Errored("payload_invalid", f"payload_invalid: {error}", final=True)
+        case _:
+            return Errored("handler_error", "".join(traceback.format_exception_only(error)).strip())
+
+
+def _checked(wait: object) -> timedelta:
+    if not isinstance(wait, timedelta):
+        raise TypeError(f"a wait is a timedelta, not {type(wait).__name__}")
+    if wait > WAIT_MAX:
+        raise ValueError(f"a wait has {WAIT_MAX.days} days at the most")
+    return max(wait, timedelta())
+
+
+def outcome_of_result(job: Job, result: Any) -> AttemptOutcome:
+    """Return what the attempt ended as whose handler returned ``result``."""
+    try:
+        if isinstance(result, Snoozed):
+            return Snoozed(_checked(result.wait))
+        if isinstance(result, Errored) and result.retry_after is not None:
+            return replace(result, retry_after=_checked(result.retry_after))
+        if isinstance(result, (Completed, Errored)):
+            return result
+        return Completed(msgspec.json.encode(result).decode())
+    except BaseException as error:  # noqa: BLE001  as above: to walk through the result may do anything
+        _log.warning("jobs.result_invalid", job=job.id, task_type=job.type, error=type(error).__name__)
+        why = f"result_invalid: the handler's result is not JSON: {error_text(error)}"
+        return Errored("result_invalid", why, final=True)
+
+
+# What attempts end as becomes what is written: done, again after a wait, given up, cancelled, given back.
+
+INTERRUPTED = "interrupted: its worker stopped before it ended"
+
+
+class OutcomeRecorder:
+    """Judges endings for the runner, and queues what follows from them.
+
+    Args:
+        result_writer: Writes.
+        gone: Called with a job whose endpoint is gone for good, and why; gives it back when its type waits.
+        freed: Called when a place of a limited type is free again.
+        begins: Says whether a last attempt may begin.
+    """
+
+    def __init__(
+        self,
+        result_writer: "ResultWriter",
+        *,
+        gone: Callable[[Job, str], None],
+        freed: Callable[[], None],
+        begins: Callable[[Job], Awaitable[Begin]],
+    ) -> None:
+        self._writer = result_writer
+        self._begins = begins
+        self._gone = gone
+        self._freed = freed
+
+    async def begins(self, job: Job) -> Begin:
+        """Return whether a last attempt may begin."""
+        return await self._begins(job)
+
+    def completed(self, job: Job) -> None:
+        """Note the common case."""
+        self._ended(job, "completed")
+        self._writer.add_completed(job.id, keep=job.entry.kind.keep_history)
+
+    def ended(self, job: Job, ending: AttemptOutcome) -> None:
+        """Note what an attempt ended as."""
+        match ending:
+            case Completed(result=None):
+                self.completed(job)
+            case Completed(result=result):
+                self._ended(job, "completed")
+                self._writer.add("complete_with_result", job.id, result)
+            case Snoozed(wait=wait):
+                self._ended(job, "snoozed")
+                self._writer.add("snooze", job.id, job.fence, wait.total_seconds())
+            case Errored():
+                self._errored(job, ending)
+
+    def _errored(self, job: Job, error: Errored) -> None:
+        if job.span is not None:
+            traces.fail(job.span, error.code)
+        outcome, text = "timed_out" if error.code == "timeout" else "failed", _kept(error.message)
+        if error.gone:  # the type waits for an operator, and this attempt does not count
+            self._ended(job, "gone")
+            self._gone(job, text)
+        elif error.final or job.attempt >= job.max_attempts:
+            self._ended(job, "failed")
+            self._writer.add("fail", job.id, outcome, text)
+        else:
+            self._ended(job, "retried")
+            wait = job.entry.kind.retry.delay(job.attempt, random_unit(), error.retry_after)
+            self._writer.add("retry", job.id, job.fence, wait.total_seconds(), outcome, text)
+
+    def stopped(self, job: Job, reason: str) -> None:
+        """Note an attempt that was cut short: ``cancel``, ``shutdown``, or ``lost`` (nothing is written for it)."""
+        self._ended(job, reason)
+        if reason == "shutdown":
+            self._writer.add("release_with_error", job.id, job.fence, INTERRUPTED)
+        elif reason == "cancel":
+            self._writer.add("cancel_held", job.id, "cancelled while it ran")
+
+    def unstarted(self, job: Job, reason: str) -> None:
+        """Note an attempt that ends before it has started; it does not count.
+
+        Args:
+            job: The attempt.
+            reason: One of ``stopped``; or ``locked``, ``timeout``, ``no_place``, ``waits`` (its type does): it is
+                released, as for ``shutdown``.
+        """
+        if reason == "cancel":
+            self._ended(job, reason)
+            self._writer.add("cancel_unstarted", job.id, "cancelled before it started")
+        elif reason == "lost":
+            self.stopped(job, reason)
+        else:
+            self._ended(job, "released")
+            self._writer.add("release", job.id, job.fence)
+
+    def expired(self, job: Job) -> None:
+        """Note an attempt that came too late to be started."""
+        self._ended(job, "expired")
+        self._writer.add("cancel_unstarted", job.id, "expired: it could not start before expires_at")
+
+    def _ended(self, job: Job, outcome: str) -> None:
+        entry = job.entry
+        if job.span is not None:
+            job.span.set_attribute("tickwright.outcome", outcome)
+        entry.held -= 1
+        entry.counts[outcome] = entry.counts.get(outcome, 0) + 1
+        if entry.granted is not None:
+            self._freed()
+
+
+def _kept(text: str) -> str:
+    """Return an error's text as its row can keep it: cleared of secrets first, so that none is cut in half."""
+    clean = storable(without_secrets(text))
+    return clean if len(clean) <= ERROR_MESSAGE_MAX else clean[: ERROR_MESSAGE_MAX - 1] + "…"
+
 
 FLUSH_GAP_S = 0.02
 FLUSHES_AT_ONCE = 2
@@ -44,8 +231,6 @@ FENCED = GIVEN_BACK | {"release", "release_with_error"}
 
 UNKEPT = "result_refused: the database does not keep the error's text"
 """What is written where the text of a failure is refused."""
-
-_log = structlog.get_logger("tickwright.jobs")
 
 
 @dataclass(slots=True)
@@ -69,7 +254,7 @@ class _Batch:
         return _Batch(ids, tuple(columns))
 
 
-class Settler:
+class ResultWriter:
     """Collects results and writes them; see the module's text."""
 
     def __init__(

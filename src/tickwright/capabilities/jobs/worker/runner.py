@@ -35,14 +35,14 @@ from typing import Any, Protocol
 import structlog
 
 from tickwright.capabilities.jobs.model import (
+    AttemptOutcome,
     Begin,
-    Ending,
     Errored,
     Job,
     allot,
 )
-from tickwright.capabilities.jobs.worker.outcomes import outcome_of_raised, outcome_of_result
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.result_writer import outcome_of_raised, outcome_of_result
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.observe import traces
 from tickwright.ports.ids import monotonic
@@ -68,7 +68,7 @@ class Ends(Protocol):
         """The common case: done, and nothing returned."""
         ...
 
-    def ended(self, job: Job, ending: Ending) -> None:
+    def ended(self, job: Job, ending: AttemptOutcome) -> None:
         """Anything else that an attempt can end as."""
         ...
 
@@ -97,7 +97,7 @@ class Runner:
         self.threads = threads
         self._executor = self._new_executor()
         self._ready: deque[Job] = deque()
-        self._blocked: dict[Entry, deque[Job]] = {}
+        self._blocked: dict[TypeState, deque[Job]] = {}
         self._upcoming: list[tuple[float, float, int, Job]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -169,7 +169,7 @@ class Runner:
             wait_s = self._upcoming[0][0] - self._clock.now(monotonic())
             self._timer = self._loop.call_later(max(0.0, math.ceil(wait_s * 1000) / 1000), self._fire)
 
-    def look_again(self, entry: Entry) -> None:
+    def look_again(self, entry: TypeState) -> None:
         """Let each attempt of a type whose rate has changed ask again when it may start."""
         for place, (_, reserved_s, job_id, job) in enumerate(self._upcoming):
             if job.entry is entry:
@@ -219,7 +219,7 @@ class Runner:
             heapq.heapify(self._upcoming)
         return out
 
-    def withdraw_type(self, entry: Entry, *, keep: int = 0) -> list[Job]:
+    def withdraw_type(self, entry: TypeState, *, keep: int = 0) -> list[Job]:
         """Take what was not started of a type out of the queues, but for the ``keep`` that start first; return it."""
         jobs = [job for job in self._unstarted() if job.entry is entry]
         return self.withdraw({*sorted(jobs, key=lambda job: job._fire_s)[keep:]})  # noqa: SLF001
@@ -371,13 +371,13 @@ class Runner:
                 await asyncio.sleep(0)
             task.uncancel()
 
-    def _starts(self, job: Job, threaded: Entry | None, now_s: float) -> bool:
+    def _starts(self, job: Job, threaded: TypeState | None, now_s: float) -> bool:
         if job.entry.kind.waits:
             self._ends.unstarted(job, "waits")
             return False
         return not self._expired(job, now_s) and self._takes_place(job, threaded)
 
-    def _takes_place(self, job: Job, threaded: Entry | None) -> bool:
+    def _takes_place(self, job: Job, threaded: TypeState | None) -> bool:
         if not self._places(job.entry):
             waiting = self._blocked.setdefault(job.entry, deque())
             if job.started_s:  # it was moved up, and its place is gone
@@ -398,7 +398,7 @@ class Runner:
         self._ends.expired(job)
         return True
 
-    def _places(self, entry: Entry) -> int:
+    def _places(self, entry: TypeState) -> int:
         """Return how many more attempts of a type may start: it cannot have the last slots, or threads, of all."""
         places = min(self.slots - len(self._running), self.type_slots_max - entry.running)
         if not entry.is_async:
@@ -406,7 +406,7 @@ class Runner:
             places = min(places, allot(free, entry.threads, all_free=free))
         return max(0, places)
 
-    def _place_back(self, threaded: Entry | None) -> None:
+    def _place_back(self, threaded: TypeState | None) -> None:
         if threaded is not None:
             self.threads_busy -= 1
             threaded.threads -= 1
@@ -421,7 +421,7 @@ class Runner:
         if able:
             self._ready.appendleft(self._leave_wait(min(able, key=lambda entry: self._blocked[entry][0].started_s)))
 
-    def _leave_wait(self, entry: Entry) -> Job:
+    def _leave_wait(self, entry: TypeState) -> Job:
         job = self._blocked[entry].popleft()
         if not self._blocked[entry]:
             del self._blocked[entry]
@@ -433,7 +433,7 @@ class Runner:
             await self._attempt(job)
 
     async def _attempt(self, job: Job) -> None:
-        entry: Entry = job.entry
+        entry: TypeState = job.entry
         row = job._row  # noqa: SLF001  as above
         started = row[4] < row[5]
         try:
@@ -477,7 +477,7 @@ class Runner:
         return not self._expired(job, self._clock.now(job.started_s))
 
     @staticmethod
-    async def _keep_distance(entry: Entry) -> bool:
+    async def _keep_distance(entry: TypeState) -> bool:
         """Wait for a start of a rate-limited type; one that comes too late for it takes the next one.
 
         Returns:
@@ -497,7 +497,7 @@ class Runner:
         else:
             self._ends.stopped(job, reason)
 
-    async def _in_thread(self, job: Job, entry: Entry) -> Any:
+    async def _in_thread(self, job: Job, entry: TypeState) -> Any:
         call = self._executor.submit(copy_context().run, _call, job, entry)
         back = asyncio.wrap_future(call)
         try:
@@ -552,7 +552,7 @@ class Runner:
             for entry in list(self._blocked):
                 self._sweep_waiting(entry, now)
 
-    def _sweep_waiting(self, entry: Entry, now: float) -> None:
+    def _sweep_waiting(self, entry: TypeState, now: float) -> None:
         """Let those of a type go on that may have places, and release those that have waited for long."""
         free = self.slots - len(self._running) - len(self._ready)
         places = min(free, self._places(entry), len(self._blocked[entry]))
@@ -578,7 +578,7 @@ def _are_equal(here: Context, other: Context) -> bool:
         return False
 
 
-def _call(job: Job, entry: Entry) -> Any:
+def _call(job: Job, entry: TypeState) -> Any:
     """Call a synchronous handler in its thread; what it raises is returned, since no future holds a StopIteration."""
     try:
         return entry.call(job)

@@ -16,20 +16,20 @@ from types import MappingProxyType
 from typing import Any
 
 from tickwright.capabilities.jobs.model import PACED_AHEAD_S, ClaimPlan, furthest_start_s
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimRequest, ClaimStore
-from tickwright.capabilities.jobs.worker.type_state import Entry
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimRequest, ClaimStore
+from tickwright.capabilities.jobs.worker.type_state import TypeState
 from tickwright.ports.ids import monotonic
 from tickwright.ports.session import Session
 from tickwright.store.pool import Connection, Pool
 from tickwright.store.queries import load
 
-_TYPES = load("tickwright.capabilities.jobs.sql", "types.sql")
+_SQL = load("tickwright.capabilities.jobs.sql", "shared_limits.sql")
 AGAIN_S = 0.2
 AGAIN_MAX = 4
 """How often, and how many times, a worker that shares again asks for what the others have not released yet."""
 
 
-class Pacer:
+class SharedLimits:
     """Takes grants and instants for one worker.
 
     Attributes:
@@ -48,10 +48,10 @@ class Pacer:
     async def share_out(
         self,
         connection: Connection,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, TypeState],
         asked: Callable[[], Mapping[str, int]],
         *,
-        left: Mapping[str, Entry] = MappingProxyType({}),
+        left: Mapping[str, TypeState] = MappingProxyType({}),
         shares: bool = True,
     ) -> Callable[[], None]:
         """Settle this worker's grants; part of the heartbeat's transaction.
@@ -77,7 +77,7 @@ class Pacer:
         if not names and not former:
             self.withheld, self.again_s = False, math.inf
             return _nothing
-        await connection.fetch(_TYPES["lock_limited"], [*names, *former])
+        await connection.fetch(_SQL["lock_limited"], [*names, *former])
         coming, token = asked(), self._session.token
         self._settling = settling = self._settling + 1
         self._settled.update(names, former)
@@ -85,7 +85,7 @@ class Pacer:
             entry.granted = entry.held + coming.get(entry.kind.name, 0)
         in_use = [entry.granted for entry in limited] + [left[name].held if name in left else 0 for name in former]
         may = [shares] * len(names) + [False] * len(former)
-        rows = await connection.fetch(_TYPES["share_out"], token, [*names, *former], in_use, may)
+        rows = await connection.fetch(_SQL["share_out"], token, [*names, *former], in_use, may)
         granted = {row["name"]: row["granted"] for row in rows}
         for entry in limited:
             entry.granted = min(entry.granted or 0, granted.get(entry.kind.name, 0))
@@ -95,7 +95,7 @@ class Pacer:
         keeps = any(used > granted.get(name, 0) and coming.get(name) for name, used in zip(names, in_use, strict=False))
         self._note(shares=shares, short=any(row["short"] for row in rows), keeps=keeps)
         if is_news:
-            await connection.execute(_TYPES["tell_shares"])
+            await connection.execute(_SQL["tell_shares"])
 
         def committed() -> None:
             if settling == self._settling:  # a later one has counted what is in use since, and says more soon
@@ -105,7 +105,7 @@ class Pacer:
 
         return committed
 
-    def session_lost(self, entries: Iterable[Entry]) -> None:
+    def session_lost(self, entries: Iterable[TypeState]) -> None:
         """Use no grant of the session any more; the next one settles before it claims."""
         self._settling += 1
         self._settled.clear()
@@ -126,7 +126,7 @@ class Pacer:
         self.withheld = not shares
         self.again_s = monotonic() + AGAIN_S if keeps or (short and self._tries) else math.inf
 
-    async def claim(self, entry: Entry, request: ClaimRequest) -> Claimed | None:
+    async def claim(self, entry: TypeState, request: ClaimRequest) -> ClaimedJobs | None:
         """Claim jobs of a rate-limited type, and an instant for each.
 
         Returns:
@@ -146,19 +146,19 @@ class Pacer:
             plan = ClaimPlan(request.plan.types, (min(room, request.plan.rows_max[0]),), request.plan.total_max)
             claimed = replace(await self._store.claim(replace(request, plan=plan), connection), rate_per_s=rate)
             if claimed.rows:
-                await connection.execute(_TYPES["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
+                await connection.execute(_SQL["take_rate"], name, self._assign(claimed, start_s, 1 / rate))
         self._look_again(entry, claimed, plan)
         return claimed
 
     async def _lock(self, connection: Connection, name: str) -> Any:
-        row = await connection.fetchrow(_TYPES["lock_rate"], name)
+        row = await connection.fetchrow(_SQL["lock_rate"], name)
         if row is None:
-            await connection.execute(_TYPES["open_rate"], name)
-            row = await connection.fetchrow(_TYPES["lock_rate"], name)
+            await connection.execute(_SQL["open_rate"], name)
+            row = await connection.fetchrow(_SQL["lock_rate"], name)
         return row
 
     @staticmethod
-    def _assign(claimed: Claimed, start_s: float, step_s: float) -> float:
+    def _assign(claimed: ClaimedJobs, start_s: float, step_s: float) -> float:
         claimed.rows.sort(key=lambda row: (-row[3], row[9]))
         for row in claimed.rows:
             fire_s = max(start_s, row[9])
@@ -167,7 +167,7 @@ class Pacer:
         return start_s
 
     @staticmethod
-    def _look_again(entry: Entry, claimed: Claimed, plan: ClaimPlan) -> None:
+    def _look_again(entry: TypeState, claimed: ClaimedJobs, plan: ClaimPlan) -> None:
         """While jobs wait, look when half of the taken instants are used up; else with the next ordinary claim.
 
         A claim finds one priority between two that are known: where it did, there may be more.

@@ -1,18 +1,23 @@
 """What a worker knows of a task type while it works: its limits, its call, its counters."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from datetime import timedelta
 
 from tickwright.capabilities.jobs.handlers import Call
-from tickwright.capabilities.jobs.model import Job, TaskType
+from tickwright.capabilities.jobs.model import AttemptOutcome, Completed, Errored, Job, TaskType
+from tickwright.domain import traceparent
+from tickwright.domain.retries import within_an_hour
+from tickwright.observe import traces
 from tickwright.observe.metrics import LATENESS_BUCKETS_S
+from tickwright.ports.broker import Accepted, Broker, Message, Outcome, Refused
 from tickwright.ports.ids import monotonic
 
 SLACK_S = 0.05
 """So much a rate-limited start may come before its distance from the one before it: timers are not exact."""
 
 
-class Ended:
+class EndedAttempts:
     """Attempts that have ended since they were counted last, and how long they took in all."""
 
     __slots__ = ("count", "took_s")
@@ -31,7 +36,7 @@ class Ended:
         return count / within_s
 
 
-class Entry:
+class TypeState:
     """One task type that this worker can run now.
 
     Attributes:
@@ -61,7 +66,7 @@ class Entry:
         self.running = 0
         self.stuck = 0
         self.threads = 0
-        self.ended = Ended()
+        self.ended = EndedAttempts()
         self.granted: int | None = 0 if kind.concurrency is not None else None
         self.paced_until_s = 0.0
         self.paced_more = False
@@ -71,7 +76,7 @@ class Entry:
         self.late_sum_s = 0.0
         self.counts: dict[str, int] = {}
 
-    def become(self, other: "Entry") -> None:
+    def become(self, other: "TypeState") -> None:
         """Take over another setting of the same type in place: running attempts count down on this very object.
 
         A change of the rate counts at once: what was given away at the former rate may reach hours ahead. So does what
@@ -125,3 +130,56 @@ class Entry:
     def timeout_text(self, job: Job) -> str:
         """Return the attempt's timeout for an error message."""
         return str(timedelta(seconds=job.deadline_s))
+
+
+# Jobs whose target is somewhere else: HTTP callback, WebSocket push, RabbitMQ or Kafka publish.
+#
+# A job row is its own outbox row, so the worker delivers it itself, through the broker port. The
+# message id is the job's on every attempt; the fence tells a receiver which attempt is the newest.
+# The id is the key, too: the attempts of a job are in one partition of a Kafka topic, in their order.
+
+Senders = Mapping[str, Broker]
+
+
+class BrokerCall:
+    """The call of a task type with an outside target."""
+
+    def __init__(self, kind: TaskType, broker: Broker) -> None:
+        self._kind = kind
+        self._broker = broker
+
+    async def __call__(self, job: Job) -> AttemptOutcome:
+        """Send one attempt and say what it ended as."""
+        return ending_of(await self._broker.publish(self._message(job)), self._kind)
+
+    def _message(self, job: Job) -> Message:
+        headers = {
+            "tickwright-task-type": job.type,
+            "tickwright-attempt": str(job.attempt),
+            "tickwright-fence": str(job.fence),
+            "tickwright-execute-at": job.execute_at.isoformat().replace("+00:00", "Z"),
+        }
+        if (here := traces.current()) is not None:
+            headers[traceparent.NAME] = here
+        message_id = f"job_{job.id}"
+        return Message(
+            id=message_id,
+            key=message_id,
+            destination=self._kind.target,
+            body=job.payload_json.encode(),
+            headers=headers,
+            timeout=timedelta(seconds=job.deadline_s or self._kind.timeout.total_seconds()),
+            signing_secrets=self._kind.secrets,
+        )
+
+
+def ending_of(outcome: Outcome, kind: TaskType) -> AttemptOutcome:
+    """Return what an attempt ended as, by the type's policy. Pure."""
+    if isinstance(outcome, Accepted):
+        return Completed()
+    text = f"{outcome.code}: {outcome.reason}"
+    if isinstance(outcome, Refused):
+        final = outcome.final or outcome.status in kind.final_statuses
+        wait = within_an_hour(outcome.retry_after)
+        return Errored(outcome.code, text, final=final, gone=outcome.gone, retry_after=wait)
+    return Errored(outcome.code, text)

@@ -15,18 +15,15 @@ from typing import Any
 
 import structlog
 
-from tickwright.capabilities.jobs.admin.types_store import load_types, mark_gone
 from tickwright.capabilities.jobs.handlers import HandlerRegistry
 from tickwright.capabilities.jobs.model import Begin, Job, TaskType, ahead_max, type_slots_max
-from tickwright.capabilities.jobs.worker.claimer import Claimer
-from tickwright.capabilities.jobs.worker.claims import Claimed, ClaimStore
-from tickwright.capabilities.jobs.worker.delivery import Delivery
-from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, Settler
-from tickwright.capabilities.jobs.worker.results import Endings
+from tickwright.capabilities.jobs.task_types import load_types, mark_gone
+from tickwright.capabilities.jobs.worker.claimer import Claimer, worker_wakeup
+from tickwright.capabilities.jobs.worker.claims import ClaimedJobs, ClaimStore
+from tickwright.capabilities.jobs.worker.result_writer import RETRY_S, OutcomeRecorder, ResultWriter
 from tickwright.capabilities.jobs.worker.runner import Runner
-from tickwright.capabilities.jobs.worker.shared_limits import Pacer
-from tickwright.capabilities.jobs.worker.type_state import Entry
-from tickwright.capabilities.jobs.worker.wakeups import worker_wakeup
+from tickwright.capabilities.jobs.worker.shared_limits import SharedLimits
+from tickwright.capabilities.jobs.worker.type_state import BrokerCall, TypeState
 from tickwright.domain.dbclock import DbClock
 from tickwright.engine.claim_gate import ClaimGate
 from tickwright.engine.joined import Joined
@@ -77,21 +74,23 @@ class JobWorker:
         self._store = ClaimStore(pool)
         self._clock = DbClock()
         self._probe = probe
-        self._entries: dict[str, Entry] = {}
-        self._former: dict[str, Entry] = {}
+        self._entries: dict[str, TypeState] = {}
+        self._former: dict[str, TypeState] = {}
         self._suspending: set[str] = set()
         self._marking: set[Job] = set()
         self.lost_results = 0
         self.reclaimed = 0
-        self.settler = Settler(self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe)
+        self.result_writer = ResultWriter(
+            self._store, session, lost=self._count_lost, given_back=self._look_again, probe=probe
+        )
         begins = Joined(self._begin_last)
-        self.endings = Endings(self.settler, gone=self._suspend, freed=self._look_again, begins=begins)
-        self.runner = Runner(self.endings, self._clock, slots=limits.concurrency, threads=limits.threads)
+        self.outcomes = OutcomeRecorder(self.result_writer, gone=self._suspend, freed=self._look_again, begins=begins)
+        self.runner = Runner(self.outcomes, self._clock, slots=limits.concurrency, threads=limits.threads)
         self.wakeup = worker_wakeup(direct_url, cancelled=self._cancel_heard, types_changed=self._types_changed)
-        self._pacer = Pacer(pool, self._store, session)
+        self._limits = SharedLimits(pool, self._store, session)
         self.gate = ClaimGate(pool.acquire, session, "jobs", self._release_unknown)
         self.claimer = Claimer(
-            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._pacer
+            self._store, self.gate, session, self.runner, self._clock, self.wakeup, self, self._limits
         )
         self._refreshing: asyncio.Task[None] | None = None
         self._types_heard = False
@@ -110,7 +109,7 @@ class JobWorker:
         try:
             await self._refresh_types()
             async with TaskGroup() as group:
-                group.create_task(self.settler.run())
+                group.create_task(self.result_writer.run())
                 group.create_task(self.claimer.run())
         finally:
             listening.cancel()
@@ -123,7 +122,7 @@ class JobWorker:
         await self.claimer.wait_stopped()
         self._give_back()
         await self.runner.quiet()
-        await self.settler.drained()
+        await self.result_writer.drained()
 
     async def stop(self) -> None:
         """Interrupt what runs, release it without counting the attempt, and end."""
@@ -132,8 +131,8 @@ class JobWorker:
         self._give_back()
         await self.runner.close()
         self._give_back()
-        await self.settler.drained()
-        self.settler.stop()
+        await self.result_writer.drained()
+        self.result_writer.stop()
 
     def last_tick_age_s(self) -> float | None:
         """Return the seconds since the last claim, by the monotonic clock."""
@@ -141,13 +140,13 @@ class JobWorker:
 
     # ------------------------------------------------------------------ what may run
 
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, TypeState]:
         """Return the task types that this worker can run now."""
         return self._entries
 
     def backlog(self) -> int:
         """Return how many results are not written yet."""
-        return self.settler.backlog
+        return self.result_writer.backlog
 
     def _types_changed(self) -> None:
         self._types_heard = True
@@ -170,7 +169,7 @@ class JobWorker:
 
     async def _share_out(self, connection: Connection) -> Callable[[], None]:
         shares, left = not self.claimer.claims_nothing(), self._former
-        return await self._pacer.share_out(connection, self._entries, self.claimer.asked, left=left, shares=shares)
+        return await self._limits.share_out(connection, self._entries, self.claimer.asked, left=left, shares=shares)
 
     async def share_again(self) -> None:
         """Settle the grants of limited types: this worker has room again, or others were to release some."""
@@ -179,7 +178,7 @@ class JobWorker:
         committed()
 
     def _adopt(self, kinds: Sequence[TaskType]) -> bool:
-        entries: dict[str, Entry] = {}
+        entries: dict[str, TypeState] = {}
         for read in kinds:
             kind = replace(read, gone=True) if read.name in self._suspending else read
             old = self._entries.get(kind.name) or self._back(kind.name)
@@ -202,20 +201,20 @@ class JobWorker:
         self._former = {name: entry for name, entry in self._former.items() if name not in entries and entry.in_use}
         return changed
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: TypeState) -> None:
         """Keep the entry of a type that cannot run here now: what it holds counts when the type is there again."""
         entry.kind = replace(entry.kind, gone=True)
         self._release_unstarted(entry)
         self._former[entry.kind.name] = entry
 
-    def _back(self, name: str) -> Entry | None:
+    def _back(self, name: str) -> TypeState | None:
         """Return the entry of a type that is there again; its grant went with it."""
         entry = self._former.get(name)
         if entry is not None and entry.granted is not None:
             entry.granted = 0
         return entry
 
-    def _release_unstarted(self, entry: Entry) -> None:
+    def _release_unstarted(self, entry: TypeState) -> None:
         """Release what is claimed and not started of a type that waits, or whose rate is lower now.
 
         Its jobs are claimed again when their turn comes; meanwhile they would take the places of other types. As many
@@ -224,19 +223,19 @@ class JobWorker:
         kind = entry.kind
         keep = 0 if kind.waits or kind.rate_per_s is None else ahead_max(kind.rate_per_s)
         for job in self.runner.withdraw_type(entry, keep=keep):
-            self.endings.unstarted(job, "waits")
+            self.outcomes.unstarted(job, "waits")
 
-    def _entry_of(self, kind: TaskType) -> Entry | None:
+    def _entry_of(self, kind: TaskType) -> TypeState | None:
         scheme, _, rest = kind.target.partition(":")
         if scheme == "python":
             handler = self._handlers.get(rest)
-            return Entry(kind, handler.call, is_async=handler.is_async) if handler else None
+            return TypeState(kind, handler.call, is_async=handler.is_async) if handler else None
         broker = self._brokers.get(scheme)
-        return Entry(kind, Delivery(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
+        return TypeState(kind, BrokerCall(kind, broker), is_async=True, grace_s=DELIVERY_GRACE_S) if broker else None
 
     # ------------------------------------------------------------------ taking
 
-    def take(self, claimed: Claimed) -> None:
+    def take(self, claimed: ClaimedJobs) -> None:
         """Run the claimed rows, each at its own instant."""
         rows, fire_s = claimed.rows, claimed.fire_s
         rows.sort(key=_order if len(set(map(_priority, rows))) > 1 else _due)
@@ -244,7 +243,7 @@ class JobWorker:
         for row in rows:
             entry = self._entries.get(row[1])
             if entry is None or entry.kind.waits:  # its type was deleted or paused while it was on its way here
-                self.settler.add("release", row[0], row[6])
+                self.result_writer.add("release", row[0], row[6])
                 continue
             entry.held += 1
             if row[6] > 1:
@@ -252,7 +251,7 @@ class JobWorker:
             job = Job(row, entry, self, fire_s[row[0]] if fire_s else row[9])
             job.deadline_s = row[7] / 1000 if row[7] is not None else entry.timeout_s
             if row[10] is not None and row[10] <= claimed.now_s:
-                self.endings.expired(job)
+                self.outcomes.expired(job)
             else:
                 jobs.append(job)
         self.runner.put(jobs)
@@ -292,14 +291,14 @@ class JobWorker:
         finally:
             self._suspending.discard(job.type)
             self._marking.difference_update([job, *unstarted])
-            self.settler.add("release_with_error", job.id, job.fence, why)
+            self.result_writer.add("release_with_error", job.id, job.fence, why)
             for other in unstarted:
-                self.endings.unstarted(other, "waits")
+                self.outcomes.unstarted(other, "waits")
         await self._refresh_types()
 
     def _give_back(self) -> None:
         for job in self.runner.take_back():
-            self.endings.unstarted(job, "shutdown")
+            self.outcomes.unstarted(job, "shutdown")
 
     def _look_again(self) -> None:
         self.claimer.wake()
@@ -317,12 +316,12 @@ class JobWorker:
     def _known(self) -> list[tuple[int, int]]:
         held = [(job.id, job.fence) for job in (*self.runner.held(), *self._marking)]
         arriving = [(row[0], row[6]) for row in self.claimer.arrived()]
-        return [*held, *arriving, *self.settler.known()]
+        return [*held, *arriving, *self.result_writer.known()]
 
     async def _release_unknown(self, connection: Connection, token: int) -> int:
         released, locked = await self._store.strays(connection, token, self._known())
         for job_id, fence in locked:  # known from here on, and released once the other session ends its transaction
-            self.settler.add("release", job_id, fence)
+            self.result_writer.add("release", job_id, fence)
         self.claimer.wake()
         return released
 
@@ -341,7 +340,7 @@ class JobWorker:
         found = dict(await self._store.check_held(connection, self._session.token, [job.id for job in held]))
         reasons = {job: "lost" if found[job.id] else "cancel" for job in held if job.id in found}
         for job in self.runner.withdraw(reasons.keys()):
-            self.endings.unstarted(job, reasons[job])
+            self.outcomes.unstarted(job, reasons[job])
         for job, reason in reasons.items():
             self.runner.stop_job(job, reason)
 
@@ -362,7 +361,7 @@ class JobWorker:
 
     def _cancel(self, job_id: int) -> None:
         if (job := self.runner.pull(job_id)) is not None:
-            self.endings.unstarted(job, "cancel")
+            self.outcomes.unstarted(job, "cancel")
             return
         for running in self.runner.running():
             if running.id == job_id:
@@ -371,7 +370,7 @@ class JobWorker:
     def _supersede(self, job_id: int) -> None:
         """Somebody gave a job back that we hold, and it came to us again: the older attempt no longer counts."""
         if (job := self.runner.pull(job_id)) is not None:
-            self.endings.stopped(job, "lost")
+            self.outcomes.stopped(job, "lost")
         for running in self.runner.running():
             if running.id == job_id:
                 self.runner.stop_job(running, "lost")
@@ -385,11 +384,11 @@ class JobWorker:
 
     def _session_lost(self) -> None:
         for job in self.runner.take_back():
-            self.endings.stopped(job, "lost")
+            self.outcomes.stopped(job, "lost")
         for job in self.runner.running():
             self.runner.stop_job(job, "lost")
-        self.settler.drop_all()
-        self._pacer.session_lost(self._entries.values())
+        self.result_writer.drop_all()
+        self._limits.session_lost(self._entries.values())
 
 
 _due, _priority = itemgetter(9), itemgetter(3)

@@ -4,11 +4,14 @@ A capability brings its own routes; the API includes them and brings what every 
 gate: the caller, the role, the body. Bodies are read strictly, so no route lets FastAPI parse one.
 """
 
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
+from tickwright.capabilities.jobs.admin.bulk_actions import BulkCall, BulkMove, JobBulkActions
+from tickwright.capabilities.jobs.admin.search import JobFilter, ListQuery
 from tickwright.capabilities.jobs.admin.service import JobService
 from tickwright.capabilities.jobs.admin.views import (
     BulkAction,
@@ -23,9 +26,10 @@ from tickwright.capabilities.jobs.admin.views import (
     StoredTaskType,
     TaskTypeView,
 )
-from tickwright.capabilities.jobs.enqueue.requests import (
+from tickwright.capabilities.jobs.requests import (
     BOUNDS,
     KEY_PATTERN,
+    TEXT_CHARS_MAX,
     FilterRequest,
     JobRequest,
     MoveRequest,
@@ -36,18 +40,18 @@ from tickwright.capabilities.jobs.enqueue.requests import (
     TaskTypeRequest,
     key_of,
 )
-from tickwright.capabilities.jobs.rest.bulk_routes import many_routes
-from tickwright.capabilities.jobs.rest.search_routes import looking_routes
 from tickwright.domain.errors import Rejected
 from tickwright.domain.lines import ImportResult
 from tickwright.domain.rotation import RotateRequest
+from tickwright.domain.states import JobStatus
 from tickwright.domain.time_texts import parse_duration
 from tickwright.domain.traceparent import NAME, traceparent_of
 from tickwright.observe import traces
 from tickwright.ports.caller import Caller, Role
+from tickwright.ports.user_data import sees, sight
 from tickwright.ports.views import Explanation, Page
 from tickwright.rest.gate import Gate
-from tickwright.rest.routing import NDJSON, Cursor, Id, Limit, answer, answers, instant_of, takes
+from tickwright.rest.routing import NDJSON, Cursor, Id, Instant, Limit, answer, answers, instant_of, takes
 
 SCOPE = "jobs:schedule"
 TypeName = Annotated[str, Path(min_length=1, max_length=50)]
@@ -272,3 +276,137 @@ def _dead_letters(router: APIRouter, service: JobService, gate: Gate) -> None:
             body.kind, caller=caller, ids=body.ids, subject=body.subject, limit=body.limit, cursor=body.cursor
         )
         return answer(done)
+
+
+# The listing of jobs and its counts: one filter, bounded looks.
+
+Statuses = Annotated[list[JobStatus] | None, Query(max_length=5)]
+TypeText = Annotated[str | None, Query(max_length=50)]
+KeyText = Annotated[str | None, Query(max_length=255)]
+Text = Annotated[
+    str | None,
+    Query(max_length=TEXT_CHARS_MAX, description="Part of the key, the last error or the payload, in whatever case"),
+]
+Worker = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Held by this session now")]
+
+
+def looking_routes(router: APIRouter, service: JobService, gate: Gate) -> None:
+    """Add the routes."""
+    viewer = [Depends(gate.allow(Role.VIEWER))]
+
+    @router.get("/v1/jobs", tags=["jobs"], dependencies=viewer, **answers(JobPage))
+    async def list_jobs(  # noqa: PLR0917  FastAPI calls it by name
+        status: Statuses = None,
+        task_type: TypeText = None,
+        execute_from: Instant = None,
+        execute_to: Instant = None,
+        idempotency_key: KeyText = None,
+        text: Text = None,
+        worker: Worker = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """List jobs, newest first. `execute_from` is inclusive, `execute_to` exclusive.
+
+        A page looks at no more than 20,000 rows. It may find less than `limit`, and then still have a `next`.
+        """
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        return answer(await service.list(ListQuery.of(which, cursor, limit)))
+
+    @router.get("/v1/jobs:counts", tags=["jobs"], dependencies=viewer, **answers(JobCounts))
+    async def count_jobs(  # noqa: PLR0917
+        status: Statuses = None,
+        task_type: TypeText = None,
+        execute_from: Instant = None,
+        execute_to: Instant = None,
+        idempotency_key: KeyText = None,
+        text: Text = None,
+        worker: Worker = None,
+    ) -> Response:
+        """Count jobs by state, with the filters of the listing.
+
+        Each count stops at `capped_at`, and each costs bounded work: of the states in `at_least` there may be more.
+        """
+        which = _filter(status, task_type, (execute_from, execute_to), idempotency_key, text, worker)
+        return answer(await service.count(which))
+
+
+def _filter(  # noqa: PLR0917
+    status: list[JobStatus] | None,
+    task_type: str | None,
+    execute: tuple[str | None, str | None],
+    idempotency_key: str | None,
+    text: str | None,
+    worker: int | None,
+) -> JobFilter:
+    return JobFilter(
+        statuses=tuple(sorted(set(status or ()))),
+        task_type=task_type,
+        execute_from=instant_of(execute[0], "execute_from"),
+        execute_to=instant_of(execute[1], "execute_to"),
+        idempotency_key=idempotency_key,
+        text=text or None,
+        worker=worker,
+        in_payload=sight().data,
+        in_addresses=sight().whole,
+    )
+
+
+# Actions on all jobs that a filter names, a thousand a call.
+
+
+def many_routes(router: APIRouter, many: JobBulkActions, gate: Gate) -> None:
+    """Add the routes."""
+    operator = Annotated[Caller, Depends(gate.allow(Role.OPERATOR))]
+
+    @router.post("/v1/jobs:cancel", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
+    async def cancel_jobs(request: Request, caller: operator) -> Response:
+        """Cancel what a filter names, the oldest first, at most 1,000 a call."""
+        return answer(await many.cancel(_call(await gate.read(request, FilterRequest), caller)))
+
+    @router.post("/v1/jobs:retry", tags=["jobs"], **answers(Requeued), **takes(FilterRequest))
+    async def retry_jobs(request: Request, caller: operator) -> Response:
+        """Put the failed jobs that a filter names back to work, the oldest first, at most 1,000 a call."""
+        return answer(await many.retry(_call(await gate.read(request, FilterRequest), caller)))
+
+    @router.post("/v1/jobs:run-now", tags=["jobs"], **answers(BulkAction), **takes(FilterRequest))
+    async def run_jobs_now(request: Request, caller: operator) -> Response:
+        """Make the pending jobs that a filter names due now, the oldest first, at most 1,000 a call."""
+        return answer(await many.run_now(_call(await gate.read(request, FilterRequest), caller)))
+
+    @router.post("/v1/jobs:reschedule", tags=["jobs"], **answers(BulkAction), **takes(MoveRequest))
+    async def reschedule_jobs(request: Request, caller: operator) -> Response:
+        """Move the pending jobs that a filter names, the oldest first, at most 1,000 a call.
+
+        With `delay` or `shift` send `next` as `cursor` as long as there is `more`: a call without it begins again and
+        moves jobs that were moved before.
+        """
+        body = await gate.read(request, MoveRequest)
+        return answer(await many.reschedule(_call(body, caller), _move(body)))
+
+
+def _call(body: FilterRequest, caller: Caller) -> BulkCall:
+    which = JobFilter(
+        ids=None if body.ids is None else tuple(body.ids),
+        task_type=body.task_type,
+        execute_from=instant_of(body.execute_from, "execute_from"),
+        execute_to=instant_of(body.execute_to, "execute_to"),
+        statuses=tuple(sorted(set(body.status))),
+        idempotency_key=body.idempotency_key,
+        text=body.text,
+        in_payload=sees(),
+    )
+    return BulkCall(which, caller, body.limit, body.cursor, body.dry_run)
+
+
+def _move(body: MoveRequest) -> BulkMove:
+    delay = None if body.delay is None else parse_duration(body.delay, field="delay")
+    return BulkMove(instant_of(body.execute_at, "execute_at"), delay, _shift(body.shift))
+
+
+def _shift(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    back = text.startswith("-")
+    length = parse_duration(text[back:], field="shift")
+    return -length if back else length

@@ -1,13 +1,3 @@
--- name: list_types
--- All task types with the secrets that still sign, newest first. Small: a row per type.
-SELECT t.*, coalesce(s.secrets, '{}') AS secrets
-  FROM tickwright.task_types t
-  LEFT JOIN LATERAL (
-    SELECT array_agg(x.secret ORDER BY x.id DESC) AS secrets
-      FROM tickwright.task_type_secrets x
-     WHERE x.task_type = t.name AND (x.retires_at IS NULL OR x.retires_at > clock_timestamp())) AS s ON true
- ORDER BY t.name;
-
 -- name: lock_limited
 -- Serialize the workers that share the concurrency of these types. Index: task_types_pkey.
 SELECT name FROM tickwright.task_types WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE;
@@ -68,14 +58,3 @@ INSERT INTO tickwright.type_rates (task_type, next_free_at) VALUES ($1, clock_ti
 -- name: take_rate
 -- Give away the instants up to the given one. Index: type_rates_pkey.
 UPDATE tickwright.type_rates SET next_free_at = to_timestamp($2::float8) WHERE task_type = $1;
-
--- name: register_handler
--- A handler that this program brings becomes a type, unless an operator has set it up differently.
-INSERT INTO tickwright.task_types (name, target, timeout_ms, max_attempts, retry_base_ms, retry_factor, retry_cap_ms, concurrency, rate_per_s, keep_history)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (name) DO NOTHING;
-
--- name: mark_gone
--- The endpoint answered 410: its type waits until somebody enables it again.
-UPDATE tickwright.task_types SET gone_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
- WHERE name = $1 AND gone_at IS NULL;

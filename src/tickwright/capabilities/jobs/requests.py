@@ -8,31 +8,121 @@ error. A body has no field that belongs to Tickwright (``status``, ``attempts``,
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tickwright.capabilities.jobs.admin.filters import TEXT_CHARS_MAX
-from tickwright.capabilities.jobs.enqueue.enqueue import (
-    ATTEMPTS_MAX,
-    KEY_LENGTH_MAX,
-    PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX,
-    NewJob,
-    check_new_job,
-)
 from tickwright.domain import strict_json
 from tickwright.domain.errors import Rejected
+from tickwright.domain.functions import storable
 from tickwright.domain.signatures import digest_of
 from tickwright.domain.states import JobStatus
-from tickwright.domain.time_texts import RATE_PER_S_MIN, DurationText, InstantText, parse_duration, parse_instant
+from tickwright.domain.time_texts import (
+    RATE_PER_S_MIN,
+    YEAR_MAX,
+    DurationText,
+    InstantText,
+    parse_duration,
+    parse_instant,
+)
 from tickwright.ports.views import CURSOR_CHARS_MAX
 
+PAYLOAD_BYTES_MAX = 65_536
+SURELY_FITS = PAYLOAD_BYTES_MAX // 4
+"""So many characters are no more bytes than a payload may have, however they are encoded."""
+WRITTEN_BYTES_MAX = 1_048_576
+DIGITS_MAX = 309
+EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
+KEY_LENGTH_MAX = 255
+PRIORITY_MAX = 100
+ATTEMPTS_MAX = 1000
+TIMEOUT_MAX = timedelta(days=1)
+FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
+_EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
+TEXT_CHARS_MAX = 200
 TypeName = Annotated[
     str, Meta(description="1 to 50 letters, digits, '_', '.', ':' or '-'", examples=["invoice.remind"])
 ]
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job that somebody wants, checked by :func:`check_new_job`.
+
+    Attributes:
+        payload: JSON text.
+        execute_at: Aware; ``None`` is now, by the database's clock.
+        delay: Added to the database's now; only without ``execute_at``.
+        key: Idempotency key, unique among all jobs of the last days.
+        digest: Of the request, so that the same key with another request is seen.
+        traceparent: The trace that it belongs to; set by the :class:`Enqueuer` from the code that calls it.
+    """
+
+    task_type: str
+    payload: str = "{}"
+    execute_at: datetime | None = None
+    key: str | None = None
+    digest: bytes | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: timedelta | None = None
+    expires_at: datetime | None = None
+    delay: timedelta | None = None
+    traceparent: str | None = None
+
+
+def check_new_job(job: NewJob) -> NewJob:
+    """Return ``job`` when its values are within the bounds.
+
+    Raises:
+        Rejected: With a stable code and what to do. Permanent.
+    """
+    if not _TYPE_NAME.fullmatch(job.task_type):
+        raise Rejected(
+            "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
+        )
+    if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
+        raise Rejected(
+            "payload_too_large",
+            f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",
+            status=413,
+            field="payload",
+        )
+    if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
+        raise Rejected(
+            "invalid_key",
+            f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs",
+            status=409,
+            field="idempotency_key",
+        )
+    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
+        raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
+    if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
+        raise Rejected("invalid_max_attempts", f"max_attempts: 1 to {ATTEMPTS_MAX}", field="max_attempts")
+    if job.timeout is not None and not timedelta(milliseconds=1) <= job.timeout <= TIMEOUT_MAX:
+        raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
+    _check_instant("execute_at", job.execute_at)
+    _check_instant("expires_at", job.expires_at)
+    return job
+
+
+def _is_too_long(payload: str) -> bool:
+    """Whether a payload is too long, also where PostgreSQL writes it out: 1e300 is 301 digits there."""
+    if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
+        return True
+    return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
+
+
+def _check_instant(field: str, at: datetime | None) -> None:
+    if at is None:
+        return
+    if at.tzinfo is None:
+        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
+    if not FIRST_INSTANT <= at < END_OF_TIME:
+        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
 
 
 class JobRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

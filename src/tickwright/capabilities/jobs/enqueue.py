@@ -8,11 +8,10 @@ inside the database, and says which it was. Jobs whose key an open transaction h
 """
 
 import asyncio
-import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,12 +19,22 @@ import asyncpg
 import msgspec
 import structlog
 
-from tickwright.capabilities.jobs.admin.types_store import load_types
 from tickwright.capabilities.jobs.model import TaskType
+from tickwright.capabilities.jobs.requests import (
+    BOUNDS,
+    KEY_LENGTH_MAX,
+    NewJob,
+    ScheduleBounds,
+    check_new_job,
+    read_job,
+    with_digest,
+)
+from tickwright.capabilities.jobs.task_types import load_types
 from tickwright.domain.errors import Contended, Rejected, TickwrightError
-from tickwright.domain.functions import storable
-from tickwright.domain.time_texts import YEAR_MAX
+from tickwright.domain.lines import ImportResult
+from tickwright.engine.bulk_import import BatchedImport
 from tickwright.observe import traces
+from tickwright.ports.caller import Caller
 from tickwright.ports.ids import monotonic
 from tickwright.store.bounds import TookTooLong, outcome_unknown, within
 from tickwright.store.pool import Connection, Pool
@@ -40,51 +49,12 @@ COLLECTED_S = 10.0
 HELD_AFTER, HELD_ALONE_AFTER, HELD_FOR = "20ms", "2ms", "4s"
 """So long a key that an open transaction holds is waited for: beside others, to find out which it is, and apart."""
 COPY_ROWS = 5000
-PAYLOAD_BYTES_MAX = 65_536
-SURELY_FITS = PAYLOAD_BYTES_MAX // 4
-"""So many characters are no more bytes than a payload may have, however they are encoded."""
-WRITTEN_BYTES_MAX = 1_048_576
-DIGITS_MAX = 309
-EXPONENTS_FROM = WRITTEN_BYTES_MAX // DIGITS_MAX * len("1e300,")
-KEY_LENGTH_MAX = 255
-PRIORITY_MAX = 100
-ATTEMPTS_MAX = 1000
-TIMEOUT_MAX = timedelta(days=1)
-FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
-END_OF_TIME = datetime(YEAR_MAX, 1, 1, tzinfo=UTC)
 TYPES_FRESH_S = 1.0
 NO_DELAY = timedelta()
 COPY_COLUMNS = (
     "execute_at", "task_type", "payload", "max_attempts", "priority", "timeout_ms", "expires_at", "traceparent",
 )  # fmt: skip
 TOGETHER = "jobs"
-_EXPONENT = re.compile("[eE][+-]?[0-9]{3}")
-_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,49}")
-
-
-class NewJob(msgspec.Struct, frozen=True):
-    """A job that somebody wants, checked by :func:`check_new_job`.
-
-    Attributes:
-        payload: JSON text.
-        execute_at: Aware; ``None`` is now, by the database's clock.
-        delay: Added to the database's now; only without ``execute_at``.
-        key: Idempotency key, unique among all jobs of the last days.
-        digest: Of the request, so that the same key with another request is seen.
-        traceparent: The trace that it belongs to; set by the :class:`Enqueuer` from the code that calls it.
-    """
-
-    task_type: str
-    payload: str = "{}"
-    execute_at: datetime | None = None
-    key: str | None = None
-    digest: bytes | None = None
-    priority: int = 0
-    max_attempts: int | None = None
-    timeout: timedelta | None = None
-    expires_at: datetime | None = None
-    delay: timedelta | None = None
-    traceparent: str | None = None
 
 
 class Scheduled(msgspec.Struct, frozen=True):
@@ -92,57 +62,6 @@ class Scheduled(msgspec.Struct, frozen=True):
 
     id: int
     created: bool
-
-
-def check_new_job(job: NewJob) -> NewJob:
-    """Return ``job`` when its values are within the bounds.
-
-    Raises:
-        Rejected: With a stable code and what to do. Permanent.
-    """
-    if not _TYPE_NAME.fullmatch(job.task_type):
-        raise Rejected(
-            "invalid_task_type", "task_type: 1 to 50 letters, digits, '_', '.', ':' or '-'", field="task_type"
-        )
-    if len(job.payload) > SURELY_FITS and _is_too_long(job.payload):
-        raise Rejected(
-            "payload_too_large",
-            f"payload: at most {PAYLOAD_BYTES_MAX} bytes, and no thousands of numbers such as 1e300",
-            status=413,
-            field="payload",
-        )
-    if job.key is not None and not (1 <= len(job.key) <= KEY_LENGTH_MAX and storable(job.key) == job.key):
-        raise Rejected(
-            "invalid_key",
-            f"idempotency key: 1 to {KEY_LENGTH_MAX} characters, without NUL and halves of surrogate pairs",
-            status=409,
-            field="idempotency_key",
-        )
-    if not -PRIORITY_MAX <= job.priority <= PRIORITY_MAX:
-        raise Rejected("invalid_priority", f"priority: -{PRIORITY_MAX} to {PRIORITY_MAX}", field="priority")
-    if job.max_attempts is not None and not 1 <= job.max_attempts <= ATTEMPTS_MAX:
-        raise Rejected("invalid_max_attempts", f"max_attempts: 1 to {ATTEMPTS_MAX}", field="max_attempts")
-    if job.timeout is not None and not timedelta(milliseconds=1) <= job.timeout <= TIMEOUT_MAX:
-        raise Rejected("invalid_timeout", "timeout: 1 ms to 1 day", field="timeout")
-    _check_instant("execute_at", job.execute_at)
-    _check_instant("expires_at", job.expires_at)
-    return job
-
-
-def _is_too_long(payload: str) -> bool:
-    """Whether a payload is too long, also where PostgreSQL writes it out: 1e300 is 301 digits there."""
-    if len(payload) > PAYLOAD_BYTES_MAX or len(payload.encode()) > PAYLOAD_BYTES_MAX:
-        return True
-    return len(payload) > EXPONENTS_FROM and len(_EXPONENT.findall(payload)) * DIGITS_MAX > WRITTEN_BYTES_MAX
-
-
-def _check_instant(field: str, at: datetime | None) -> None:
-    if at is None:
-        return
-    if at.tzinfo is None:
-        raise Rejected("naive_datetime", f"{field}: a time needs its offset, such as 2026-11-21T10:00:00Z", field=field)
-    if not FIRST_INSTANT <= at < END_OF_TIME:
-        raise Rejected("time_out_of_range", f"{field}: between 1970 and {YEAR_MAX - 1}", field=field)
 
 
 class TypeCatalog:
@@ -464,3 +383,120 @@ def _in_trace(job: NewJob) -> NewJob:
     """Return ``job`` as a part of the trace of the code that runs, where there is one."""
     here = traces.current()
     return job if here is None else msgspec.structs.replace(job, traceparent=here)
+
+
+PLAIN_ROWS_MAX = 5_000
+KEYED_ROWS_MAX = 1_000  # one statement, its keys in one order: two uploads of one file cannot deadlock
+UPLOAD_KEY_CHARS_MAX = 200
+
+
+class JobImports:
+    """Streams of jobs into the table."""
+
+    def __init__(self, pool: Pool, enqueuer: Enqueuer) -> None:
+        self._pool, self._enqueuer = pool, enqueuer
+
+    async def run(
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        caller: Caller,
+        key: str | None = None,
+        now: datetime | None = None,
+        bounds: ScheduleBounds = BOUNDS,
+    ) -> ImportResult:
+        """Import a stream.
+
+        Args:
+            chunks: Bytes as they come; what it raises (never an ``OSError``) ends the import and passes through.
+            caller: For the audit trail.
+            key: Of the whole upload, at most 200 characters.
+            now: The database's clock as far as known; ``None`` skips the horizon.
+            bounds: How far from now a job may be due.
+
+        Raises:
+            Rejected: ``invalid_key``. Permanent.
+            Unavailable: ``import_interrupted`` with ``committed_lines``. Send the rest, or all under the same key.
+        """
+        if key is not None and not 1 <= len(key) <= UPLOAD_KEY_CHARS_MAX:
+            raise Rejected(
+                "invalid_key", f"the key of an upload has 1 to {UPLOAD_KEY_CHARS_MAX} characters", status=409
+            )
+        with traces.working("send", TOGETHER) as span:
+            done = await _JobImport(self._pool, self._enqueuer, caller, key=key, now=now, bounds=bounds).run(chunks)
+            span.set_attribute("messaging.batch.message_count", done.created)
+            return done
+
+
+class _JobImport(BatchedImport[tuple[int, NewJob]]):
+    """One import under way; a job goes with the number of its line."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        enqueuer: Enqueuer,
+        caller: Caller,
+        *,
+        key: str | None,
+        now: datetime | None,
+        bounds: ScheduleBounds,
+    ) -> None:
+        subject = "jobs" if key is None else f"import:{key}"
+        super().__init__(pool, caller, action="jobs.import", subject=subject, rows_max=PLAIN_ROWS_MAX)
+        self._enqueuer = enqueuer
+        self._key, self._now, self._bounds = key, now, bounds
+        self._keyed = 0
+        self._types: dict[str, TickwrightError | None] = {}
+
+    @property
+    def _full(self) -> bool:
+        return self._keyed >= KEYED_ROWS_MAX or super()._full
+
+    async def _thing(self, line: bytes, number: int) -> tuple[int, NewJob]:
+        job = read_job(line, now=self._now, bounds=self._bounds)
+        if self._key is not None and job.key is None:
+            job = with_digest(msgspec.structs.replace(job, key=f"import:{self._key}:{number}"[:KEY_LENGTH_MAX]))
+        if job.task_type not in self._types:
+            try:
+                await self._enqueuer.types.get(job.task_type)
+                self._types[job.task_type] = None
+            except Rejected as error:
+                self._types[job.task_type] = error
+        if (unknown := self._types[job.task_type]) is not None:
+            raise unknown
+        self._keyed += job.key is not None
+        return number, job
+
+    async def _commit(self, batch: Sequence[tuple[int, NewJob]], lines: int, *, finished: bool) -> None:
+        """Commit; when PostgreSQL refuses a row that passed our checks, halve until only that row is left out."""
+        self._keyed = 0
+        self._types.clear()
+        counts = self.result.created, self.result.existing, self.result.rejected, len(self.result.rejects)
+        try:
+            await super()._commit(batch, lines, finished=finished)
+        except _REFUSED as error:
+            self.result.created, self.result.existing, self.result.rejected, shown = counts
+            del self.result.rejects[shown:]
+            if len(batch) <= 1:
+                self.result.reject(batch[0][0], Rejected("refused_by_database", str(error)[:200]))
+                await self._commit([], lines, finished=finished)
+                return
+            half = len(batch) // 2
+            await self._commit(batch[:half], batch[half - 1][0], finished=False)
+            await self._commit(batch[half:], lines, finished=finished)
+
+    async def _write(self, connection: Connection, batch: Sequence[tuple[int, NewJob]]) -> None:
+        plain = [job for _, job in batch if job.key is None]
+        if plain:
+            self.result.created += await self._enqueuer.copy(plain, connection=connection)
+        keyed = [(line, job) for line, job in batch if job.key is not None]
+        if not keyed:
+            return
+        answers = await self._enqueuer.schedule_each([job for _, job in keyed], connection=connection)
+        for (line, _), answer in zip(keyed, answers, strict=True):
+            if not isinstance(answer, Scheduled):
+                self.result.reject(line, answer)
+            elif answer.created:
+                self.result.created += 1
+            else:
+                self.result.existing += 1

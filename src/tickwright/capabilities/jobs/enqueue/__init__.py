@@ -1,1 +1,0 @@
-"""Adding jobs: one, many, or a stream of lines."""

@@ -1,1 +1,0 @@
-"""The REST routes of jobs, task types and dead letters."""
