@@ -80,8 +80,8 @@ async def test_a_look_ends_when_all_is_back(fanout: Fanout, check: Any) -> None:
 @pytest.mark.parametrize(
     ("guard", "instead", "check"),
     [
-        ("await look.give_back(connection)", "pass", check_one_look_after_another),
-        ("await look.give_back(connection)", "pass", check_all_go_back_after_a_look),
+        ("await browse.return_all(connection)", "pass", check_one_look_after_another),
+        ("await browse.return_all(connection)", "pass", check_all_go_back_after_a_look),
         ("monotonic() > until", "False", check_held_by_another),
     ],
 )
@@ -89,7 +89,7 @@ async def test_the_mutants_are_caught(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, guard: str, instead: str, check: Any
 ) -> None:
     """Who does not wait, and who waits for ever."""
-    function = dead_letters._Look.give_back if "until" in guard else RabbitDeadLetters._look
+    function = dead_letters._Browse.return_all if "until" in guard else RabbitDeadLetters._browse
     mutate(monkeypatch, function, guard, instead)
     with pytest.raises((AssertionError, TimeoutError)):
         await check(fanout)

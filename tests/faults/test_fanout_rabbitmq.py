@@ -251,9 +251,11 @@ async def test_a_queue_that_somebody_deleted_under_a_consumer_is_made_anew(fanou
     """RabbitMQ cancels the consumer; it declares again and goes on."""
     async with fanout.consumer() as source:
         await fanout.put("a")
-        task, life = await taken(source), source._life
+        task, subscription = await taken(source), source._subscription
         await fanout.delete(fanout.names.queue)
-        await eventually_async(lambda: source._life is not life or not source.connected, 20, what="it has noticed")
+        await eventually_async(
+            lambda: source._subscription is not subscription or not source.connected, 20, what="it has noticed"
+        )
         assert not await source.ack(task)
         await eventually_async(lambda: source.connected, what="it consumes again")
         await fanout.put("b")

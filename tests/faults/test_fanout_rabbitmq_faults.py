@@ -23,9 +23,9 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted
 from tickwright.transports.rabbitmq import forwarding
-from tickwright.transports.rabbitmq.connection import lost_is_a_failure
+from tickwright.transports.rabbitmq.connection import losses_as_failures
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.transports.rabbitmq.raw_connection import dial, hang_up, open_channel
+from tickwright.transports.rabbitmq.raw_connection import close_quietly, connect, open_channel
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -192,7 +192,7 @@ async def test_a_parked_task_is_given_back_when_its_consumer_stops(fanout: Fanou
 async def test_what_is_parked_for_too_long_is_given_back(fanout: Fanout, mortal_rabbit: RabbitServer) -> None:
     """RabbitMQ waits half an hour for an acknowledgement, and then closes the channel under everything."""
     await fanout.put("a")
-    async with fanout.consumer(held_max=timedelta()) as source:
+    async with fanout.consumer(unacked_age_max=timedelta()) as source:
         await alarm(mortal_rabbit, on=True)
         try:
             assert await source.delay(await taken(source), MINUTE)
@@ -217,12 +217,12 @@ async def test_a_connection_that_went_silent_is_made_anew(fanout: Fanout, mortal
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_a_call_that_a_closing_connection_ends_is_a_failure(mortal_rabbit: RabbitServer, turns: int) -> None:
     """A service that stops while it still starts: the library cancels the call, or raises a bare ``Exception``."""
-    connection = await dial(mortal_rabbit.url, "closing")
+    connection = await connect(mortal_rabbit.url, "closing")
     channel = await open_channel(connection)
-    closing = asyncio.create_task(hang_up(connection))
+    closing = asyncio.create_task(close_quietly(connection))
     for _ in range(turns):
         await asyncio.sleep(0)
-    with pytest.raises(ConnectionError, match="was lost"), lost_is_a_failure():
+    with pytest.raises(ConnectionError, match="was lost"), losses_as_failures():
         await channel.basic_qos(prefetch_count=1)
     await closing
 

@@ -23,7 +23,7 @@ from tickwright.outbound import Pause
 from tickwright.transports.rabbitmq import dead_letters, tasks
 from tickwright.transports.rabbitmq import raw_connection as wire
 from tickwright.transports.rabbitmq.dead_letters import BODY_SHOWN_BYTES_MAX
-from tickwright.transports.rabbitmq.raw_connection import Life, deliveries_of
+from tickwright.transports.rabbitmq.raw_connection import Subscription, deliveries_of
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY
 
@@ -180,7 +180,7 @@ async def test_routing_keys_that_nobody_can_read_harm_no_listener_of_reports(
     reports = Reports(rabbit_server.url)
     await reports.prepare("users")
     with keys_as_bytes(monkeypatch):
-        await put_under(reports.url, reports.shared.everybody, KEYS[key], message_id="s")
+        await put_under(reports.url, reports.shared.broadcast, KEYS[key], message_id="s")
         await put_under(reports.url, reports.shared.dead, KEYS[key], message_id="d")
     await reports.tell("users", "good")
     async with reports.consumer("users", 2) as source:
@@ -218,19 +218,24 @@ async def test_each_connection_that_is_lost_at_once_lengthens_the_pause(
 
     monkeypatch.setattr(tasks, "Pause", Noted)
     monkeypatch.setattr(tasks, "STEADY_S", steady_s)
-    life: Life | None = None
+    subscription: Subscription | None = None
     async with (
         TcpProxy("127.0.0.1", rabbit_server.port) as proxy,
         fanout.behind(proxy.rewrite(rabbit_server.url)).consumer() as source,
     ):
         for _ in range(3):
 
-            def looked_after(before: Any = life) -> bool:
-                life, ticked_s = source._life, source._ticked_s
-                return life is not None and life is not before and ticked_s is not None and ticked_s > life.begun_s
+            def looked_after(before: Any = subscription) -> bool:
+                subscription, ticked_s = source._subscription, source._ticked_s
+                return (
+                    subscription is not None
+                    and subscription is not before
+                    and ticked_s is not None
+                    and ticked_s > subscription.begun_s
+                )
 
             await eventually_async(looked_after, 30, what="connected and looked after")
-            life = source._life
+            subscription = source._subscription
             proxy.reset()
     assert ("forgotten" in made) == (not steady_s)
     assert made.count("counted") >= 3
@@ -240,7 +245,7 @@ async def test_a_connection_that_counts_at_once_is_found(
     fanout: Fanout, monkeypatch: pytest.MonkeyPatch, rabbit_server: RabbitServer
 ) -> None:
     """Mutant: failures are forgotten as soon as there is a connection."""
-    mutate(monkeypatch, RabbitTaskQueue._forget_failures, " and monotonic() - life.begun_s >= STEADY_S", "")
+    mutate(monkeypatch, RabbitTaskQueue._reset_pause, " and monotonic() - subscription.begun_s >= STEADY_S", "")
     with pytest.raises(AssertionError):
         await test_each_connection_that_is_lost_at_once_lengthens_the_pause(fanout, monkeypatch, rabbit_server, 3600.0)
 

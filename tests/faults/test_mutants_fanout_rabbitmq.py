@@ -16,7 +16,7 @@ from kit.rabbit_checks import (
 )
 from kit.rabbit_tasks import Fanout
 from kit.servers import RabbitServer
-from tickwright.transports.rabbitmq.raw_connection import Held
+from tickwright.transports.rabbitmq.raw_connection import UnackedMessage
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 
 CAUGHT = (AssertionError, TimeoutError, ChannelNotFoundEntity)  # the last: a queue that nobody has made anew
@@ -51,7 +51,7 @@ def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original goes before its copy is confirmed."""
     real = RabbitTaskQueue._forwarded
 
-    async def forwarded(source: RabbitTaskQueue, held: Held, *more: Any) -> bool:
+    async def forwarded(source: RabbitTaskQueue, held: UnackedMessage, *more: Any) -> bool:
         await held.ack()
         return await real(source, held, *more)
 
@@ -60,7 +60,7 @@ def acknowledged_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody remembers what was said about a delivery."""
-    monkeypatch.setattr(Held, "is_ours", lambda held: held.life.is_alive())
+    monkeypatch.setattr(UnackedMessage, "can_settle", lambda held: held.subscription.is_alive())
 
 
 def given_back_instead_of_parked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tickwright.transports.rabbitmq import RabbitBroker
 from tickwright.transports.rabbitmq import raw_connection as wire
 from tickwright.transports.rabbitmq.broker import WINDOW
 from tickwright.transports.rabbitmq.forwarding import Forwarder, copy_of
-from tickwright.transports.rabbitmq.late_confirms import SilentDestinations
+from tickwright.transports.rabbitmq.stalled_destinations import StalledDestinations
 from tickwright.transports.rabbitmq.topology import FanoutNames
 
 LEADER = 'Q = rabbit_misc:r(<<"/">>, queue, <<"{}">>), {{ok, R}} = rabbit_amqqueue:lookup(Q), {}(amqqueue:get_pid(R)).'
@@ -143,7 +143,7 @@ async def test_a_silent_destination_that_is_sent_to_as_before_is_found(
     mortal_rabbit: RabbitServer, broker: RabbitBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant sends to silent destinations over the connection of all."""
-    mutate(monkeypatch, SilentDestinations.has, "return (exchange, routing_key) in self._keys", "return False")
+    mutate(monkeypatch, StalledDestinations.has, "return (exchange, routing_key) in self._keys", "return False")
     with pytest.raises(AssertionError):
         await check_others(mortal_rabbit, broker)
 

@@ -16,7 +16,7 @@ from kit.tcp_proxy import TcpProxy
 from kit.waiting import eventually_async
 from tickwright.ports.broker import Accepted, Message, Refused
 from tickwright.transports.rabbitmq import RabbitBroker
-from tickwright.transports.rabbitmq.channel import Route, content_header
+from tickwright.transports.rabbitmq.channel import ExchangeChannel, content_header
 
 KEYS = 7
 ROWS = 3000
@@ -134,7 +134,7 @@ async def test_a_header_frame_that_is_sent_whatever_its_size_is_found(
     world: RelayWorld, rabbit_server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant breaks the connection under the other messages."""
-    mutate(monkeypatch, Route._bytes, "if len(letter.header) <= bytes_max:", "if True:")
+    mutate(monkeypatch, ExchangeChannel._bytes, "if len(publication.header) <= bytes_max:", "if True:")
     with pytest.raises(AssertionError):
         await check_large_headers(world, rabbit_server)
 
@@ -148,8 +148,8 @@ async def test_a_header_frame_has_the_size_that_the_connection_allows_and_no_mor
     try:
         small = Message("m", f"amqp:/{name}", b"{}", headers={"x": ""})
         assert await broker.publish(small) == Accepted()
-        route = await broker._link.route("")
-        assert isinstance(route, Route)
+        route = await broker._publisher.channel("")
+        assert isinstance(route, ExchangeChannel)
         room = route._channel.max_content_size - len(content_header(small))
         fits, over = (replace(small, headers={"x": "a" * size}) for size in (room, room + 1))
         assert await broker.publish(fits) == Accepted()

@@ -53,7 +53,7 @@ async def node(
         redis_url=SecretStr(redis.url), redis_prefix=prefix, report_prefix=prefix, metrics_bind=Bind("127.0.0.1", 0),
     )  # fmt: skip
     names = ReportExchanges(prefix)
-    routes = Routes(f"amqp:{names.everybody}/", names.exchange)
+    routes = Routes(f"amqp:{names.broadcast}/", names.exchange)
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(
             report_world(url, folder, redis.url, routes=routes, redis_prefix=prefix)
@@ -105,7 +105,7 @@ async def test_a_message_that_comes_four_times_is_one_part(
     ):
         names = ReportExchanges(prefix_of(database_url))
         spy = (await channel.queue_declare(exclusive=True)).queue or ""
-        await channel.queue_bind(spy, names.everybody)
+        await channel.queue_bind(spy, names.broadcast)
         report = await ask(world)
 
         async def told() -> DeliveredMessage | None:
@@ -152,7 +152,7 @@ async def test_an_exchange_that_is_not_there_costs_seconds(
     async with node(database_url, rabbit_server, redis_server, tmp_path, Calls()) as world:
         names = ReportExchanges(prefix_of(database_url))
         async with raw_channel(rabbit_server.url) as channel:
-            for exchange in (names.everybody, names.exchange):
+            for exchange in (names.broadcast, names.exchange):
                 await channel.exchange_delete(exchange)
         report = await ask(world)
         await is_made(world, report)

@@ -54,7 +54,7 @@ async def test_what_is_said_to_everybody_is_in_every_listeners_queue(reports: Re
     """One publish by the product's own broker, and each listener has a message of its own to acknowledge."""
     broker = RabbitBroker(reports.url)
     try:
-        said = await broker.publish(Message("report_1_1_1_1", f"amqp:{reports.shared.everybody}/", b"{}"))
+        said = await broker.publish(Message("report_1_1_1_1", f"amqp:{reports.shared.broadcast}/", b"{}"))
     finally:
         await broker.aclose()
     assert isinstance(said, Accepted), said
@@ -87,7 +87,7 @@ async def test_nobody_to_hear_is_an_answer_and_no_silence(rabbit_server: RabbitS
     reports, broker = Reports(rabbit_server.url), RabbitBroker(rabbit_server.url)
     await prepare(reports.url, reports.shared)
     try:
-        for destination in (f"amqp:{reports.shared.exchange}/nobody", f"amqp:{reports.shared.everybody}/"):
+        for destination in (f"amqp:{reports.shared.exchange}/nobody", f"amqp:{reports.shared.broadcast}/"):
             said = await broker.publish(Message("m", destination, b"{}"))
             assert isinstance(said, Refused)
             assert said.code == "unroutable"
@@ -115,7 +115,7 @@ async def test_a_delayed_message_comes_back_to_its_listener_and_to_no_other(repo
 
 
 async def test_delays_of_different_lengths_hold_one_another_up_by_nothing(reports: Reports) -> None:
-    """RabbitMQ lets messages expire at the head of a queue only: all in one have one life."""
+    """RabbitMQ lets messages expire at the head of a queue only: all in one have one subscription."""
     names = reports.names("users")
     delays = [names.delay(timedelta(seconds=seconds)) for seconds in (0, 1, 60, 3600)]
     assert set(delays) == {names.delay_queue}

@@ -30,7 +30,7 @@ class Reports(Queues):
 
     async def tell_all(self, *ids: str, body: bytes = b"{}") -> None:
         """Publish to everybody, confirmed."""
-        await self._publish(self.shared.everybody, "", ids, body)
+        await self._publish(self.shared.broadcast, "", ids, body)
 
     async def tell(self, listener: str, *ids: str, body: bytes = b"{}") -> None:
         """Publish to one listener, confirmed."""

@@ -13,7 +13,7 @@ from kit.rabbit_queues import Queues, consuming, raw_channel
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
-from tickwright.transports.rabbitmq.tasks import HELD_MAX, RabbitTaskQueue
+from tickwright.transports.rabbitmq.tasks import UNACKED_AGE_MAX, RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import TASK_KEY, FanoutNames, prepare
 
 
@@ -77,10 +77,10 @@ class Fanout(Queues):
 
     @asynccontextmanager
     async def consumer(
-        self, slots: int = 1, probe: Probe = NO_PROBE, held_max: timedelta = HELD_MAX
+        self, slots: int = 1, probe: Probe = NO_PROBE, unacked_age_max: timedelta = UNACKED_AGE_MAX
     ) -> AsyncIterator[RabbitTaskQueue]:
         """A source that consumes."""
-        source = RabbitTaskQueue(self.url, self.names, slots=slots, probe=probe, held_max=held_max)
+        source = RabbitTaskQueue(self.url, self.names, slots=slots, probe=probe, unacked_age_max=unacked_age_max)
         async with consuming(source):
             yield source
 

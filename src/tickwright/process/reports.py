@@ -42,7 +42,7 @@ def routes(settings: Settings) -> Routes:
     from tickwright.transports.rabbitmq import ReportExchanges
 
     names = ReportExchanges(settings.amqp_prefix)
-    return Routes(f"amqp:{names.everybody}/", names.exchange)
+    return Routes(f"amqp:{names.broadcast}/", names.exchange)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from tickwright.transports.rabbitmq.broker import RabbitBroker
 from tickwright.transports.rabbitmq.dead_letters import RabbitDeadLetters
-from tickwright.transports.rabbitmq.ownership import owner
 from tickwright.transports.rabbitmq.tasks import RabbitTaskQueue
 from tickwright.transports.rabbitmq.topology import (
     TASK_KEY,
@@ -11,6 +10,7 @@ from tickwright.transports.rabbitmq.topology import (
     ReportNames,
     declare,
     examine,
+    owner,
     prepare,
 )
 

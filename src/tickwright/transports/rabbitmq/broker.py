@@ -1,9 +1,9 @@
 """RabbitMQ: confirmed, mandatory, persistent publishes with one outcome per message.
 
 Decides from the confirm, the return and the state of the connection. *Accepted* needs a confirm
-and no return, because RabbitMQ confirms what it could not route. While RabbitMQ is away or
-takes nothing, messages are refused at once instead of piling up. A destination that confirms late
-goes over another connection.
+and no return, because RabbitMQ confirms what it could not route. While RabbitMQ is unavailable or
+blocked, messages are refused at once instead of piling up. Messages to a destination that confirms late
+use another connection.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from tickwright.domain.errors import Rejected
 from tickwright.domain.targets import AmqpTarget, parse_target
 from tickwright.ports.broker import Message, Outcome, Refused
-from tickwright.transports.rabbitmq.channel import Letter, Lot, Route, content_header
-from tickwright.transports.rabbitmq.connection import RabbitLink
-from tickwright.transports.rabbitmq.late_confirms import SilentDestinations
+from tickwright.transports.rabbitmq.channel import ExchangeChannel, Publication, PublishBatch, content_header
+from tickwright.transports.rabbitmq.connection import Publisher
+from tickwright.transports.rabbitmq.stalled_destinations import StalledDestinations
 
 WINDOW = 500
 LATE_MAX = 16
@@ -34,13 +34,13 @@ class RabbitBroker:
         url: ``amqp://user:password@host:port/vhost`` or ``amqps://…``.
 
     Invariants:
-        RMQ-3: at most 500 messages wait for a confirm at one time; late ones do not count, nor silent destinations.
+        RMQ-3: at most 500 messages wait for a confirm at one time; late ones do not count, nor stalled destinations.
         RMQ-4: a publish ends within ``message.timeout``, whatever RabbitMQ does.
     """
 
     def __init__(self, url: str) -> None:
-        self._link = RabbitLink(url, self)
-        self._silent = SilentDestinations(url)
+        self._publisher = Publisher(url, self)
+        self._stalled = StalledDestinations(url)
         self._window = asyncio.Semaphore(WINDOW)
         self._closed = False
 
@@ -54,7 +54,7 @@ class RabbitBroker:
         _target(destination)
 
     async def publish(self, message: Message) -> Outcome:
-        """Publish one message and return what RabbitMQ said about it."""
+        """Publish one message and return its outcome."""
         return (await self.publish_many([message]))[0]
 
     async def publish_many(self, messages: Sequence[Message]) -> list[Outcome]:
@@ -62,17 +62,17 @@ class RabbitBroker:
         if self._closed:
             return [_CLOSED] * len(messages)
         outcomes: list[Outcome] = [_CLOSED] * len(messages)
-        lots: defaultdict[tuple[str, float], dict[int, Letter]] = defaultdict(dict)
+        batches: defaultdict[tuple[str, float], dict[int, Publication]] = defaultdict(dict)
         for place, message in enumerate(messages):
             try:
                 target = _target(message.destination)
                 _check(message)
-                letter = Letter(message, target.routing_key, content_header(message))
+                publication = Publication(message, target.routing_key, content_header(message))
             except Rejected as error:
                 outcomes[place] = Refused(error.code, error.message, final=True)
                 continue
-            lots[target.exchange, message.timeout.total_seconds()][place] = letter
-        await asyncio.gather(*(self._send(lot, letters, outcomes) for lot, letters in lots.items()))
+            batches[target.exchange, message.timeout.total_seconds()][place] = publication
+        await asyncio.gather(*(self._send(batch, publications, outcomes) for batch, publications in batches.items()))
         return outcomes
 
     async def ready(self) -> bool:
@@ -81,35 +81,39 @@ class RabbitBroker:
             return False
         try:
             async with asyncio.timeout(1):
-                connection = await self._link.connection()
-                return not isinstance(connection, Refused) and not await self._link.blocked()
+                connection = await self._publisher.connection()
+                return not isinstance(connection, Refused) and not await self._publisher.blocked()
         except TimeoutError:
             return False
 
     async def aclose(self) -> None:
         """Close the connection within a few seconds. Twice is harmless."""
         self._closed = True
-        await asyncio.gather(self._link.aclose(), self._silent.aclose())
+        await asyncio.gather(self._publisher.aclose(), self._stalled.aclose())
 
-    def late(self, route: Route, routing_keys: set[str]) -> None:
-        """Move destinations whose confirms are late to the other connection; called by routes."""
-        self._link.later(self._late(route, routing_keys))
+    def late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
+        """Move destinations whose confirms are late to the other connection; called by channels."""
+        self._publisher.start(self._late(channel, routing_keys))
 
-    def confirmed(self, route: Route, routing_key: str) -> None:
-        """Nothing: that is as it should be; called by routes."""
+    def confirmed(self, channel: ExchangeChannel, routing_key: str) -> None:
+        """Do nothing; called by channels."""
 
-    async def _late(self, route: Route, routing_keys: set[str]) -> None:
-        if not self._link.has(route) or await self._link.blocked():  # an alarm is no destination's fault
+    async def _late(self, channel: ExchangeChannel, routing_keys: set[str]) -> None:
+        if not self._publisher.has(channel) or await self._publisher.blocked():  # an alarm delays every destination
             return
-        self._silent.add(route.exchange, routing_keys)
-        if route.late_count >= LATE_MAX:
-            self._link.retire()
+        self._stalled.add(channel.exchange, routing_keys)
+        if channel.late_count >= LATE_MAX:
+            self._publisher.retire()
 
-    async def _send(self, lot: tuple[str, float], letters: dict[int, Letter], outcomes: list[Outcome]) -> None:
-        exchange, timeout_s = lot
+    async def _send(
+        self, batch: tuple[str, float], publications: dict[int, Publication], outcomes: list[Outcome]
+    ) -> None:
+        exchange, timeout_s = batch
         deadline = asyncio.get_running_loop().time() + timeout_s
-        answers = await Lot(self._link, self._silent, self._window, exchange, [*letters.values()]).send(deadline)
-        for place, outcome in zip(letters, answers, strict=True):
+        answers = await PublishBatch(
+            self._publisher, self._stalled, self._window, exchange, [*publications.values()]
+        ).send(deadline)
+        for place, outcome in zip(publications, answers, strict=True):
             outcomes[place] = outcome
 
 

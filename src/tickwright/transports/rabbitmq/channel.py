@@ -1,15 +1,14 @@
-"""One exchange on a channel of its own, and what each answer of the broker means.
+"""Publishing to one exchange over a channel of its own, and what each answer of the broker means.
 
-A publish to an exchange that does not exist makes RabbitMQ close the channel and forget every
-confirm that was outstanding on it. With a channel per exchange, one wrong destination cannot
-put the others in doubt.
+A publish to an exchange that does not exist makes RabbitMQ close the channel and drop every outstanding confirm on
+it. With one channel per exchange, one wrong destination cannot put the others in doubt.
 
-Frames are written here, many messages at a time, and entered into the client library's own
-registers of what waits for a confirm: it reads confirms and returns, and tells them apart.
+This module writes frames, many messages at a time, and enters them into the client library's registers of
+outstanding confirms; the library reads confirms and returns.
 
-A message whose caller gave up stays in those registers until RabbitMQ confirms it or the channel closes. Such
-messages count here, because RabbitMQ counts them as well: it reads no more from a channel, and soon from the whole
-connection, while one queue owes that channel 32 confirms.
+A message whose caller gave up stays in those registers until RabbitMQ confirms it or the channel closes. It counts
+here, because RabbitMQ counts it as well: while one queue owes a channel 32 confirms, RabbitMQ stops reading from that
+channel, and soon from the whole connection.
 """
 
 import asyncio
@@ -29,13 +28,11 @@ from aiormq.channel import Channel
 from aiormq.exceptions import ChannelAccessRefused
 
 from tickwright.ports.broker import Accepted, Message, Outcome, Refused, Unknown
-from tickwright.transports.rabbitmq.connection import RabbitLink
-from tickwright.transports.rabbitmq.late_confirms import BLOCKED, SilentDestinations
+from tickwright.transports.rabbitmq.connection import Publisher
+from tickwright.transports.rabbitmq.stalled_destinations import BLOCKED, StalledDestinations
 
-# A persistent, mandatory message as bytes of AMQP 0-9-1, many of which are joined into one write.
-#
-# The client library builds an object for every frame, field by field, which costs twenty times as much as the bytes do.
-# A test lets the library read what is written here.
+# Frames: a persistent, mandatory message as bytes of AMQP 0-9-1. Many are joined into one write. The client library
+# builds an object for every frame, which costs twenty times as much. A test reads these bytes with the library.
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
@@ -117,13 +114,13 @@ _BLAME: dict[type[BaseException], Refused] = {
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
-    """A message on its way, and what the broker said of it.
+class Publication:
+    """A message to publish, and the broker's answer.
 
     Attributes:
         header: Content of its header frame.
-        answer: Not there while nothing was sent; cancelled when whoever waited gave up.
-        refused: Why this one was not sent.
+        answer: ``None`` while nothing was sent; cancelled when the caller gave up.
+        refused: Why it was not sent.
     """
 
     message: Message
@@ -133,47 +130,46 @@ class Letter:
     refused: Refused | None = None
 
     def give_up(self) -> None:
-        """Wait no longer. An answer that is there stays."""
+        """Stop waiting. An answer that has arrived stays."""
         if self.answer is not None:
             self.answer.cancel()
 
     def outcome(self) -> Outcome | None:
-        """Return what the answer means; ``None`` while there is none, or when nobody waits for it any more."""
+        """Return what the answer means; ``None`` without an answer, or after ``give_up``."""
         if self.answer is None or not self.answer.done() or self.answer.cancelled():
             return None
         error = self.answer.exception()
         if error is not None:
             return _UNROUTABLE if isinstance(error, PublishError) else _NACK
-        said = self.answer.result()
-        return said if isinstance(said, Refused | Unknown) else _ACCEPTED
+        answer = self.answer.result()
+        return answer if isinstance(answer, Refused | Unknown) else _ACCEPTED
 
 
-class Watcher(Protocol):
-    """Learns which destinations of a route confirm."""
+class ConfirmObserver(Protocol):
+    """Is notified which destinations of a channel confirm in time, and which do not."""
 
-    def late(self, route: "Route", routing_keys: set[str]) -> None:
+    def late(self, channel: "ExchangeChannel", routing_keys: set[str]) -> None:
         """Messages with these keys have waited for their confirms for five seconds."""
         ...
 
-    def confirmed(self, route: "Route", routing_key: str) -> None:
+    def confirmed(self, channel: "ExchangeChannel", routing_key: str) -> None:
         """A message with this key was confirmed, in time."""
         ...
 
 
-class Route:
+class ExchangeChannel:
     """Publishes to one exchange and waits for the confirm of each message.
 
     Invariants:
         RMQ-1: ``Accepted`` means confirmed and routed: mandatory, and no return came.
-        RMQ-2: two messages with one id are never in flight here together, because returns are
-            told apart by id.
+        RMQ-2: two messages with one id are never in flight together, because the id identifies a return.
     """
 
-    def __init__(self, channel: Channel, exchange: str, watcher: "Watcher") -> None:
+    def __init__(self, channel: Channel, exchange: str, watcher: "ConfirmObserver") -> None:
         self._channel, self.exchange, self._watcher = channel, exchange, watcher
-        self._flying: dict[str, asyncio.Future[Any]] = {}
+        self._in_flight: dict[str, asyncio.Future[Any]] = {}
         self._keys: dict[int, str] = {}  # tag to routing key, of what is not confirmed and not late yet
-        self._held: dict[int, Callable[[], None]] = {}
+        self._slots: dict[int, Callable[[], None]] = {}
         self._late: dict[int, float] = {}  # tag to when it became late
         self._written: deque[tuple[float, int]] = deque()  # when which tags and those before them are late
         self._timer: asyncio.TimerHandle | None = None
@@ -181,8 +177,10 @@ class Route:
         channel.closing.add_done_callback(self._closed)
 
     @classmethod
-    async def open(cls, connection: AbstractConnection, exchange: str, watcher: "Watcher") -> "Route | Refused":
-        """Open a channel and ask whether the exchange exists; the caller bounds the time."""
+    async def open(
+        cls, connection: AbstractConnection, exchange: str, watcher: "ConfirmObserver"
+    ) -> "ExchangeChannel | Refused":
+        """Open a channel and check that the exchange exists. The caller bounds the time."""
         if connection.transport is None:
             raise ConnectionError
         channel = await connection.transport.connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -199,7 +197,7 @@ class Route:
 
     @property
     def alive(self) -> bool:
-        """Whether it is in use and its channel open, for RabbitMQ as well: the library notes that a little later."""
+        """Whether it is in use and open; the connection's register shows a close before the channel's flag."""
         channel = self._channel
         return (
             not self._retired.done()
@@ -209,86 +207,85 @@ class Route:
 
     @property
     def idle(self) -> bool:
-        """Whether no message waits for a confirm that is not late, and none is late."""
-        return not self._flying and not self.late_count
+        """Whether no message waits for a confirm, late or not."""
+        return not self._in_flight and not self.late_count
 
     @property
     def unconfirmed_count(self) -> int:
-        """How many messages RabbitMQ has not confirmed, those whose callers gave up included."""
+        """How many messages RabbitMQ has not confirmed, including those whose callers gave up."""
         return len(self._channel.confirmations)
 
     @property
     def late_count(self) -> int:
-        """How many of them are late."""
+        """How many unconfirmed messages are late."""
         for tag in self._late.keys() - self._channel.confirmations.keys():
             del self._late[tag]
         return len(self._late)
 
     @property
     def late_for_s(self) -> float:
-        """Seconds since the oldest of those that are late became so."""
+        """Seconds since the oldest late message became late."""
         return asyncio.get_running_loop().time() - next(iter(self._late.values())) if self.late_count else 0.0
 
     @property
-    def flying(self) -> "list[asyncio.Future[Any]]":
+    def in_flight(self) -> "list[asyncio.Future[Any]]":
         """The answers that callers wait for."""
-        return list(self._flying.values())
+        return list(self._in_flight.values())
 
     def retire(self) -> None:
-        """Take no more messages, hold up no caller that has some, and free all places. Answers may still come."""
+        """Accept no more messages, unblock callers in ``send``, and free all slots. Answers may still arrive."""
         if not self._retired.done():
             self._retired.set_result(None)
-        for tag in list(self._held):
-            self._release(tag)
+        for tag in list(self._slots):
+            self._free_slot(tag)
 
-    def next_of(self, letters: Iterable[Letter], most: int) -> list[Letter]:
-        """Return the next ones that can leave together: no two of one id, and none whose id is in flight."""
-        some: list[Letter] = []
+    def next_batch(self, publications: Iterable[Publication], most: int) -> list[Publication]:
+        """Return the next ones to write together: no id twice, and none whose id is in flight."""
+        some: list[Publication] = []
         ids: set[str] = set()
         write_bytes = 0
-        for letter in islice(letters, max(0, most)):
-            message_id = letter.message.id
-            write_bytes += len(letter.header) + len(letter.message.body)
-            if message_id in ids or message_id in self._flying or (some and write_bytes > WRITE_BYTES_MAX):
+        for publication in islice(publications, max(0, most)):
+            message_id = publication.message.id
+            write_bytes += len(publication.header) + len(publication.message.body)
+            if message_id in ids or message_id in self._in_flight or (some and write_bytes > WRITE_BYTES_MAX):
                 break
-            some.append(letter)
+            some.append(publication)
             ids.add(message_id)
         return some
 
-    async def room(self) -> None:
-        """Return when something may have been answered; a confirm without a waiting caller does not count."""
-        if self._flying:
-            await asyncio.wait(self.flying, timeout=ROOM_STEP_S, return_when=asyncio.FIRST_COMPLETED)
+    async def wait_for_room(self) -> None:
+        """Return when an answer may have arrived, at most 0.1 s later."""
+        if self._in_flight:
+            await asyncio.wait(self.in_flight, timeout=ROOM_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(ROOM_STEP_S)
 
-    async def alone(self, message_id: str) -> None:
+    async def wait_for_id(self, message_id: str) -> None:
         """Return when no message with this id is in flight."""
-        while (other := self._flying.get(message_id)) is not None:
+        while (other := self._in_flight.get(message_id)) is not None:
             await asyncio.wait({other})
 
-    async def send(self, letters: Sequence[Letter], landed: Callable[[], None]) -> None:
-        """Write the letters and return when they have left for the network.
+    async def send(self, publications: Sequence[Publication], free_slot: Callable[[], None]) -> None:
+        """Write the publications and return when the socket has taken them.
 
-        However it ends, all letters have an ``answer`` or none has, and where there is none nothing was
-        sent: the channel was closed before, or the caller was interrupted. One whose header fits into no frame
-        is refused and left out.
+        Afterwards all publications have an ``answer`` or none has. Without one nothing was sent: the channel was
+        closed, or the caller was cancelled. One whose header exceeds a frame is refused and left out.
 
         Args:
-            letters: No two of one id, and none whose id is in flight; joined into one write.
-            landed: Called once for each letter that was sent: when its answer is there, given up or late, or the
-                route is retired.
+            publications: No id twice, and none whose id is in flight; joined into one write.
+            free_slot: Called once per sent publication: when its answer has arrived, was given up or is late, or
+                when the channel is retired.
         """
         drained = self._channel.create_future()
-        frame = ChannelFrame(self._bytes(letters), should_close=False, drain_future=drained)
+        frame = ChannelFrame(self._bytes(publications), should_close=False, drain_future=drained)
         try:
             async with self._channel.lock:
-                # Not in put(): a route that is retired would keep its callers there until their time is over.
+                # Not in put(): callers of a retired channel would wait there until their deadline.
                 while self.alive and self._channel.write_queue.full():  # noqa: ASYNC110  the queue has no event
                     await asyncio.sleep(QUEUE_STEP_S)
-                if self.alive and letters:
+                if self.alive and publications:
                     self._channel.write_queue.put_nowait(frame)
-                    self._register(letters, landed)  # nothing ran since the put: nobody can have answered
+                    self._register(publications, free_slot)  # no await since the put: no answer can have arrived
                     await asyncio.wait({drained, self._retired}, return_when=asyncio.FIRST_COMPLETED)
         except (AMQPError, RuntimeError):  # of the lock: the channel is closed
             return
@@ -299,54 +296,54 @@ class Route:
         """Close the channel; the caller bounds the time. Twice is harmless."""
         await self._channel.close()
 
-    def _bytes(self, letters: Sequence[Letter]) -> bytes:
+    def _bytes(self, publications: Sequence[Publication]) -> bytes:
         number, bytes_max = self._channel.number, self._channel.max_content_size
         frames: list[bytes] = []
-        for letter in letters:
-            if len(letter.header) <= bytes_max:
-                frames.append(publish_frame(number, self.exchange, letter.routing_key))
-                frames += content_frames(number, letter.header, letter.message.body, bytes_max)
+        for publication in publications:
+            if len(publication.header) <= bytes_max:
+                frames.append(publish_frame(number, self.exchange, publication.routing_key))
+                frames += content_frames(number, publication.header, publication.message.body, bytes_max)
         return b"".join(frames)
 
-    def _register(self, letters: Sequence[Letter], landed: Callable[[], None]) -> None:
+    def _register(self, publications: Sequence[Publication], free_slot: Callable[[], None]) -> None:
         channel = self._channel
         loop = asyncio.get_running_loop()
-        for letter in letters:
-            letter.answer = answer = loop.create_future()
-            if len(letter.header) > channel.max_content_size:
-                answer.add_done_callback(lambda _: landed())
+        for publication in publications:
+            publication.answer = answer = loop.create_future()
+            if len(publication.header) > channel.max_content_size:
+                answer.add_done_callback(lambda _: free_slot())
                 answer.set_result(_TOO_LARGE)
                 continue
-            message_id = letter.message.id
+            message_id = publication.message.id
             tag = channel.delivery_tag = channel.delivery_tag + 1
-            self._keys[tag], self._held[tag] = letter.routing_key, landed
-            answer.add_done_callback(partial(self._landed, message_id, tag))
-            channel.confirmations[tag] = self._flying[message_id] = answer
+            self._keys[tag], self._slots[tag] = publication.routing_key, free_slot
+            answer.add_done_callback(partial(self._answered, message_id, tag))
+            channel.confirmations[tag] = self._in_flight[message_id] = answer
             channel.message_id_delivery_tag[message_id] = tag
         if channel.is_closed:
             self._lost(NO_CONFIRM)
         else:
             self._watch(channel.delivery_tag)
 
-    def _landed(self, message_id: str, tag: int, answer: "asyncio.Future[Any]") -> None:
+    def _answered(self, message_id: str, tag: int, answer: "asyncio.Future[Any]") -> None:
         if not answer.cancelled():
             key = self._keys.pop(tag, None)
-            error = answer.exception()  # it is looked at, also when no caller waits any more
+            error = answer.exception()  # retrieved also when no caller waits any more
             if key is not None and (error is not None or not isinstance(answer.result(), Refused | Unknown)):
                 self._watcher.confirmed(self, key)
         if self._channel.message_id_delivery_tag.get(message_id) == tag:
             del self._channel.message_id_delivery_tag[message_id]
-        if self._flying.get(message_id) is answer:
-            del self._flying[message_id]
-        self._release(tag)
+        if self._in_flight.get(message_id) is answer:
+            del self._in_flight[message_id]
+        self._free_slot(tag)
 
-    def _release(self, tag: int) -> None:
-        landed = self._held.pop(tag, None)
-        if landed is not None:
-            landed()
+    def _free_slot(self, tag: int) -> None:
+        free_slot = self._slots.pop(tag, None)
+        if free_slot is not None:
+            free_slot()
 
     def _watch(self, tag: int) -> None:
-        """Look after five seconds at what was written by now; one timer for all."""
+        """Check in five seconds which messages written by now are late; one timer for all."""
         due_s = math.ceil((asyncio.get_running_loop().time() + LATE_S) / LATE_STEP_S) * LATE_STEP_S
         if self._written and self._written[-1][0] >= due_s:
             self._written.pop()
@@ -355,10 +352,10 @@ class Route:
 
     def _set_timer(self) -> None:
         if self._timer is None and self._written:
-            self._timer = asyncio.get_running_loop().call_at(self._written[0][0], self._look)
+            self._timer = asyncio.get_running_loop().call_at(self._written[0][0], self._mark_late)
 
-    def _look(self) -> None:
-        """Free the places of what is late, and say so."""
+    def _mark_late(self) -> None:
+        """Free the slots of late messages and notify the observer."""
         self._timer, now_s = None, asyncio.get_running_loop().time()
         last = 0
         while self._written and self._written[0][0] <= now_s:
@@ -367,61 +364,56 @@ class Route:
         due = {tag: self._keys.pop(tag) for tag in list(takewhile(lambda tag: tag <= last, self._keys))}
         late = {tag: key for tag, key in due.items() if tag in self._channel.confirmations}
         for tag in late:
-            self._release(tag)
+            self._free_slot(tag)
         if not late or not self.alive:
             return
         self._late |= dict.fromkeys(late, now_s)
         self._watcher.late(self, set(late.values()))
 
     def _closed(self, closing: "asyncio.Future[Any]") -> None:
-        """Blame the message only if it was alone; among several nobody knows which closed the channel."""
+        """Refuse the message only if it was alone: among several, any one may have closed the channel."""
         error = None if closing.cancelled() else closing.exception()
-        alone = sum(not answer.done() for answer in self._flying.values()) == 1
+        alone = sum(not answer.done() for answer in self._in_flight.values()) == 1
         self._lost(_BLAME.get(type(error), NO_CONFIRM) if alone and error else NO_CONFIRM)
 
     def _lost(self, outcome: Outcome) -> None:
-        for answer in self._flying.values():
+        for answer in self._in_flight.values():
             if not answer.done():
                 answer.set_result(outcome)
 
-
-# Messages of one call for one exchange with one deadline: sent as fast as confirms make room.
-#
-# Many leave in one write, as many as there is room for when room is made; so the broker confirms many at once, and
-# neither side does for each message what it can do for hundreds.
 
 _NOT_SENT = Refused("broker_busy", "RabbitMQ could not be handed the message in time; nothing was sent.")
 _LATE = Unknown("timeout", "No confirm within the timeout; it may have been taken.")
 
 
-class Lot:
-    """Sends letters once.
+class PublishBatch:
+    """The messages of one call for one exchange: sent once, many per write, as fast as confirms free slots.
 
     Args:
-        link: The connection.
-        silent: Destinations whose messages do not go over it.
-        window: One place for each message that waits for a confirm and is not late, of every sender.
-        exchange: Of all letters.
-        letters: At least one.
+        publisher: The connection.
+        stalled: Destinations that use another connection.
+        window: One slot per message, of every sender, that waits for a confirm and is not late.
+        exchange: Of all publications.
+        publications: At least one.
     """
 
     def __init__(
         self,
-        link: RabbitLink,
-        silent: SilentDestinations,
+        publisher: Publisher,
+        stalled: StalledDestinations,
         window: asyncio.Semaphore,
         exchange: str,
-        letters: Sequence[Letter],
+        publications: Sequence[Publication],
     ) -> None:
-        self._link, self._silent = link, silent
-        self._aside: defaultdict[str, deque[Letter]] = defaultdict(deque)
+        self._publisher, self._stalled = publisher, stalled
+        self._aside: defaultdict[str, deque[Publication]] = defaultdict(deque)
         self._window = window
         self._exchange = exchange
-        self._letters = letters
-        self._left = deque(letters)
+        self._letters = publications
+        self._left = deque(publications)
 
     async def send(self, deadline: float) -> list[Outcome]:
-        """Return one outcome per letter, in order, at ``deadline`` of the loop's clock at the latest."""
+        """Return one outcome per publication, in order, no later than ``deadline`` of the loop's clock."""
         unsent, unconfirmed = _NOT_SENT, _LATE
         try:
             async with asyncio.timeout_at(deadline):
@@ -433,17 +425,17 @@ class Lot:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            unconfirmed = NO_CONFIRM  # the library's own cancellation, not ours
+            unconfirmed = NO_CONFIRM  # cancelled by the library, not by the caller
         finally:
-            for letter in self._letters:
-                letter.give_up()
+            for publication in self._letters:
+                publication.give_up()
         return [
-            letter.refused or unsent if letter.answer is None else letter.outcome() or unconfirmed
-            for letter in self._letters
+            publication.refused or unsent if publication.answer is None else publication.outcome() or unconfirmed
+            for publication in self._letters
         ]
 
     async def _send_all(self) -> Refused | None:
-        """Send until nothing is left, or return why the rest cannot be sent. Silent destinations are the last."""
+        """Send until nothing is left, or return why the rest cannot be sent. Stalled destinations come last."""
         while self._left:
             self._set_aside()
             while self._left:
@@ -451,49 +443,53 @@ class Lot:
                 if refused is not None:
                     return refused
             aside, self._aside = self._aside, defaultdict(deque)
-            await asyncio.gather(*(self._silent.send(self._exchange, *one) for one in aside.items()))
-            self._left.extend(letter for letters in aside.values() for letter in letters)
+            await asyncio.gather(*(self._stalled.send(self._exchange, *one) for one in aside.items()))
+            self._left.extend(publication for publications in aside.values() for publication in publications)
         return None
 
     def _set_aside(self) -> None:
-        if not self._silent:
+        if not self._stalled:
             return
         left, self._left = self._left, deque()
-        for letter in left:
-            silent = self._silent.has(self._exchange, letter.routing_key)
-            (self._aside[letter.routing_key] if silent else self._left).append(letter)
+        for publication in left:
+            stalled = self._stalled.has(self._exchange, publication.routing_key)
+            (self._aside[publication.routing_key] if stalled else self._left).append(publication)
 
     async def _send_some(self) -> Refused | None:
-        places, some = await self._places(), list[Letter]()
+        slots, some = await self._take_slots(), list[Publication]()
         try:
-            route = await self._link.route(self._exchange)
-            if isinstance(route, Refused):
-                return route
-            if await self._link.blocked():
+            channel = await self._publisher.channel(self._exchange)
+            if isinstance(channel, Refused):
+                return channel
+            if await self._publisher.blocked():
                 return BLOCKED
-            self._set_aside()  # some fell silent meanwhile
-            some = route.next_of(self._left, places)
-            await route.send(some, self._window.release)
+            self._set_aside()  # more destinations may have stalled meanwhile
+            some = channel.next_batch(self._left, slots)
+            await channel.send(some, self._window.release)
         finally:
-            sent = sum(letter.answer is not None for letter in some)
+            sent = sum(publication.answer is not None for publication in some)
             for _ in range(sent):
                 self._left.popleft()
-            for _ in range(places - sent):  # the others are given back when the answer is there
+            for _ in range(slots - sent):  # the others are released with their answers
                 self._window.release()
         if self._left and not some:
-            await route.alone(self._left[0].message.id)
+            await channel.wait_for_id(self._left[0].message.id)
         return None
 
-    async def _places(self) -> int:
-        """Wait for a place in the window, and take as many as are free and wanted."""
+    async def _take_slots(self) -> int:
+        """Wait for a slot in the window, and take as many as are free and needed."""
         await self._window.acquire()
-        places = 1
-        while places < len(self._left) and not self._window.locked():
+        slots = 1
+        while slots < len(self._left) and not self._window.locked():
             await self._window.acquire()
-            places += 1
-        return places
+            slots += 1
+        return slots
 
     async def _answers(self) -> None:
-        waiting = {letter.answer for letter in self._letters if letter.answer is not None and not letter.answer.done()}
+        waiting = {
+            publication.answer
+            for publication in self._letters
+            if publication.answer is not None and not publication.answer.done()
+        }
         if waiting:
             await asyncio.wait(waiting)

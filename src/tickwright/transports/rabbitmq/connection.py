@@ -1,4 +1,4 @@
-"""The connection to RabbitMQ: made when needed, remade after a pause, never awaited without a bound."""
+"""The publishing connection to RabbitMQ: opened on demand, reopened after a pause; every wait is bounded."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
@@ -15,14 +15,14 @@ from yarl import URL
 
 from tickwright.outbound import Pause
 from tickwright.ports.broker import Refused
-from tickwright.transports.rabbitmq.channel import Route, Watcher
+from tickwright.transports.rabbitmq.channel import ConfirmObserver, ExchangeChannel
 
 CONNECT_TIMEOUT_S = 5.0
 CHANNEL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 HEARTBEAT_S = 15
 DRAIN_S_MAX = 30.0
-ROUTES_MAX = 128
+CHANNELS_MAX = 128
 
 FAILURES = (AMQPError, RuntimeError, OSError)  # a closed connection or channel is a RuntimeError in aiormq
 T = TypeVar("T")
@@ -36,10 +36,10 @@ def unavailable(wait: timedelta | None = None) -> Refused:
 
 
 @contextmanager
-def lost_is_a_failure() -> Iterator[None]:
-    """Make what the library ends the calls of a lost connection with one of ``FAILURES``.
+def losses_as_failures() -> Iterator[None]:
+    """Turn the ways in which the library ends calls on a lost connection into one of ``FAILURES``.
 
-    That is a cancellation nobody asked for, or a bare ``Exception`` where it has no reason to tell.
+    The library cancels the call, or raises a bare ``Exception`` when it knows no reason.
     """
     try:
         yield
@@ -55,25 +55,25 @@ def lost_is_a_failure() -> Iterator[None]:
 
 
 class _Sockets(TransportFactory):
-    """Makes the socket of one connection and keeps it, so that it can be cut off."""
+    """Opens the socket of one connection and keeps it, so that it can be aborted."""
 
     def __init__(self, inner: TransportFactory) -> None:
         self._inner = inner
         self._writer: asyncio.StreamWriter | None = None
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Make it."""
+        """Open the socket."""
         reader, self._writer = await self._inner.create(url, **options)
         return reader, self._writer
 
     def abort(self) -> None:
-        """Drop it, with whatever was not sent yet. Twice is harmless."""
+        """Abort the socket, with everything that was not sent yet. Twice is harmless."""
         if self._writer is not None:
             self._writer.transport.abort()
 
 
 class _Connection(aio_pika.Connection):
-    """One that can be cut off: RabbitMQ answers no farewell on a connection that it does not read."""
+    """A connection that can be aborted: RabbitMQ does not answer a close on a connection that it does not read."""
 
     def __init__(self, url: URL, *arguments: Any, **options: Any) -> None:
         super().__init__(url, *arguments, **options)
@@ -81,77 +81,77 @@ class _Connection(aio_pika.Connection):
         self.kwargs["transport_factory"] = self.sockets
 
 
-class RabbitLink:
-    """Owns one connection in use, and one channel per route.
+class Publisher:
+    """Owns one connection and one channel per exchange.
 
-    aio-pika's robust connection is not used: it repairs itself at its own pace and lets a publish
-    wait or fail meanwhile, whereas a relay wants to hear *refused, nothing was sent* at once.
+    aio-pika's robust connection is not used: while it reconnects, a publish waits or fails, whereas a relay needs
+    *refused, nothing was sent* at once.
 
     Args:
         url: Of RabbitMQ.
-        watcher: Of every route.
-        name: What RabbitMQ calls the connection.
-        routes_max: Idle routes make room for others beyond it.
-        full: The answer where none is idle; ``None`` opens another route all the same.
+        watcher: Notified by every channel.
+        name: The connection's name in RabbitMQ.
+        channels_max: Above it, idle channels are closed to make room.
+        full: The answer when no channel is idle; ``None`` opens another one all the same.
     """
 
     def __init__(
         self,
         url: str,
-        watcher: Watcher,
+        watcher: ConfirmObserver,
         *,
         name: str = "tickwright-publish",
-        routes_max: int = ROUTES_MAX,
+        channels_max: int = CHANNELS_MAX,
         full: Refused | None = None,
     ) -> None:
         address = URL(url)
         self._url = address if "heartbeat" in address.query else address.update_query(heartbeat=HEARTBEAT_S)
-        self._watcher, self._name, self._routes_max, self._full = watcher, name, routes_max, full
+        self._watcher, self._name, self._routes_max, self._full = watcher, name, channels_max, full
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection | Refused] | None = None
-        self._routes: dict[tuple[str, str | None], Route] = {}
-        self._opening: dict[tuple[str, str | None], asyncio.Task[Route | Refused]] = {}
+        self._channels: dict[tuple[str, str | None], ExchangeChannel] = {}
+        self._opening: dict[tuple[str, str | None], asyncio.Task[ExchangeChannel | Refused]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
 
-    async def route(self, exchange: str, key: str | None = None) -> Route | Refused:
-        """Return an open route; the caller's deadline may interrupt the wait, not the making.
+    async def channel(self, exchange: str, key: str | None = None) -> ExchangeChannel | Refused:
+        """Return an open channel. The caller's deadline may interrupt the wait, not the opening.
 
         Args:
-            exchange: Where it leads.
-            key: A channel of its own for this routing key.
+            exchange: The exchange to publish to.
+            key: Opens a separate channel for this routing key.
         """
-        route = self._routes.get((exchange, key))
-        if route is not None and route.alive and self._alive(self._connection):
-            return route
+        channel = self._channels.get((exchange, key))
+        if channel is not None and channel.alive and self._alive(self._connection):
+            return channel
         opening = self._opening.get((exchange, key))
         if opening is None:
             opening = self._opening[exchange, key] = _start(self._open(exchange, key))
         return await asyncio.shield(opening)
 
-    def has(self, route: Route) -> bool:
-        """Whether messages to that exchange go over this route now."""
-        return any(one is route for one in self._routes.values())
+    def has(self, channel: ExchangeChannel) -> bool:
+        """Whether this channel is in use."""
+        return any(one is channel for one in self._channels.values())
 
     def drop(self, exchange: str, key: str | None = None) -> None:
-        """Close a route; the next one has a new channel."""
-        route = self._routes.pop((exchange, key), None)
-        if route is not None:
-            self.later(_close(route))
+        """Close a channel; the next call of ``channel`` opens a new one."""
+        channel = self._channels.pop((exchange, key), None)
+        if channel is not None:
+            self.start(_close(channel))
 
     def retire(self) -> None:
-        """Use another connection from now on. This one ends once its callers have their answers, or gave up."""
+        """Use another connection from now on. This one closes once its callers have their answers or gave up."""
         connection, self._connection = self._connection, None
-        routes = [*self._routes.values()]
-        self._routes.clear()
-        for route in routes:
-            route.retire()
+        channels = [*self._channels.values()]
+        self._channels.clear()
+        for channel in channels:
+            channel.retire()
         if connection is not None:
             _log.warning("rabbitmq.connection_retired", connection=self._name)
-            self.later(_drain(connection, routes))
+            self.start(_drain(connection, channels))
 
     async def connection(self) -> _Connection | Refused:
-        """Return the live connection, or the refusal while RabbitMQ is away."""
+        """Return the live connection, or a refusal while RabbitMQ is unavailable."""
         if self._connection is not None and self._alive(self._connection):
             return self._connection
         if self._connecting is None:
@@ -162,7 +162,7 @@ class RabbitLink:
         return await asyncio.shield(self._connecting)
 
     async def blocked(self) -> bool:
-        """Whether RabbitMQ said that it takes nothing now (memory or disk alarm)."""
+        """Whether RabbitMQ accepts no messages now (memory or disk alarm)."""
         transport = None if self._connection is None else self._connection.transport
         if transport is None:
             return False
@@ -183,13 +183,13 @@ class RabbitLink:
         if under_way:
             await asyncio.wait(under_way, timeout=CLOSE_TIMEOUT_S)
         connection, self._connection = self._connection, None
-        self._routes.clear()
+        self._channels.clear()
         if connection is not None:
             await _close(connection)
 
     @staticmethod
     def _alive(connection: AbstractConnection | None) -> bool:
-        """Ask the layer below as well: aio-pika's own flag stays up when the socket breaks."""
+        """Check the layer below as well: aio-pika's own flag does not change when the socket breaks."""
         if connection is None or connection.is_closed or connection.transport is None:
             return False
         return not connection.transport.connection.is_closed
@@ -198,8 +198,8 @@ class RabbitLink:
         try:
             if self._connection is not None:
                 old, self._connection = self._connection, None
-                self.later(_close(old))
-            with lost_is_a_failure():
+                self.start(_close(old))
+            with losses_as_failures():
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     self._connection = await aio_pika.connect(
                         self._url, client_properties={"connection_name": self._name}, connection_class=_Connection
@@ -212,7 +212,7 @@ class RabbitLink:
         self._pause.succeeded()
         return self._connection
 
-    async def _open(self, exchange: str, key: str | None) -> Route | Refused:
+    async def _open(self, exchange: str, key: str | None) -> ExchangeChannel | Refused:
         try:
             while True:
                 connection = await self.connection()
@@ -221,33 +221,33 @@ class RabbitLink:
                 if not self._make_room() and self._full is not None:
                     return self._full
                 try:
-                    with lost_is_a_failure():
+                    with losses_as_failures():
                         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                            route = await Route.open(connection, exchange, self._watcher)
+                            channel = await ExchangeChannel.open(connection, exchange, self._watcher)
                 except FAILURES as error:
                     if connection is not self._connection:
                         continue  # it was retired meanwhile
                     if isinstance(error, TimeoutError):
                         self.retire()
                     return unavailable()
-                if isinstance(route, Refused) or connection is self._connection:
+                if isinstance(channel, Refused) or connection is self._connection:
                     break
         finally:
             del self._opening[exchange, key]
-        if isinstance(route, Route):
-            self._routes[exchange, key] = route
-        return route
+        if isinstance(channel, ExchangeChannel):
+            self._channels[exchange, key] = channel
+        return channel
 
     def _make_room(self) -> bool:
-        while len(self._routes) >= self._routes_max:
-            idle = next((name for name, route in self._routes.items() if route.idle), None)
+        while len(self._channels) >= self._routes_max:
+            idle = next((name for name, channel in self._channels.items() if channel.idle), None)
             if idle is None:
                 return False
-            self.later(_close(self._routes.pop(idle)))
+            self.start(_close(self._channels.pop(idle)))
         return True
 
-    def later(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Do it beside everything else; the end waits for it a little."""
+    def start(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Run it in the background; ``aclose`` waits for it, bounded."""
         task = _start(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -257,23 +257,23 @@ def _start(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return asyncio.get_running_loop().create_task(work)
 
 
-async def _drain(connection: _Connection, routes: Sequence[Route]) -> None:
-    """Wait for what callers wait for, then close."""
+async def _drain(connection: _Connection, channels: Sequence[ExchangeChannel]) -> None:
+    """Wait for outstanding answers, then close."""
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S_MAX):
-                while waited := [answer for route in routes for answer in route.flying]:
+                while waited := [answer for channel in channels for answer in channel.in_flight]:
                     await asyncio.wait(waited)
         await _close(connection)
     finally:
         connection.sockets.abort()
 
 
-async def _close(thing: _Connection | Route) -> None:
+async def _close(thing: _Connection | ExchangeChannel) -> None:
     try:
-        with lost_is_a_failure():
+        with losses_as_failures():
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await (thing.aclose() if isinstance(thing, Route) else thing.close())
+                await (thing.aclose() if isinstance(thing, ExchangeChannel) else thing.close())
     except FAILURES:
         pass
     finally:

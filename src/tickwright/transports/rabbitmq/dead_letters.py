@@ -1,10 +1,10 @@
-"""The dead letters of a capability: how many, which and why, and back into the queue.
+"""The dead letters of a queue: how many, which and why, and back into the queue.
 
-A queue has no index. To look is to take messages one by one without an acknowledgement and to give all of them back, in
-their order, by closing the channel; whoever else looks at that moment does not see them. So all of it has bounds.
+A queue has no index. Browsing takes messages one by one without acknowledging them, and closing the channel returns all
+of them in order. Other readers do not see them meanwhile, so browsing is bounded.
 
-RabbitMQ says that a channel is closed before its messages are back: a quorum queue writes that to its disk first. So a
-look ends when they are, or who asks again at once would be told that there are none.
+RabbitMQ reports a channel as closed before its messages are back, because a quorum queue writes that to disk first. So
+browsing ends when they are back: otherwise the next call would find none.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tickwright.domain.errors import Unavailable
 from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.ids import monotonic
-from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
+from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
 from tickwright.transports.rabbitmq.forwarding import (
     DIED_HEADER,
     OUR_HEADERS,
@@ -30,26 +30,31 @@ from tickwright.transports.rabbitmq.forwarding import (
     Forwarder,
     copy_of,
 )
-from tickwright.transports.rabbitmq.raw_connection import away, dial, hang_up, open_channel, properties_bytes
+from tickwright.transports.rabbitmq.raw_connection import (
+    close_quietly,
+    open_channel,
+    properties_bytes,
+    short_connection,
+)
 from tickwright.transports.rabbitmq.topology import DeadNames, declare
 
 PEEK_MAX = 1000
-LOOK_AT_MAX = 10_000
+BROWSE_MAX = 10_000
 BODY_SHOWN_BYTES_MAX = 256 * 1024
 PEEK_BYTES_MAX = 64 * 1024 * 1024
 PEEK_S_MAX = 5.0
-"""Whoever else looks waits for it; what costs that long are messages that a stranger made for it."""
+"""Other callers wait for it; only crafted messages take that long."""
 REQUEUE_S_MAX = 20.0
-"""For the same reason; longer, as what stays at the head of the queue is read again by the next call."""
+"""Longer, because the next call reads again what stays at the head of the queue."""
 TEXT_SHOWN_CHARS_MAX = 1000
-GIVEN_BACK_WAIT_S = 2.0
-"""Longer than a slow disk writes, shorter than a reader of the page waits; another process may hold some that long."""
-GIVEN_BACK_STEP_S = 0.01
+RETURN_WAIT_S = 2.0
+"""Longer than a slow disk writes, shorter than a user of the dashboard waits; another process may hold some."""
+RETURN_STEP_S = 0.01
 
-_BROKERS_WORDS = {
-    "delivery_limit": "Handed out again and again without an acknowledgement: consumers died over it or gave it back.",
-    "rejected": "A consumer buried it while no copy with words could be made; its log has them.",
-    "expired": "Nobody took it within its time to live.",
+_BROKER_REASONS = {
+    "delivery_limit": "Delivered again and again without an acknowledgement: consumers crashed or released it.",
+    "rejected": "A consumer dead-lettered it and could not store the reason; its log has it.",
+    "expired": "No consumer took it within its time to live.",
     "maxlen": "The queue was full.",
 }
 
@@ -58,13 +63,13 @@ class RabbitDeadLetters:
     """Implements :class:`tickwright.ports.dead_letters.DeadMessages`; connects for each call, one at a time.
 
     Bodies are shown up to 256 KiB. A peek reads 64 MiB of messages, headers included, for five seconds at most, and one
-    message more; ``Peeked.total`` says that there are others. ``requeue`` looks through the oldest 10,000, for twenty
+    message more; ``Peeked.total`` says that there are others. ``requeue`` reads the oldest 10,000, for twenty
     seconds at most, and one message more. A message that is put back is in both queues for a moment; a crash there
     leaves two under one id: at least once.
 
     Invariants:
         RMQ-10: a dead letter is acknowledged only when its copy in the queue is confirmed.
-        RMQ-11: what a look has taken and not acknowledged is back when it returns, unless another process holds some.
+        RMQ-11: unacknowledged messages are back when the call returns, unless another process holds some.
     """
 
     def __init__(self, url: str, names: DeadNames) -> None:
@@ -74,27 +79,27 @@ class RabbitDeadLetters:
     async def peek(self, limit: int) -> Peeked:
         """Return the oldest ones, at most 1,000, and leave them where they are.
 
-        Those that another process looks at now are neither shown nor counted.
+        Those that another process reads at the moment are neither shown nor counted.
         """
         found: list[DeadMessage] = []
         room_bytes = PEEK_BYTES_MAX
-        async with self._look() as look:
+        async with self._browse() as browse:
             until_s = monotonic() + PEEK_S_MAX
-            async for one in look.oldest(min(limit, PEEK_MAX)):
+            async for one in browse.oldest(min(limit, PEEK_MAX)):
                 found.append(_shown(self._names, one))
                 room_bytes -= len(one.body) + properties_bytes(one.header.properties)
                 if room_bytes <= 0 or monotonic() >= until_s:
                     break
-        return Peeked(found, look.count)
+        return Peeked(found, browse.count)
 
     async def requeue(self, limit: int, *, message_ids: Sequence[str] | None = None) -> list[str]:
-        """Put them into the queue again, the oldest first, with a fresh count of deliveries; return whose ids.
+        """Put them back into the queue, the oldest first, with a fresh delivery count; return their ids.
 
         One whose routing key leads to no queue stays where it is, and so do later ones of that key, which are not
         published. After twenty seconds it returns what it has moved.
 
         Raises:
-            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ takes no message now (``unroutable``: none of them).
+            Unavailable: ``rabbitmq_unavailable``, or why RabbitMQ accepts no message (``unroutable``: none of them).
                 Retry; what was moved before stays moved.
         """
         wanted = None if message_ids is None else set(message_ids)
@@ -102,12 +107,12 @@ class RabbitDeadLetters:
         unroutable = set[str]()
         forwarder = Forwarder(self._url, self._names, name="tickwright-requeue")
         try:
-            async with self._look() as look:
+            async with self._browse() as browse:
                 until_s = monotonic() + REQUEUE_S_MAX
-                async for one in look.oldest(LOOK_AT_MAX):
+                async for one in browse.oldest(BROWSE_MAX):
                     key = _key(self._names, one)
                     if key not in unroutable and (wanted is None or one.header.properties.message_id in wanted):
-                        message_id = await self._move(look, forwarder, one, key)
+                        message_id = await self._move(browse, forwarder, one, key)
                         if message_id is None:
                             unroutable.add(key)
                         else:
@@ -120,40 +125,35 @@ class RabbitDeadLetters:
             raise _not_taken(UNROUTABLE)
         return moved
 
-    async def _move(self, look: "_Look", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
-        """Move one and return its id; none where no queue has its key, and it stays."""
+    async def _move(self, browse: "_Browse", forwarder: Forwarder, one: DeliveredMessage, key: str) -> str | None:
+        """Move one and return its id; ``None`` if no queue has its key, and it stays."""
         copy = copy_of(one.body, one.header.properties, {}, without=OUR_HEADERS)
         outcome = await forwarder.forward(copy, self._names.exchange, key)
         if outcome is UNROUTABLE:
             return None
         if not isinstance(outcome, Accepted):
             raise _not_taken(outcome)
-        await look.drop(one)
+        await browse.drop(one)
         return copy.message_id
 
     @asynccontextmanager
-    async def _look(self) -> AsyncIterator["_Look"]:
-        connection: AbstractConnection | None = None
-        async with self._one_at_a_time:
-            try:
-                connection = await dial(self._url, "tickwright-dead-letters")
-                channel = await open_channel(connection)
-                await declare(channel, self._names)
-                look = _Look(channel, self._names.dead, await _waiting(channel, self._names.dead))
-                yield look
-                await look.give_back(connection)
-            except FAILURES:
-                raise away("looking at dead letters") from None
-            finally:
-                if connection is not None:
-                    await hang_up(connection)
+    async def _browse(self) -> AsyncIterator["_Browse"]:
+        async with (
+            self._one_at_a_time,
+            short_connection(self._url, "tickwright-dead-letters", "reading dead letters") as connection,
+        ):
+            channel = await open_channel(connection)
+            await declare(channel, self._names)
+            browse = _Browse(channel, self._names.dead, await _waiting(channel, self._names.dead))
+            yield browse
+            await browse.return_all(connection)
 
 
-class _Look:
-    """What is taken by a channel of its own, and given back at the end.
+class _Browse:
+    """Messages taken over one channel, and returned at the end.
 
     Attributes:
-        count: How many nobody held when it began.
+        count: How many were ready at the start.
     """
 
     def __init__(self, channel: AbstractChannel, queue: str, count: int) -> None:
@@ -161,7 +161,7 @@ class _Look:
         self._channel, self._queue, self._dropped = channel, queue, 0
 
     async def oldest(self, most: int) -> AsyncIterator[DeliveredMessage]:
-        """Take at most as many as there were at the beginning: a consumer may bury what is put back at once."""
+        """Take at most as many as there were at the start: a consumer may dead-letter a requeued one at once."""
         for _ in range(min(most, self.count)):
             one: DeliveredMessage = await _within(self._channel.basic_get(self._queue))
             if not isinstance(one.delivery, Basic.GetOk):
@@ -169,20 +169,20 @@ class _Look:
             yield one
 
     async def drop(self, one: DeliveredMessage) -> None:
-        """Acknowledge it: its copy is elsewhere."""
+        """Acknowledge it: its copy is stored."""
         await _within(self._channel.basic_ack(one.delivery_tag or 0))
         self._dropped += 1
 
-    async def give_back(self, connection: AbstractConnection) -> None:
-        """Return when the others are back, at most two seconds later; what was done is done, so it fails nothing."""
-        await hang_up(self._channel)
-        until = monotonic() + GIVEN_BACK_WAIT_S
+    async def return_all(self, connection: AbstractConnection) -> None:
+        """Return when the others are back, at most two seconds later. Never raises: the work is done."""
+        await close_quietly(self._channel)
+        until = monotonic() + RETURN_WAIT_S
         with suppress(*FAILURES):
             other = await open_channel(connection)
             while await _waiting(other, self._queue) < self.count - self._dropped:
                 if monotonic() > until:
                     return
-                await asyncio.sleep(GIVEN_BACK_STEP_S)
+                await asyncio.sleep(RETURN_STEP_S)
 
 
 async def _waiting(channel: AbstractChannel, queue: str) -> int:
@@ -191,13 +191,13 @@ async def _waiting(channel: AbstractChannel, queue: str) -> int:
 
 
 async def _within(asking: Any) -> Any:
-    with lost_is_a_failure():
+    with losses_as_failures():
         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
             return await asking
 
 
 def _not_taken(outcome: Refused | Unknown) -> Unavailable:
-    return Unavailable(outcome.code, f"RabbitMQ did not take a message back into the queue: {outcome.reason}")
+    return Unavailable(outcome.code, f"RabbitMQ did not accept a requeued message: {outcome.reason}")
 
 
 def _shown(names: DeadNames, one: DeliveredMessage) -> DeadMessage:
@@ -213,17 +213,17 @@ def _key(names: DeadNames, one: DeliveredMessage) -> str:
 
 
 def _why(names: DeadNames, headers: Mapping[str, Any]) -> tuple[str, str, float | None]:
-    """Return reason, text and instant: the broker's where it moved the message itself, ours otherwise.
+    """Return reason, text and instant: the broker's if it moved the message itself, ours otherwise.
 
-    A copy that we bury carries no ``x-death``. So where the broker names a queue of ours there, it has moved the
-    message, and whatever else the headers say was written by its publisher.
+    A copy that we dead-letter has no ``x-death``. If that header names one of our queues, the broker moved the
+    message, and other headers come from the publisher.
     """
     deaths = headers.get("x-death")
     for death in deaths if isinstance(deaths, list) else ():
         if isinstance(death, dict) and names.reads(str(death.get("queue"))):
             reason, at = str(death.get("reason")), death.get("time")
             died_at_s = at.timestamp() if isinstance(at, datetime) else None
-            return reason[:TEXT_SHOWN_CHARS_MAX], _BROKERS_WORDS.get(reason, ""), died_at_s
+            return reason[:TEXT_SHOWN_CHARS_MAX], _BROKER_REASONS.get(reason, ""), died_at_s
     ours, text, since = headers.get(REASON_HEADER), headers.get(TEXT_HEADER), headers.get(DIED_HEADER)
     return (
         ours[:TEXT_SHOWN_CHARS_MAX] if isinstance(ours, str) else "unknown",

@@ -1,8 +1,8 @@
-"""Forwards messages as they are to another queue: to be delayed, to be dead, or to be read again.
+"""Forwarding of messages to another queue: to delay them, to dead-letter them or to requeue them.
 
-A copy counts once RabbitMQ has confirmed it and has not returned it; only then may the original be acknowledged. It
-goes over a connection of its own, because RabbitMQ stops reading from whoever publishes during a memory or disk alarm,
-and acknowledgements must pass meanwhile.
+The original may be acknowledged once RabbitMQ has confirmed the copy and has not returned it. Copies use a separate
+connection: during a memory or disk alarm RabbitMQ stops reading from publishing connections, and acknowledgements must
+still arrive.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from tickwright.outbound import Pause
 from tickwright.ports.broker import Accepted, Outcome, Refused, Unknown
 from tickwright.ports.ids import random_token, unix_seconds
 from tickwright.ports.task_queue import Delivery
-from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, lost_is_a_failure
-from tickwright.transports.rabbitmq.raw_connection import as_count, dial, hang_up, open_channel
+from tickwright.transports.rabbitmq.connection import CLOSE_TIMEOUT_S, FAILURES, losses_as_failures
+from tickwright.transports.rabbitmq.raw_connection import as_count, close_quietly, connect, open_channel
 from tickwright.transports.rabbitmq.topology import Topology, declare
 
 FORWARD_TIMEOUT_S = 5.0
@@ -43,8 +43,8 @@ _BROKERS = frozenset({
 })  # fmt: skip
 _UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError, struct.error)
 _ACCEPTED = Accepted()
-_AWAY = Refused("broker_unavailable", "There is no connection to RabbitMQ; nothing was sent.")
-_BLOCKED = Refused("broker_blocked", "RabbitMQ takes nothing now (memory or disk alarm); nothing was sent.")
+_UNAVAILABLE = Refused("broker_unavailable", "There is no connection to RabbitMQ; nothing was sent.")
+_BLOCKED = Refused("broker_blocked", "RabbitMQ accepts no messages now (memory or disk alarm); nothing was sent.")
 _TOO_LARGE = Refused("too_large", "The headers do not fit into a frame.", final=True)
 UNROUTABLE = Refused("unroutable", "The queue does not exist.")
 _NACK = Refused("broker_nack", "RabbitMQ refused the message (a queue failed).")
@@ -53,22 +53,22 @@ _LOST = Unknown("connection_lost", "The connection to RabbitMQ broke before the 
 
 
 class Copy(NamedTuple):
-    """A message to be forwarded."""
+    """A message to forward."""
 
     body: bytes
     properties: Basic.Properties
 
     @property
     def message_id(self) -> str:
-        """Of the original, or one of its own where that has none."""
+        """The original's id, or a generated one."""
         return str(self.properties.message_id)
 
 
 def copy_of(body: bytes, found: Basic.Properties, headers: Mapping[str, Any], *, without: frozenset[str]) -> Copy:
-    """Return the message with its id, texts and headers; what the broker adds to it stays behind.
+    """Return the message with its id, texts and headers, without what the broker added.
 
-    Left behind as well: a time to live (it would end a delay early), the user (whom the broker checks against ours),
-    and headers that cannot be encoded.
+    Also left out: the time to live (it would end a delay early), the user id (the broker compares it with ours), and
+    headers that cannot be encoded.
     """
     kept = {
         name: value
@@ -87,8 +87,8 @@ def copy_of(body: bytes, found: Basic.Properties, headers: Mapping[str, Any], *,
     return Copy(body, properties)
 
 
-def words_for_the_dead(reason: str, text: str, *, delays: int) -> dict[str, Any]:
-    """Return the headers of a dead letter: a code, words for people, since when, and how often it was put back."""
+def dead_letter_headers(reason: str, text: str, *, delays: int) -> dict[str, Any]:
+    """Return the headers of a dead letter: reason code, text, time, and number of delays."""
     return {
         REASON_HEADER: reason[:REASON_CHARS_MAX],
         TEXT_HEADER: text[:TEXT_CHARS_MAX],
@@ -98,22 +98,22 @@ def words_for_the_dead(reason: str, text: str, *, delays: int) -> dict[str, Any]
 
 
 def delays_of(headers: Mapping[str, Any]) -> int:
-    """Return how often a message was put back with a delay."""
+    """Return how often a message was delayed."""
     return as_count(headers.get(DELAYS_HEADER)) or 0
 
 
-def counts_for_a_delay(delivery: Delivery) -> tuple[int, dict[str, Any]]:
-    """Return how often a task came again without a word, the copies that it was before included; then the headers."""
+def delay_headers(delivery: Delivery) -> tuple[int, dict[str, Any]]:
+    """Return the number of redeliveries, earlier copies included, and the headers of the next copy."""
     again = (as_count(delivery.headers.get(REDELIVERIES_HEADER)) or 0) + delivery.deliveries - 1
     return again, {DELAYS_HEADER: delivery.delays + 1, REDELIVERIES_HEADER: again}
 
 
 class Forwarder:
-    """Owns the connection that copies are published on; it is made when the first one is forwarded.
+    """Owns the connection for copies; it is opened with the first one.
 
     Invariants:
         RMQ-5: ``Accepted`` means confirmed and not returned.
-        RMQ-6: a call ends within ten seconds: twice five, where a queue had to be made anew.
+        RMQ-6: a call ends within ten seconds: twice five if a queue has to be declared again.
     """
 
     def __init__(self, url: str, names: Topology, *, name: str = "tickwright-forward") -> None:
@@ -123,10 +123,10 @@ class Forwarder:
         self._opening: asyncio.Task[AbstractChannel | None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._pause = Pause()
-        self._flying: dict[str, asyncio.Future[None]] = {}
+        self._in_flight: dict[str, asyncio.Future[None]] = {}
 
     async def forward(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
-        """Publish a copy; a queue or exchange that somebody deleted is made anew, once."""
+        """Publish a copy. A deleted queue or exchange is declared again, once."""
         outcome = await self._publish(copy, exchange, routing_key)
         if outcome is UNROUTABLE:
             self._retire(self._channel)
@@ -143,19 +143,19 @@ class Forwarder:
         self._channel = None
         connection, self._connection = self._connection, None
         if connection is not None:
-            await hang_up(connection)
+            await close_quietly(connection)
 
     async def _publish(self, copy: Copy, exchange: str, routing_key: str) -> Outcome:
-        late: Outcome = _AWAY
+        late: Outcome = _UNAVAILABLE
         channel: AbstractChannel | None = None
         try:
             async with asyncio.timeout(FORWARD_TIMEOUT_S):
-                while (other := self._flying.get(copy.message_id)) is not None:
-                    await asyncio.wait({other})  # returns are told apart by id
+                while (other := self._in_flight.get(copy.message_id)) is not None:
+                    await asyncio.wait({other})  # the id identifies a return
                 if await self._blocked():
                     return _BLOCKED
                 if (channel := await self._open()) is None:
-                    return _AWAY
+                    return _UNAVAILABLE
                 late = _LATE
                 return await self._send(channel, copy, exchange, routing_key)
         except TimeoutError:
@@ -165,11 +165,11 @@ class Forwarder:
 
     async def _send(self, channel: AbstractChannel, copy: Copy, exchange: str, routing_key: str) -> Outcome:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flying[copy.message_id] = done
+        self._in_flight[copy.message_id] = done
         try:
             if len(copy.properties.marshal()) > channel.connection.connection_tune.frame_max - _FRAME_SPARE_BYTES:
                 return _TOO_LARGE
-            with lost_is_a_failure():
+            with losses_as_failures():
                 await channel.basic_publish(
                     copy.body,
                     exchange=exchange,
@@ -186,12 +186,12 @@ class Forwarder:
         except FAILURES:
             return _LOST
         finally:
-            del self._flying[copy.message_id]
+            del self._in_flight[copy.message_id]
             done.set_result(None)
         return _ACCEPTED
 
     async def _blocked(self) -> bool:
-        """Whether RabbitMQ said that it takes nothing now; it says so at the first publish during an alarm."""
+        """Whether RabbitMQ accepts no messages now; it reports an alarm at the first publish."""
         if self._connection is None or self._connection.is_closed:
             return False
         try:
@@ -202,7 +202,7 @@ class Forwarder:
         return False
 
     async def _open(self) -> AbstractChannel | None:
-        """Return the channel; a caller's timeout ends its wait for it, and not the opening."""
+        """Return the channel. A caller's timeout ends its wait, not the opening."""
         if self._channel is not None and not self._channel.is_closed:
             return self._channel
         if self._opening is None:
@@ -215,10 +215,10 @@ class Forwarder:
         channel = None
         try:
             if self._connection is None or self._connection.is_closed:
-                self._connection = await dial(self._url, self._name)
+                self._connection = await connect(self._url, self._name)
             channel = await open_channel(self._connection, confirms=True)
             await declare(channel, self._names)
-        except (*FAILURES, Rejected):  # whoever consumes hears and tells of what is rejected
+        except (*FAILURES, Rejected):  # the consumer reports a rejection
             self._pause.failed()
             self._close(channel)
             return None
@@ -229,15 +229,15 @@ class Forwarder:
         return channel
 
     def _retire(self, channel: AbstractChannel | None) -> None:
-        """Use it no more: a return that comes late must not meet another copy with the same id."""
+        """Stop using the channel: a late return must not match another copy with the same id."""
         if channel is not None and channel is self._channel:
             self._channel = None
             self._close(channel)
 
     def _close(self, channel: AbstractChannel | None) -> None:
-        """Close it beside everything else: RabbitMQ may not answer while a queue owes it a confirm."""
+        """Close it in the background: RabbitMQ may not answer while a confirm is outstanding."""
         if channel is not None:
-            closing = asyncio.get_running_loop().create_task(hang_up(channel))
+            closing = asyncio.get_running_loop().create_task(close_quietly(channel))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

@@ -1,13 +1,13 @@
-"""A connection to RabbitMQ for reading and forwarding messages that strangers wrote, one layer below aio-pika.
+"""Reading and forwarding messages of unknown origin, one layer below aio-pika.
 
-RabbitMQ looks at a few properties of a message and passes on the bytes of the others. So they are taken here as they
-are, and what cannot be read is left out: a message that costs the connection comes again with the next one.
+RabbitMQ checks a few properties of a message and passes the bytes of the others through. This module leaves out
+properties that it cannot decode: a message that breaks the connection would be redelivered on the next one.
 """
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from tickwright.transports.rabbitmq.connection import (
     CONNECT_TIMEOUT_S,
     FAILURES,
     HEARTBEAT_S,
-    lost_is_a_failure,
+    losses_as_failures,
 )
 from tickwright.transports.rabbitmq.forwarding import delays_of
 
@@ -36,18 +36,18 @@ _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, OSError, Rec
 _BYTES = "_tickwright_bytes"
 _NAME = "tickwright-name"
 _SIZED = {b"S", b"x", b"A", b"F"}
-"""Kinds of values that begin with their length."""
+"""Kinds of values that start with their length."""
 _WIDEST = 8
 """Bytes of the longest of the others."""
 _unmarshal = Basic.Properties.unmarshal
 
 
 def properties_bytes(properties: Basic.Properties) -> int:
-    """Return how many bytes of a message that was read were its properties, headers included."""
+    """Return how many bytes the properties of a received message had, headers included."""
     return getattr(properties, _BYTES, 0)
 
 
-def _unmarshal_what_can_be(properties: Basic.Properties, flags: int, data: bytes) -> None:
+def _unmarshal_tolerantly(properties: Basic.Properties, flags: int, data: bytes) -> None:
     setattr(properties, _BYTES, len(data))
     try:
         _unmarshal(properties, flags, data)
@@ -89,19 +89,19 @@ def _end_of(data: bytes) -> int:
     return end
 
 
-# The library copies all that follows for each value of a table or an array: 120,000 values in one header, which anybody
-# who may publish can send, hold up the process for most of a second.
+# For each value of a table or an array, the library copies all that follows: 120,000 values in one header block the
+# process for most of a second.
 decode.METHODS["table"] = decode.TABLE_MAPPING[b"F"] = _field_table
 decode.METHODS["array"] = decode.TABLE_MAPPING[b"A"] = _field_array
 
 
-# The library closes the connection over a timestamp beyond the year 9999 or an id that is not UTF-8. The broker then
-# hands out the same message again, and every message that was in work beside it comes nearer to its delivery limit.
-Basic.Properties.unmarshal = _unmarshal_what_can_be  # type: ignore[method-assign, assignment]
+# The library closes the connection over a timestamp beyond the year 9999 or an id that is not UTF-8. RabbitMQ then
+# delivers the message again, and every other unacknowledged message comes closer to its delivery limit.
+Basic.Properties.unmarshal = _unmarshal_tolerantly  # type: ignore[method-assign, assignment]
 
 
 def _readable_name(data: bytes) -> tuple[int, str]:
-    """Read a name of at most 255 bytes; the text has no more bytes than that, so that it can be sent again."""
+    """Read a name. Its text has at most 255 bytes, too, so that it can be sent again."""
     end = 1 + data[0]
     try:
         return end, data[1:end].decode()
@@ -109,18 +109,18 @@ def _readable_name(data: bytes) -> tuple[int, str]:
         return end, data[1:end].decode(errors="replace").replace("\ufffd", "?")
 
 
-# The same closes the connection over a routing key that is not UTF-8, which comes with a message and not in it.
+# The library also closes the connection over a routing key that is not UTF-8.
 decode.METHODS[_NAME] = _readable_name
 for _frame in (Basic.Deliver, Basic.GetOk, Basic.Return):
     _frame._exchange = _frame._routing_key = _NAME  # noqa: SLF001
 
 
-def away(doing: str) -> Unavailable:
-    """Return the error of a RabbitMQ that does not answer."""
+def unanswered(doing: str) -> Unavailable:
+    """Return the error for a RabbitMQ that does not answer."""
     return Unavailable("rabbitmq_unavailable", f"RabbitMQ did not answer while {doing}.")
 
 
-async def dial(url: str, name: str) -> AbstractConnection:
+async def connect(url: str, name: str) -> AbstractConnection:
     """Return a new connection that RabbitMQ knows as ``name``, within five seconds.
 
     Raises:
@@ -129,41 +129,57 @@ async def dial(url: str, name: str) -> AbstractConnection:
     address = URL(url)
     if "heartbeat" not in address.query:
         address = address.update_query(heartbeat=HEARTBEAT_S)
-    with lost_is_a_failure():
+    with losses_as_failures():
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             return await aiormq.connect(address, client_properties={"connection_name": name})
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool = False) -> AbstractChannel:
-    """Return a new channel, within five seconds. Raises as :func:`dial` does."""
-    with lost_is_a_failure():
+    """Return a new channel, within five seconds. Raises as :func:`connect` does."""
+    with losses_as_failures():
         async with asyncio.timeout(CHANNEL_TIMEOUT_S):
             return await connection.channel(publisher_confirms=confirms)
 
 
-async def hang_up(thing: AbstractConnection | AbstractChannel) -> None:
-    """Close a connection or a channel within two seconds, whatever state it is in."""
-    with suppress(*FAILURES), lost_is_a_failure():
+async def close_quietly(thing: AbstractConnection | AbstractChannel) -> None:
+    """Close a connection or a channel within two seconds; never raises."""
+    with suppress(*FAILURES), losses_as_failures():
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await thing.close()
 
 
+@asynccontextmanager
+async def short_connection(url: str, name: str, doing: str) -> AsyncIterator[AbstractConnection]:
+    """Connect for one task and close the connection afterwards.
+
+    Raises:
+        Unavailable: ``rabbitmq_unavailable``: RabbitMQ did not answer while connecting or ``doing``. Retry.
+    """
+    try:
+        connection = await connect(url, name)
+    except FAILURES:
+        raise unanswered("connecting") from None
+    try:
+        yield connection
+    except FAILURES:
+        raise unanswered(doing) from None
+    finally:
+        await close_quietly(connection)
+
+
 def as_count(value: Any) -> int | None:
-    """Return a header as a number of times, 0 to a million; ``None`` where it is none."""
+    """Return a header as a count, 0 to a million; ``None`` if it is not one."""
     return min(value, 1_000_000) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-# A message in a consumer's hands, and the channel that it came by: what may still be said to RabbitMQ about it.
-
-
 @dataclass(eq=False, slots=True)
-class Life:
-    """One channel that is consumed from, until it is lost.
+class Subscription:
+    """One channel with a consumer, until it is lost.
 
     Attributes:
-        over: Set when it is lost, or when the queue was deleted.
-        tag: Of the consumer; ``None`` while nothing can come.
-        begun_s: When it was made, by the clock that does not go back.
+        over: Set when the channel is lost or the queue was deleted.
+        tag: Of the consumer; ``None`` while no message can arrive.
+        begun_s: When it was opened (monotonic).
     """
 
     connection: AbstractConnection
@@ -173,32 +189,32 @@ class Life:
     begun_s: float = field(default_factory=monotonic)
 
     @classmethod
-    async def begin(cls, url: str, name: str) -> "Life":
-        """Connect and open a channel. Raises one of ``FAILURES``, and then leaves no connection behind."""
-        connection = await dial(url, name)
+    async def open(cls, url: str, name: str) -> "Subscription":
+        """Connect and open a channel. Raises one of ``FAILURES`` and then leaves no connection open."""
+        connection = await connect(url, name)
         try:
             return cls(connection, await open_channel(connection))
         except BaseException:
-            await hang_up(connection)
+            await close_quietly(connection)
             raise
 
     def is_alive(self) -> bool:
-        """Whether RabbitMQ waits to hear about what came by it."""
+        """Whether messages of this channel can still be settled."""
         return not (self.over.is_set() or self.channel.is_closed or self.connection.is_closed)
 
-    async def say(self, say: Callable[[AbstractChannel], Awaitable[Any]]) -> bool:
-        """Tell RabbitMQ something; a connection that does not take it within five seconds is lost."""
+    async def send(self, request: Callable[[AbstractChannel], Awaitable[Any]]) -> bool:
+        """Send a request; a connection that does not accept it within five seconds is lost."""
         try:
-            with lost_is_a_failure():
+            with losses_as_failures():
                 async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                    await say(self.channel)
+                    await request(self.channel)
         except FAILURES:
             self.over.set()
             return False
         return self.is_alive()
 
     async def counts(self, *queues: str) -> list[int] | None:
-        """Return how many messages of each queue nobody holds; one that does not exist costs the channel."""
+        """Return how many messages of each queue are ready. A missing queue closes the channel."""
         found: list[int] = []
 
         async def ask(channel: AbstractChannel) -> None:
@@ -206,45 +222,45 @@ class Life:
                 answer = await channel.queue_declare(queue, passive=True)
                 found.append(answer.message_count or 0)
 
-        return found if await self.say(ask) else None
+        return found if await self.send(ask) else None
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A message that RabbitMQ waits to hear about.
+class UnackedMessage:
+    """A message that is not settled yet.
 
     Attributes:
-        settled: It was told, or is being told.
+        settled: It is settled or being settled.
     """
 
-    life: Life
+    subscription: Subscription
     tag: int
     properties: Basic.Properties
     since_s: float
     settled: bool = False
 
-    def is_ours(self) -> bool:
-        """Whether something may be said about it."""
-        return self.life.is_alive() and not self.settled
+    def can_settle(self) -> bool:
+        """Whether it may be settled."""
+        return self.subscription.is_alive() and not self.settled
 
     async def ack(self) -> bool:
-        """Say that nothing is left to do; false where the connection was lost."""
+        """Acknowledge it; false if the connection was lost."""
         self.settled = True
-        return await self.life.say(lambda channel: channel.basic_ack(self.tag))
+        return await self.subscription.send(lambda channel: channel.basic_ack(self.tag))
 
-    async def give_back(self) -> bool:
-        """Put it back into the queue at once."""
+    async def requeue(self) -> bool:
+        """Return it to the queue at once."""
         self.settled = True
-        return await self.life.say(lambda channel: channel.basic_nack(self.tag, requeue=True))
+        return await self.subscription.send(lambda channel: channel.basic_nack(self.tag, requeue=True))
 
     async def reject(self) -> bool:
-        """Let RabbitMQ move it to the dead letters."""
+        """Let RabbitMQ dead-letter it."""
         self.settled = True
-        return await self.life.say(lambda channel: channel.basic_reject(self.tag, requeue=False))
+        return await self.subscription.send(lambda channel: channel.basic_reject(self.tag, requeue=False))
 
 
-def delivery_of(life: Life, message: DeliveredMessage) -> Delivery:
-    """Return what came, whatever its publisher has put into the properties."""
+def delivery_of(subscription: Subscription, message: DeliveredMessage) -> Delivery:
+    """Return a received message as a delivery, whatever its publisher put into the properties."""
     found = message.header.properties
     headers = found.headers or {}
     return Delivery(
@@ -254,16 +270,15 @@ def delivery_of(life: Life, message: DeliveredMessage) -> Delivery:
         content_encoding=found.content_encoding or None,
         deliveries=deliveries_of(headers.get("x-delivery-count"), again=bool(message.redelivered)),
         delays=delays_of(headers),
-        handle=Held(life, message.delivery_tag or 0, found, monotonic()),
+        handle=UnackedMessage(subscription, message.delivery_tag or 0, found, monotonic()),
     )
 
 
 def deliveries_of(count: Any, *, again: bool) -> int:
-    """Return how often a message was handed out, this time included.
+    """Return how often a message was delivered, this time included.
 
     Args:
-        count: The header ``x-delivery-count``, whatever is in it. Whoever published the message may have written it,
-            so it counts only where RabbitMQ says that it hands the message out again.
-        again: What RabbitMQ says.
+        count: The header ``x-delivery-count``. A publisher may have written it, so it counts only for a redelivery.
+        again: Whether RabbitMQ marks this as a redelivery.
     """
     return (as_count(count) or 1) + 1 if again else 1

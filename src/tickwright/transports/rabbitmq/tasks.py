@@ -1,16 +1,16 @@
-"""Messages from a queue of ours: handed out while there are slots, and put back, delayed or buried by copies.
+"""A task queue on RabbitMQ: messages are handed out while there are slots, then acked, delayed or dead-lettered.
 
 ::
 
-    queue ──deliver──▶ ready ──take──▶ held ──ack──▶ gone
+    queue ──deliver──▶ ready ──take──▶ taken ──ack──▶ gone
                          ▲               ├──delay──▶ copy in a delay queue, confirmed, then ack
-                         └──its time──parked (no copy could be made: RabbitMQ takes nothing now)
-                                         ├──bury───▶ copy among the dead letters, confirmed, then ack
+                         └──its time──parked (no copy could be made: RabbitMQ accepts none now)
+                                         ├──dead───▶ copy among the dead letters, confirmed, then ack
                                          └──release▶ queue, at once
 
-RabbitMQ counts every delivery that ended without an ack, also a release, and buries a message after eleven of them. So
-what cannot be delayed by a copy is not released, which would spend them within a second: it is parked here,
-unacknowledged, and handed out again when its time has come. With the connection all of them are void, and come again.
+RabbitMQ counts every delivery that ends without an ack, including a release, and dead-letters a message after eleven
+of them. So a message that cannot be delayed by a copy is not released, which would use these up within a second: it is
+parked here, unacknowledged, and handed out again after the delay. When the connection is lost, RabbitMQ redelivers all.
 """
 
 import asyncio
@@ -29,58 +29,64 @@ from tickwright.ports.broker import Accepted, Refused, Unknown
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.task_queue import Delivery
-from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, lost_is_a_failure
+from tickwright.transports.rabbitmq.connection import CHANNEL_TIMEOUT_S, FAILURES, losses_as_failures
 from tickwright.transports.rabbitmq.forwarding import (
     OUR_HEADERS,
     Copy,
     Forwarder,
     copy_of,
-    counts_for_a_delay,
-    words_for_the_dead,
+    dead_letter_headers,
+    delay_headers,
 )
-from tickwright.transports.rabbitmq.raw_connection import Held, Life, delivery_of, hang_up
+from tickwright.transports.rabbitmq.raw_connection import Subscription, UnackedMessage, close_quietly, delivery_of
 from tickwright.transports.rabbitmq.topology import REDELIVERIES_MAX, QueueNames, declare
 
 SLOTS_MAX = 10_000
-LOOK_S = 0.5
+CHECK_EVERY_S = 0.5
 COUNT_EVERY_S = 15.0
 PARKED_MAX_S = 60.0
 STEADY_S = 5.0
-HELD_MAX = timedelta(minutes=15)
+UNACKED_AGE_MAX = timedelta(minutes=15)
 
 
 class RabbitTaskQueue:
-    """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a queue of ours; a service itself.
+    """Implements :class:`tickwright.ports.task_queue.TaskQueue` ; a service itself.
 
     Args:
-        names: What queue, delays and dead letters are called, and the words for them.
-        slots: Messages in hand at a time, 1 to 10,000: the prefetch, so that none waits here while another is idle.
-        held_max: A message that was parked for so long is given back; well below the half hour that RabbitMQ waits.
+        names: Of the queue, its delays and its dead letters.
+        slots: Unsettled messages at a time, 1 to 10,000: the prefetch.
+        unacked_age_max: A parked message is released after this time; well below RabbitMQ's limit of half an hour.
 
     Attributes:
-        queued: Messages in the queue that nobody holds, and dead letters, by the broker's count of the last 15 seconds.
+        queued: Ready messages and dead letters, as RabbitMQ counted them within the last 15 seconds.
 
     Invariants:
         RMQ-7: a message is acknowledged when nothing is left to do, or its copy is confirmed and was not returned.
-        RMQ-8: at most ``slots`` messages are away from the queue.
-        RMQ-9: nothing is said twice about a delivery, and nothing about one of a lost connection.
+        RMQ-8: at most ``slots`` messages are unacknowledged.
+        RMQ-9: a delivery is settled at most once, and never after its connection was lost.
     """
 
     def __init__(
-        self, url: str, names: QueueNames, *, slots: int, held_max: timedelta = HELD_MAX, probe: Probe = NO_PROBE
+        self,
+        url: str,
+        names: QueueNames,
+        *,
+        slots: int,
+        unacked_age_max: timedelta = UNACKED_AGE_MAX,
+        probe: Probe = NO_PROBE,
     ) -> None:
         if not 1 <= slots <= SLOTS_MAX:
             raise Rejected("invalid_slots", f"A consumer has 1 to {SLOTS_MAX} slots.")
-        self.name, self._word = names.service, names.capability
+        self.name, self._capability = names.service, names.capability
         self._log = structlog.get_logger(f"tickwright.{names.capability}")
         self._url, self._names, self._slots, self._probe = url, names, slots, probe
-        self._held_max_s = held_max.total_seconds()
+        self._held_max_s = unacked_age_max.total_seconds()
         self._forwarder = Forwarder(url, names)
-        self._life: Life | None = None
+        self._subscription: Subscription | None = None
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
         self._parked: dict[Delivery, asyncio.TimerHandle] = {}
         self._pause = Pause()
-        self._quiet = False
+        self._quiescing = False
         self._stopping = asyncio.Event()
         self._ticked_s: float | None = None
         self._count_again_s = 0.0
@@ -88,16 +94,16 @@ class RabbitTaskQueue:
 
     @property
     def connected(self) -> bool:
-        """Whether messages can come."""
-        return self._life is not None and self._life.is_alive() and self._life.tag is not None
+        """Whether messages can arrive."""
+        return self._subscription is not None and self._subscription.is_alive() and self._subscription.tag is not None
 
     @property
     def waiting(self) -> int:
-        """How many messages are here that nobody has taken yet."""
+        """How many messages have arrived and are not taken yet."""
         return self._ready.qsize()
 
     def samples(self) -> Sequence[Sample]:
-        """Return what there is to see, for the metrics of its process."""
+        """Return the gauges for the metrics of this process."""
         gauges = self._names.gauges
         if gauges is None:
             return []
@@ -110,117 +116,123 @@ class RabbitTaskQueue:
     # ------------------------------------------------------------------ service
 
     async def run(self) -> None:
-        """Consume until stopped; after a loss, again after a pause of 0.1 to 10 seconds.
+        """Consume until stopped; reconnect after a pause of 0.1 to 10 seconds.
 
-        The pause grows with connections that could not be made and with those that were lost within five seconds.
+        The pause grows with each connection that fails or is lost within five seconds.
 
         Raises:
-            Rejected: ``queue_differs``, ``queue_forbidden``: somebody has to change something.
+            Rejected: ``queue_differs``, ``queue_forbidden``. Permanent until an operator acts.
         """
         try:
             while not self._stopping.is_set():
                 self._ticked_s = monotonic()
-                self._forget_failures()
-                if not self._quiet and not (self._life and self._life.is_alive()) and self._pause.remaining() is None:
-                    await self._begin()
+                self._reset_pause()
+                if (
+                    not self._quiescing
+                    and not (self._subscription and self._subscription.is_alive())
+                    and self._pause.remaining() is None
+                ):
+                    await self._subscribe()
                 await self._count()
-                await self._look_again()
+                await self._wait()
         finally:
-            await self._end_life()
+            await self._unsubscribe()
 
     async def quiesce(self) -> None:
-        """Take nothing more from the queue, and give back what nobody has taken from here."""
-        self._quiet = True
-        life = self._life
-        if life is not None and life.is_alive() and life.tag is not None:
-            tag, life.tag = life.tag, None
-            await life.say(lambda channel: channel.basic_cancel(tag))
+        """Stop consuming, and release the messages that are not taken."""
+        self._quiescing = True
+        subscription = self._subscription
+        if subscription is not None and subscription.is_alive() and subscription.tag is not None:
+            tag, subscription.tag = subscription.tag, None
+            await subscription.send(lambda channel: channel.basic_cancel(tag))
         waiting = [self._ready.get_nowait() for _ in range(self._ready.qsize())]
         for delivery in [*waiting, *self._parked]:
             await self.release(delivery)
 
     async def stop(self) -> None:
-        """Close the connections; RabbitMQ hands out again what was not acknowledged."""
-        self._quiet = True
+        """Close the connections; RabbitMQ redelivers what was not acknowledged."""
+        self._quiescing = True
         self._stopping.set()
-        await self._end_life()
+        await self._unsubscribe()
         await self._forwarder.aclose()
 
     def last_tick_age_s(self) -> float | None:
-        """Seconds since the connection was looked after."""
+        """Seconds since the connection was last checked."""
         return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     async def _count(self) -> None:
-        """Ask how many messages there are; a queue that is gone costs the channel, and is made with the next one."""
-        life = self._life
-        if life is None or not life.is_alive():
+        """Read the queue sizes. A missing queue closes the channel; the next one declares it again."""
+        subscription = self._subscription
+        if subscription is None or not subscription.is_alive():
             self.queued = None
         elif self._ticked_s is not None and self._ticked_s >= self._count_again_s:
             self._count_again_s = self._ticked_s + COUNT_EVERY_S
-            self.queued = await life.counts(self._names.queue, self._names.dead)
+            self.queued = await subscription.counts(self._names.queue, self._names.dead)
 
-    async def _look_again(self) -> None:
-        life = self._life
-        over = life.over if life is not None and life.is_alive() else self._stopping
+    async def _wait(self) -> None:
+        subscription = self._subscription
+        over = subscription.over if subscription is not None and subscription.is_alive() else self._stopping
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(CHECK_EVERY_S):
                 await over.wait()
 
-    def _forget_failures(self) -> None:
-        """End the pauses once a connection has lasted: one that is lost at once costs what it was made for."""
-        life = self._life
-        if life is not None and life.is_alive() and monotonic() - life.begun_s >= STEADY_S:
+    def _reset_pause(self) -> None:
+        """Reset the pause once a connection has lasted; one that is lost at once lengthens it."""
+        subscription = self._subscription
+        if subscription is not None and subscription.is_alive() and monotonic() - subscription.begun_s >= STEADY_S:
             self._pause.succeeded()
 
-    async def _begin(self) -> None:
-        await self._end_life()
+    async def _subscribe(self) -> None:
+        await self._unsubscribe()
         try:
-            self._life = life = await Life.begin(self._url, "tickwright-consume")
-            await declare(life.channel, self._names)
-            await self._consume(life)
+            self._subscription = subscription = await Subscription.open(self._url, "tickwright-consume")
+            await declare(subscription.channel, self._names)
+            await self._consume(subscription)
         except FAILURES as error:
             self._pause.failed()
-            self._log.warning(f"{self._word}.rabbitmq_away", error=type(error).__name__)
-            await self._end_life()
+            self._log.warning(f"{self._capability}.rabbitmq_unavailable", error=type(error).__name__)
+            await self._unsubscribe()
             return
         self._pause.failed()  # until it has lasted
-        self._log.info(f"{self._word}.consuming", queue=self._names.queue, slots=self._slots)
+        self._log.info(f"{self._capability}.consuming", queue=self._names.queue, slots=self._slots)
 
-    async def _consume(self, life: Life) -> None:
+    async def _consume(self, subscription: Subscription) -> None:
         async def arrived(message: DeliveredMessage) -> None:
-            await self._arrived(life, message)
+            await self._arrived(subscription, message)
 
-        life.channel.closing.add_done_callback(lambda _: life.over.set())
-        life.channel.on_consumer_cancel_callbacks.add(lambda _: life.over.set())  # the queue was deleted
-        with lost_is_a_failure():
+        subscription.channel.closing.add_done_callback(lambda _: subscription.over.set())
+        subscription.channel.on_consumer_cancel_callbacks.add(
+            lambda _: subscription.over.set()
+        )  # the queue was deleted
+        with losses_as_failures():
             async with asyncio.timeout(CHANNEL_TIMEOUT_S):
-                await life.channel.basic_qos(prefetch_count=self._slots)
-                answer = await life.channel.basic_consume(self._names.queue, arrived)
-        life.tag = answer.consumer_tag
-        if self._stopping.is_set() or self._quiet:
-            life.over.set()
+                await subscription.channel.basic_qos(prefetch_count=self._slots)
+                answer = await subscription.channel.basic_consume(self._names.queue, arrived)
+        subscription.tag = answer.consumer_tag
+        if self._stopping.is_set() or self._quiescing:
+            subscription.over.set()
 
-    async def _end_life(self) -> None:
-        life, self._life = self._life, None
+    async def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
         for timer in self._parked.values():
             timer.cancel()
         self._parked.clear()
-        if life is not None:
-            life.over.set()
-            await hang_up(life.connection)
+        if subscription is not None:
+            subscription.over.set()
+            await close_quietly(subscription.connection)
 
     # ------------------------------------------------------------------ out
 
     async def take(self) -> Delivery:
-        """Wait for the next message, however long RabbitMQ is away. A cancelled call takes none."""
+        """Wait for the next message, however long RabbitMQ is unavailable. A cancelled call takes none."""
         while True:
             delivery = await self._ready.get()
-            if delivery.handle.is_ours():
+            if delivery.handle.can_settle():
                 return delivery
 
-    async def _arrived(self, life: Life, message: DeliveredMessage) -> None:
-        delivery = delivery_of(life, message)
-        if self._quiet:
+    async def _arrived(self, subscription: Subscription, message: DeliveredMessage) -> None:
+        delivery = delivery_of(subscription, message)
+        if self._quiescing:
             await self.release(delivery)
         else:
             self._ready.put_nowait(delivery)
@@ -228,69 +240,71 @@ class RabbitTaskQueue:
     # ------------------------------------------------------------------ and back
 
     async def ack(self, delivery: Delivery) -> bool:
-        """Say that nothing is left to do."""
-        held: Held = delivery.handle
-        return held.is_ours() and await held.ack()
+        """Acknowledge it."""
+        message: UnackedMessage = delivery.handle
+        return message.can_settle() and await message.ack()
 
     async def delay(self, delivery: Delivery, by: timedelta) -> bool:
-        """Put a copy into a delay queue; park the message here where that cannot be done now. Ten seconds at most.
+        """Put a copy into a delay queue, or park the message here if that fails. Takes ten seconds at most.
 
-        RabbitMQ counts a copy's deliveries from the start; they are counted on here, or the limit would never be met.
+        RabbitMQ counts a copy's deliveries from zero. A header carries the count on, so that the limit is reached.
         """
-        held: Held = delivery.handle
-        again, more = counts_for_a_delay(delivery)
-        if not held.is_ours():
+        message: UnackedMessage = delivery.handle
+        again, more = delay_headers(delivery)
+        if not message.can_settle():
             return False
         if again >= REDELIVERIES_MAX:
-            return await self.dead_letter(delivery, "delivery_limit", f"came again {again} times without a word")
-        copy = copy_of(delivery.body, held.properties, more, without=OUR_HEADERS)
-        if await self._forwarded(held, copy, "", self._names.delay(by)):
-            return await held.ack()
-        if held.is_ours():
+            return await self.dead_letter(delivery, "delivery_limit", f"redelivered {again} times and never settled")
+        copy = copy_of(delivery.body, message.properties, more, without=OUR_HEADERS)
+        if await self._forwarded(message, copy, "", self._names.delay(by)):
+            return await message.ack()
+        if message.can_settle():
             await self._park(replace(delivery, delays=delivery.delays + 1), by)
-        return held.life.is_alive()
+        return message.subscription.is_alive()
 
     async def dead_letter(self, delivery: Delivery, reason: str, text: str) -> bool:
-        """Put a copy among the dead letters; where that cannot be done, RabbitMQ moves the message, without words."""
-        held: Held = delivery.handle
-        if not held.is_ours():
+        """Put a copy among the dead letters. If that fails, RabbitMQ moves the message, without the reason."""
+        message: UnackedMessage = delivery.handle
+        if not message.can_settle():
             return False
-        why = words_for_the_dead(reason, text, delays=delivery.delays)
-        copy = copy_of(delivery.body, held.properties, why, without=OUR_HEADERS)
-        if await self._forwarded(held, copy, self._names.dead, self._names.key):
-            return await held.ack()
-        if not held.is_ours():
+        why = dead_letter_headers(reason, text, delays=delivery.delays)
+        copy = copy_of(delivery.body, message.properties, why, without=OUR_HEADERS)
+        if await self._forwarded(message, copy, self._names.dead, self._names.key):
+            return await message.ack()
+        if not message.can_settle():
             return False
         self._log.warning(
-            f"{self._word}.buried_without_words", message_id=delivery.message_id, reason=reason, text=text
+            f"{self._capability}.dead_lettered_without_reason", message_id=delivery.message_id, reason=reason, text=text
         )
-        return await held.reject()
+        return await message.reject()
 
     async def release(self, delivery: Delivery) -> None:
-        """Give it back at once. RabbitMQ counts this as a delivery."""
-        held: Held = delivery.handle
+        """Return it to the queue at once. RabbitMQ counts this as a delivery."""
+        message: UnackedMessage = delivery.handle
         self._unpark(delivery)
-        if held.is_ours():
-            await held.give_back()
+        if message.can_settle():
+            await message.requeue()
 
-    async def _forwarded(self, held: Held, copy: Copy, exchange: str, routing_key: str) -> bool:
-        """Whether the copy is kept durably. Nobody else says anything about the original meanwhile."""
-        held.settled = True
+    async def _forwarded(self, message: UnackedMessage, copy: Copy, exchange: str, routing_key: str) -> bool:
+        """Whether the copy is stored durably. The original counts as settled meanwhile."""
+        message.settled = True
         outcome: Accepted | Refused | Unknown | None = None
         try:
             outcome = await self._forwarder.forward(copy, exchange, routing_key)
-            await self._probe.reached(f"{self._word}.forwarded_not_acked", message_id=copy.message_id)
+            await self._probe.reached(f"{self._capability}.forwarded_not_acked", message_id=copy.message_id)
         finally:
-            held.settled = isinstance(outcome, Accepted)
+            message.settled = isinstance(outcome, Accepted)
         if isinstance(outcome, Accepted):
             return True
-        self._log.warning(f"{self._word}.not_forwarded", message_id=copy.message_id, to=routing_key, why=outcome.code)
+        self._log.warning(
+            f"{self._capability}.not_forwarded", message_id=copy.message_id, to=routing_key, why=outcome.code
+        )
         return False
 
     async def _park(self, delivery: Delivery, by: timedelta) -> None:
-        """Hand it out again later, for as long as RabbitMQ may wait for an acknowledgement."""
-        held: Held = delivery.handle
-        if self._quiet or monotonic() - held.since_s > self._held_max_s:
+        """Hand it out again later; release it once it is unacknowledged for too long."""
+        message: UnackedMessage = delivery.handle
+        if self._quiescing or monotonic() - message.since_s > self._held_max_s:
             await self.release(delivery)
             return
         wait_s = min(max(by.total_seconds(), 1.0), PARKED_MAX_S)

@@ -1,4 +1,6 @@
-"""The exchange and the queues of fan-out: their names, and their arguments, which cannot be changed afterwards.
+"""Exchanges and queues: what has to exist, its declaration, and the names of fan-out's and reports' task queues.
+
+Arguments of a queue cannot be changed afterwards. Fan-out:
 
 ::
 
@@ -6,8 +8,8 @@
         ▲                            │ delay(): a copy, confirmed
         └──after 1, 10 or 60 s── tickwright.fanout.delay.1s .10s .60s
 
-All queues are quorum queues and all moves by the broker are *at least once*: it keeps a message until the next queue
-has confirmed it. That needs ``x-overflow=reject-publish``, and a RabbitMQ of 3.10 or newer.
+All queues are quorum queues, and the broker moves messages *at least once*: it keeps one until the next queue has
+confirmed it. That needs ``x-overflow=reject-publish`` and RabbitMQ 3.10 or newer.
 """
 
 import asyncio
@@ -26,14 +28,12 @@ from aiormq.exceptions import (
 )
 
 from tickwright.domain.errors import Rejected
-from tickwright.transports.rabbitmq.connection import FAILURES, lost_is_a_failure
-from tickwright.transports.rabbitmq.raw_connection import away, dial, hang_up, open_channel
-
-# What the parts of this broker have to know of a capability's queues: their names, and what has to be there.
+from tickwright.transports.rabbitmq.connection import losses_as_failures
+from tickwright.transports.rabbitmq.raw_connection import open_channel, short_connection
 
 
 class Binding(NamedTuple):
-    """What comes to an exchange under a key goes to a queue."""
+    """Routes messages of an exchange with a key to a queue."""
 
     queue: str
     exchange: str
@@ -41,7 +41,7 @@ class Binding(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """What a consumer's gauges are called: messages parked in it, messages waiting, and the kind of dead letters."""
+    """Names of a consumer's gauges: parked messages, waiting messages, and the kind of dead letters."""
 
     parked: str
     waiting: str
@@ -49,7 +49,7 @@ class Gauges(NamedTuple):
 
 
 class Topology(Protocol):
-    """What has to be there."""
+    """What has to exist."""
 
     def exchanges(self) -> Mapping[str, str]:
         """Return every exchange with its type."""
@@ -60,7 +60,7 @@ class Topology(Protocol):
         ...
 
     def bindings(self) -> Sequence[Binding]:
-        """Return what binds them."""
+        """Return every binding."""
         ...
 
 
@@ -69,17 +69,17 @@ class QueueNames(Topology, Protocol):
 
     @property
     def capability(self) -> str:
-        """Whose messages these are: the first word of log lines and probes."""
+        """The first word of log events and probes."""
         ...
 
     @property
     def service(self) -> str:
-        """What the service is called that reads it."""
+        """Name of the service that consumes."""
         ...
 
     @property
     def gauges(self) -> Gauges | None:
-        """What is shown of it; ``None`` for nothing."""
+        """Gauges of the consumer; ``None`` for none."""
         ...
 
     @property
@@ -98,12 +98,12 @@ class QueueNames(Topology, Protocol):
         ...
 
     def delay(self, by: timedelta) -> str:
-        """Return the queue that a message waits in."""
+        """Return the queue that delays a message."""
         ...
 
 
 class DeadNames(Topology, Protocol):
-    """A queue of dead letters, and the way back."""
+    """A queue of dead letters, and where they are requeued."""
 
     @property
     def dead(self) -> str:
@@ -112,16 +112,16 @@ class DeadNames(Topology, Protocol):
 
     @property
     def exchange(self) -> str:
-        """Where messages are published to be read."""
+        """The exchange that requeued messages are published to."""
         ...
 
     @property
     def key(self) -> str:
-        """The routing key of all of them; empty: each has the one that it died under."""
+        """The routing key of all messages; empty: each keeps its own."""
         ...
 
     def reads(self, queue: str) -> bool:
-        """Whether consumers read this queue, so that what died there is a dead letter."""
+        """Whether consumers read this queue, so that its dead messages come here."""
         ...
 
 
@@ -130,7 +130,7 @@ REDELIVERIES_MAX = 10
 DELAYS_S = (1, 10, 60)
 DECLARE_TIMEOUT_S = 10.0
 
-NEVER = 1_000_000_000  # RabbitMQ 4 has a limit where none is named; looking at dead letters must not drop them
+UNLIMITED_DELIVERIES = 1_000_000_000  # RabbitMQ 4 has a default; peeking must drop nothing
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 T = TypeVar("T")
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'.*?: (received .*)")
@@ -138,7 +138,7 @@ _DIFFERS = re.compile(r"inequivalent arg '([^']+)'.*?: (received .*)")
 
 @dataclass(frozen=True, slots=True)
 class FanoutNames:
-    """What things are called.
+    """Names of fan-out's exchanges and queues.
 
     Attributes:
         prefix: 1 to 100 characters; two installations on one RabbitMQ need two.
@@ -179,18 +179,18 @@ class FanoutNames:
         dead_letters = {"x-dead-letter-exchange": self.dead, "x-dead-letter-routing-key": TASK_KEY, **AT_LEAST_ONCE}
         back = {"x-dead-letter-exchange": self.exchange, "x-dead-letter-routing-key": TASK_KEY, **AT_LEAST_ONCE}
         own: dict[str, dict[str, Any]] = {
-            self.dead: {"x-delivery-limit": NEVER},
+            self.dead: {"x-delivery-limit": UNLIMITED_DELIVERIES},
             self.queue: {"x-delivery-limit": REDELIVERIES_MAX, **dead_letters},
             **{self.delay_queue(seconds): {"x-message-ttl": seconds * 1000, **back} for seconds in DELAYS_S},
         }
         return {name: {"x-queue-type": "quorum", **arguments} for name, arguments in own.items()}
 
     def exchanges(self) -> dict[str, str]:
-        """Return both exchanges."""
+        """Return both exchanges with their types."""
         return {self.dead: "direct", self.exchange: "direct"}
 
     def bindings(self) -> list[Binding]:
-        """Return the two bindings."""
+        """Return both bindings."""
         return [Binding(self.dead, self.dead, TASK_KEY), Binding(self.queue, self.exchange, TASK_KEY)]
 
     def reads(self, queue: str) -> bool:
@@ -199,13 +199,13 @@ class FanoutNames:
 
 
 async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
-    """Make what is missing, within ten seconds; what is there stays. A refusal costs the channel.
+    """Declare what is missing, within ten seconds. A refusal closes the channel.
 
     Raises:
         Rejected: ``queue_differs`` (it exists with another argument), ``queue_forbidden``. Permanent.
-        One of ``FAILURES``: RabbitMQ went away; retry.
+        One of ``FAILURES``: the connection was lost; retry.
     """
-    with lost_is_a_failure():
+    with losses_as_failures():
         async with asyncio.timeout(DECLARE_TIMEOUT_S):
             for exchange, kind in _all(one.exchanges() for one in wanted).items():
                 await _declare_exchange(channel, exchange, kind)
@@ -216,38 +216,26 @@ async def declare(channel: AbstractChannel, *wanted: Topology) -> None:
 
 
 async def prepare(url: str, *wanted: Topology) -> None:
-    """Do the same on a connection of its own, so that who starts hears at once what is wrong.
+    """Declare over a separate connection, so that a process that starts fails at once.
 
     Raises:
         Rejected: As :func:`declare`. Permanent.
         Unavailable: ``rabbitmq_unavailable``. Retry.
     """
-    try:
-        connection = await dial(url, "tickwright-declare")
-    except FAILURES:
-        raise away("connecting") from None
-    try:
+    async with short_connection(url, "tickwright-declare", "declaring queues") as connection:
         await declare(await open_channel(connection), *wanted)
-    except FAILURES:
-        raise away("declaring queues") from None
-    finally:
-        await hang_up(connection)
 
 
 async def examine(url: str, *wanted: Topology) -> list[str]:
-    """Return which of the queues are missing; those that are there are as they should be. Makes nothing.
+    """Return the queues that are missing. Declares nothing.
 
     Raises:
         Rejected: As :func:`declare`. Permanent.
         Unavailable: ``rabbitmq_unavailable``. Retry.
     """
-    try:
-        connection = await dial(url, "tickwright-examine")
-    except FAILURES:
-        raise away("connecting") from None
     missing = []
-    try:
-        with lost_is_a_failure():
+    async with short_connection(url, "tickwright-examine", "reading queues") as connection:
+        with losses_as_failures():
             async with asyncio.timeout(DECLARE_TIMEOUT_S):
                 for queue, arguments in _all(one.queues() for one in wanted).items():
                     channel = await open_channel(connection)
@@ -257,15 +245,11 @@ async def examine(url: str, *wanted: Topology) -> list[str]:
                         missing.append(queue)
                     else:
                         await _declare_queue(channel, queue, arguments)
-    except FAILURES:
-        raise away("looking at queues") from None
-    finally:
-        await hang_up(connection)
     return missing
 
 
 def _all(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Return what several topologies have, what they share once."""
+    """Return what several topologies have, shared items once."""
     return {name: value for part in parts for name, value in part.items()}
 
 
@@ -309,11 +293,11 @@ def _forbidden(doing: str, name: str) -> Rejected:
     return Rejected("queue_forbidden", text, name=name)
 
 
-# The exchanges and queues of reports: everybody hears of a report, or one listener alone.
+# Reports: a message goes to all listeners or to one.
 #
 # ::
 #
-#     tickwright.reports ──everybody─────┐
+#     tickwright.reports ──empty key─────┐
 #                                        ▼
 #     tickwright.reports.listeners ──▶ tickwright.reports.<listener> ──limit, rejected, old──▶ tickwright.reports.dead
 #         ▲                     its name    │ delay(): a copy, confirmed
@@ -334,7 +318,7 @@ _LISTENER = re.compile(r"[A-Za-z0-9_]{1,50}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ReportExchanges:
-    """What all listeners share.
+    """Exchanges and dead letters that all listeners share.
 
     Attributes:
         prefix: 1 to 100 characters; two installations on one RabbitMQ need two.
@@ -344,13 +328,13 @@ class ReportExchanges:
     key: ClassVar[str] = ""
 
     @property
-    def everybody(self) -> str:
-        """Where the beginning of a stage is published, under an empty key."""
+    def broadcast(self) -> str:
+        """The exchange for messages to all listeners, with an empty key."""
         return f"{self.prefix}.reports"
 
     @property
     def exchange(self) -> str:
-        """Where one listener is told again, under its name."""
+        """The exchange for messages to one listener; its name is the key."""
         return f"{self.prefix}.reports.listeners"
 
     @property
@@ -360,26 +344,26 @@ class ReportExchanges:
 
     def exchanges(self) -> dict[str, str]:
         """Return the three exchanges."""
-        return {self.dead: "fanout", self.everybody: "fanout", self.exchange: "direct"}
+        return {self.dead: "fanout", self.broadcast: "fanout", self.exchange: "direct"}
 
     def queues(self) -> dict[str, dict[str, Any]]:
         """Return the queue of dead letters."""
         bounds = {"x-message-ttl": _ms(DEAD_LIFE), "x-max-length": DEAD_MAX}
-        return {self.dead: {"x-queue-type": "quorum", "x-delivery-limit": NEVER, **bounds}}
+        return {self.dead: {"x-queue-type": "quorum", "x-delivery-limit": UNLIMITED_DELIVERIES, **bounds}}
 
     def bindings(self) -> list[Binding]:
-        """Return its binding, which takes letters under every key."""
+        """Return its binding, for every key."""
         return [Binding(self.dead, self.dead, "")]
 
     def reads(self, queue: str) -> bool:
         """Whether it is a listener's queue."""
-        name = queue.removeprefix(f"{self.everybody}.")
+        name = queue.removeprefix(f"{self.broadcast}.")
         return queue not in {name, self.dead} and _LISTENER.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportNames:
-    """One listener's queue, in the words of :class:`~tickwright.transports.rabbitmq.topology.QueueNames`.
+    """One listener's queue; a :class:`QueueNames`.
 
     Attributes:
         prefix: See :class:`ReportExchanges`.
@@ -392,7 +376,7 @@ class ReportNames:
     prefix: str
     listener: str
     capability: ClassVar[str] = "reports"
-    gauges: ClassVar[None] = None  # dead letters are of all listeners, and the ledger says what is expected of each
+    gauges: ClassVar[None] = None  # dead letters are shared by all listeners
 
     def __post_init__(self) -> None:
         if not _LISTENER.fullmatch(self.listener) or self.listener == "dead":
@@ -406,7 +390,7 @@ class ReportNames:
 
     @property
     def service(self) -> str:
-        """One for each listener of a process."""
+        """One service per listener."""
         return f"reports-messages-{self.listener}"
 
     @property
@@ -416,21 +400,21 @@ class ReportNames:
 
     @property
     def queue(self) -> str:
-        """What the listener's processes read."""
+        """The queue that the listener consumes."""
         return f"{self.prefix}.reports.{self.listener}"
 
     @property
     def dead(self) -> str:
-        """As of all listeners."""
+        """The exchange and the queue of dead letters."""
         return self.shared.dead
 
     @property
     def delay_queue(self) -> str:
-        """The one queue that delays, by ten seconds."""
+        """The queue that delays by ten seconds."""
         return f"{self.queue}.delay.{DELAY_S}s"
 
     def delay(self, by: timedelta) -> str:  # noqa: ARG002  there is one
-        """Return the delay queue, however long: messages of one queue with one life leave it in their order."""
+        """Return the one delay queue, whatever the delay: its messages leave it in order."""
         return self.delay_queue
 
     def exchanges(self) -> dict[str, str]:
@@ -438,7 +422,7 @@ class ReportNames:
         return self.shared.exchanges()
 
     def queues(self) -> dict[str, dict[str, Any]]:
-        """Return the listener's queue, its delay, and where both kinds of letters end."""
+        """Return the listener's queue, its delay queue and the dead letters."""
         dead_letters = {"x-dead-letter-exchange": self.dead, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
         back = {"x-dead-letter-exchange": self.shared.exchange, "x-dead-letter-routing-key": self.key, **AT_LEAST_ONCE}
         limits = {"x-delivery-limit": REDELIVERIES_MAX, "x-message-ttl": _ms(MESSAGE_LIFE)}
@@ -449,10 +433,43 @@ class ReportNames:
         }
 
     def bindings(self) -> list[Binding]:
-        """Return what lets the listener hear what is said to everybody, and what is said to it."""
-        own = [Binding(self.queue, self.shared.everybody, ""), Binding(self.queue, self.shared.exchange, self.key)]
+        """Return the bindings for broadcasts and for messages to this listener."""
+        own = [Binding(self.queue, self.shared.broadcast, ""), Binding(self.queue, self.shared.exchange, self.key)]
         return [*self.shared.bindings(), *own]
 
 
 def _ms(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
+
+
+# Ownership of a prefix: an unused exchange whose immutable argument names the installation.
+
+_CURRENT = re.compile(r"but current is (?:the value )?'[^']*\.installation\.([^']*)'")
+
+
+def owner_exchange(prefix: str) -> str:
+    """Return the name of the exchange that names the owner of ``prefix``."""
+    return f"{prefix}.installation"
+
+
+async def owner(url: str, prefix: str, installation: str) -> str:
+    """Return the installation that owns ``prefix``; a prefix without an owner is given to this one, atomically.
+
+    Raises:
+        Rejected: ``queue_forbidden``, this user may not declare it. Permanent.
+        Unavailable: ``rabbitmq_unavailable``. Retry.
+    """
+    name = owner_exchange(prefix)
+    async with short_connection(url, "tickwright-owner", "reading the owner of the prefix") as connection:
+        try:
+            with losses_as_failures():
+                async with asyncio.timeout(DECLARE_TIMEOUT_S):
+                    channel = await open_channel(connection)
+                    arguments = {"alternate-exchange": f"{name}.{installation}"}  # that one need not exist
+                    await channel.exchange_declare(name, exchange_type="fanout", durable=True, arguments=arguments)
+        except ChannelPreconditionFailed as error:
+            found = _CURRENT.search(str(error))
+            return found[1] if found else "another"
+        except ChannelAccessRefused:
+            raise _forbidden("declare the exchange", name) from None
+    return installation
