@@ -99,12 +99,12 @@ async def main() -> None:
     if os.environ["FANOUT_ROLE"] == "scheduler":
         tell_of_misses()
         async with world.scheduler(probe=probe) as scheduler:
-            await either(stopping, scheduler._over)
+            await either(stopping, scheduler._run_ended)
     else:
         slots = int(os.environ.get("FANOUT_SLOTS", "1"))
         modules = os.environ.get("FANOUT_MODULES", MODULE).split(",")
         async with world.consumer(dict.fromkeys(modules, handler), slots=slots, probe=probe) as consumer:
-            await either(stopping, consumer._over)
+            await either(stopping, consumer._run_ended)
 
 
 asyncio.run(main())

@@ -32,8 +32,8 @@ class LoopService(ABC):
     def __init__(self, wakeup: asyncio.Event | None = None) -> None:
         self.stopping = asyncio.Event()
         self.wakeup = wakeup or asyncio.Event()
-        self._ended = asyncio.Event()
-        self._ended.set()
+        self._run_ended = asyncio.Event()
+        self._run_ended.set()
         self._ticked_s: float | None = None
 
     @abstractmethod
@@ -42,11 +42,11 @@ class LoopService(ABC):
 
     async def run(self) -> None:
         """Work until stopped."""
-        self._ended.clear()
+        self._run_ended.clear()
         try:
             await self._work()
         finally:
-            self._ended.set()
+            self._run_ended.set()
 
     def request_stop(self) -> None:
         """Ask the loop to end, and wait for nothing."""
@@ -56,7 +56,7 @@ class LoopService(ABC):
     async def quiesce(self) -> None:
         """Begin no further turn; return when ``run`` is over."""
         self.request_stop()
-        await self._ended.wait()
+        await self._run_ended.wait()
 
     async def stop(self) -> None:
         """As ``quiesce``: a loop without work of its own has nothing to cancel."""

@@ -21,6 +21,7 @@ import structlog
 
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import Rejected
+from tickwright.engine.service import LoopService
 from tickwright.observe.logs import without_secrets
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import model, store
@@ -55,7 +56,7 @@ class PartnerCall:
         self.outcome = outcome
 
 
-class PartnerContract:
+class PartnerContract(LoopService):
     """A :class:`tickwright.ports.service.Service`; one per process.
 
     Invariants:
@@ -67,14 +68,10 @@ class PartnerContract:
     name = "partners"
 
     def __init__(self, pool: Pool, session: Session, *, probe: Probe = NO_PROBE) -> None:
+        super().__init__()
         self._pool, self._session, self._probe = pool, session, probe
         self.clock = DbClock()
         self._all_permits: dict[int, PartnerPermits] = {}
-        self._woken = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
         session.on_lost(self._session_lost)
 
     # ------------------------------------------------------------------ calling
@@ -106,7 +103,7 @@ class PartnerContract:
         found = self._all_permits.get(partner_no)
         if found is None:
             found = self._all_permits[partner_no] = PartnerPermits(
-                partner_no, self.clock, self._session, self._woken.set
+                partner_no, self.clock, self._session, self.wakeup.set
             )
         found.name = name or found.name
         return found
@@ -123,18 +120,14 @@ class PartnerContract:
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Exchange with the shared state until stopped."""
-        self._over.clear()
-        try:
-            while not self._stopping.is_set():
-                busy = await self._round()
-                await self._rest(PERIOD_S if busy else self._until_next_look())
-        finally:
-            self._over.set()
+    async def _work(self) -> None:
+        """Exchange with the shared state."""
+        while not self.stopping.is_set():
+            busy = await self._round()
+            await self._rest(PERIOD_S if busy else self._until_next_look())
 
     async def _round(self) -> bool:
-        self._woken.clear()
+        self.wakeup.clear()
         now = monotonic()
         needy = sorted((no, permits) for no, permits in self._all_permits.items() if permits.needs_exchange(now))
         try:
@@ -143,7 +136,7 @@ class PartnerContract:
         except UNAVAILABLE as error:
             _log.warning("partners.exchange_failed", error=repr(error))
             await asyncio.sleep(AWAY_S)
-        self._ticked_s = monotonic()
+        self.tick()
         return bool(needy)
 
     def _until_next_look(self) -> float:
@@ -156,7 +149,7 @@ class PartnerContract:
         begun = monotonic()
         try:
             async with asyncio.timeout(longest_s):
-                await self._woken.wait()
+                await self.wakeup.wait()
         except TimeoutError:
             return
         await asyncio.sleep(max(0.0, GAP_S - (monotonic() - begun)))
@@ -193,16 +186,10 @@ class PartnerContract:
 
     async def stop(self) -> None:
         """Report what is unreported, give shares back, and end."""
-        self._stopping.set()
-        self._woken.set()
-        await self._over.wait()
+        await super().quiesce()
         for permits in self._all_permits.values():
             permits.close()
         await self._round()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the last round."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     def _session_lost(self) -> None:
         for permits in self._all_permits.values():

@@ -14,6 +14,7 @@ import asyncpg
 import structlog
 
 from tickwright.domain.errors import Unavailable
+from tickwright.engine.service import LoopService
 from tickwright.observe.metrics import Sample
 from tickwright.ports.dead_letters import DeadMessage, Peeked
 from tickwright.ports.ids import monotonic
@@ -36,7 +37,7 @@ _SQL = load("tickwright.transports.postgres", "tasks.sql")
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class PostgresTaskQueue:
+class PostgresTaskQueue(LoopService):
     """Implements :class:`tickwright.ports.task_queue.TaskQueue` on a topic; a service itself.
 
     Args:
@@ -52,14 +53,12 @@ class PostgresTaskQueue:
     name = "fanout-tasks"
 
     def __init__(self, pool: Pool, topic: str, *, slots: int, lease: timedelta = LEASE) -> None:
+        super().__init__()
         self._pool, self._topic, self._slots, self._lease = pool, topic, slots, lease
         self._messages = PostgresConsumer(pool, topic, lease=lease, deliveries_max=DELIVERIES_MAX)
         self._held: set[Delivery] = set()
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._free = asyncio.Event()
         self._quiet = False
-        self._stopping = asyncio.Event()
-        self._ticked_s: float | None = None
         self._count_again_s = 0.0
         self.queued: list[int] | None = None
 
@@ -75,11 +74,11 @@ class PostgresTaskQueue:
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Take messages until stopped."""
+    async def _work(self) -> None:
+        """Take messages."""
         renewed_s = monotonic()
-        while not self._stopping.is_set():
-            self._free.clear()
+        while not self.stopping.is_set():
+            self.wakeup.clear()
             rest_s = IDLE_S
             try:
                 if monotonic() - renewed_s >= self._lease.total_seconds() / 3:
@@ -90,8 +89,8 @@ class PostgresTaskQueue:
             except UNAVAILABLE as error:
                 _log.warning("fanout.tasks_not_taken", error=repr(error))
                 rest_s = AWAY_S
-            self._ticked_s = monotonic()
-            await self._rest(min(rest_s, self._lease.total_seconds() / 6))
+            self.tick()
+            await self.wait_for_work(min(rest_s, self._lease.total_seconds() / 6))
 
     async def _count(self) -> None:
         if monotonic() >= self._count_again_s:
@@ -111,12 +110,6 @@ class PostgresTaskQueue:
         if self._quiet:  # asked to be quiet while the answer was on its way
             await self._give_back_waiting()
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait for some time; a slot that becomes free ends it, since there may be a backlog."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._free.wait()
-
     async def _renew(self) -> None:
         held = [*self._held]
         if held:
@@ -135,12 +128,7 @@ class PostgresTaskQueue:
     async def stop(self) -> None:
         """End; what is still in hand comes back when its lease ends."""
         self._quiet = True
-        self._stopping.set()
-        self._free.set()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the loop came round."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
+        self.request_stop()
 
     # ------------------------------------------------------------------ TaskQueue
 
@@ -180,7 +168,7 @@ class PostgresTaskQueue:
 
     def _let_go(self, delivery: Delivery) -> None:
         self._held.discard(delivery)
-        self._free.set()
+        self.wakeup.set()
 
 
 def _delivery(row: Row) -> Delivery:

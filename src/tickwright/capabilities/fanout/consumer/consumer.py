@@ -14,7 +14,6 @@ happens when it crashes where.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
@@ -33,6 +32,7 @@ from tickwright.capabilities.fanout.consumer.task_run import (
 from tickwright.capabilities.fanout.handlers import Handler, ModuleRegistry
 from tickwright.capabilities.fanout.messages import FutureVersionError, Task, read_task
 from tickwright.domain.errors import Rejected, Unavailable
+from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe, end_task
 from tickwright.observe.metrics import Sample, Source
 from tickwright.partners import Failed, Throttled
@@ -112,7 +112,7 @@ SHOWN_MAX = 10
 _log = structlog.get_logger("tickwright.fanout")
 
 
-class FanoutConsumer:
+class FanoutConsumer(LoopService):
     """One process's consumer; a :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -145,6 +145,7 @@ class FanoutConsumer:
         runs_unsigned: bool = False,
         probe: Probe = NO_PROBE,
     ) -> None:
+        super().__init__()
         self._pool, self._source, self._book = pool, source, book
         self._runner, self._modules, self._at_once, self._probe = runner, modules, at_once, probe
         self._runs_unsigned, self.slow = runs_unsigned, slow
@@ -152,49 +153,37 @@ class FanoutConsumer:
         self.counts: Counter[str] = Counter()
         self._lost_while_slow: list[str] = []
         self._running: set[asyncio.Task[None]] = set()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
         self._taking: asyncio.Task[None] | None = None
-        self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Work until stopped."""
-        self._over.clear()
-        try:
-            await self.snapshot.read(self._pool)
-            self._ticked_s = monotonic()
-            async with TaskGroup() as group:
-                looking = [group.create_task(self._book.run()), group.create_task(self._look())]
-                if not self._stopping.is_set():
-                    self._taking = group.create_task(self._take())
-                await self._stopping.wait()
-                if self._taking is not None:
-                    self._taking.cancel()
-                await self._none_runs()
-                for task in looking:
-                    task.cancel()
-            await self._book.write_dropped()
-        finally:
-            self._over.set()
+    async def _work(self) -> None:
+        await self.snapshot.read(self._pool)
+        self.tick()
+        async with TaskGroup() as group:
+            looking = [group.create_task(self._book.run()), group.create_task(self._look())]
+            if not self.stopping.is_set():
+                self._taking = group.create_task(self._take())
+            await self.stopping.wait()
+            if self._taking is not None:
+                self._taking.cancel()
+            await self._none_runs()
+            for task in looking:
+                task.cancel()
+        await self._book.write_dropped()
 
     async def quiesce(self) -> None:
         """Take nothing more; let what runs end, also where this service has crashed meanwhile."""
-        self._stopping.set()
-        await self._over.wait()
+        await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
         """Cancel what runs; its messages go back to the queue, and its claims are free."""
-        self._stopping.set()
         if self._taking is not None:
             self._taking.cancel()  # else it could begin one more behind this loop
         for task in self._running:
             end_task(task)
-        await self._over.wait()
-        await self._none_runs()
+        await self.quiesce()
 
     async def _none_runs(self) -> None:
         while self._running:
@@ -202,9 +191,10 @@ class FanoutConsumer:
 
     def last_tick_age_s(self) -> float | None:
         """Seconds since the slowest of the consumer's own loops came round."""
-        if self._ticked_s is None or self._book.ticked_s is None:
+        age_s = super().last_tick_age_s()
+        if age_s is None or self._book.ticked_s is None:
             return None
-        return monotonic() - min(self._ticked_s, self._book.ticked_s)
+        return max(age_s, monotonic() - self._book.ticked_s)
 
     @property
     def running(self) -> int:
@@ -357,7 +347,7 @@ class FanoutConsumer:
             await asyncio.sleep(KNOWN_S)
             await self.snapshot.read(self._pool)
             self._log_lost()
-            self._ticked_s = monotonic()
+            self.tick()
 
     def _log_lost(self) -> None:
         """Log windows that slow entities lost since the last time, in one line however many they are."""
@@ -423,7 +413,7 @@ class LastMinute:
         return {name: sum(counts.get(one, 0) - before[one] for one in ones) for name, ones in OUTCOMES.items()}
 
 
-class ConsumerReporter:
+class ConsumerReporter(LoopService):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -436,29 +426,19 @@ class ConsumerReporter:
     name = "fanout-telling"
 
     def __init__(self, consumer: Counting, queue: Queue, facts: dict[str, Any]) -> None:
+        super().__init__()
         self._consumer, self._queue, self._facts = consumer, queue, facts
         self._minute = LastMinute()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
 
-    async def run(self) -> None:
-        """Tell until stopped."""
-        self._over.clear()
-        try:
-            while not self._stopping.is_set():
-                self.tell()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TELL_S):
-                        await self._stopping.wait()
-        finally:
-            self._over.set()
+    async def _work(self) -> None:
+        while not self.stopping.is_set():
+            self.tell()
+            await self.rest(TELL_S)
 
     def tell(self) -> None:
         """Say what is so now."""
-        self._ticked_s = monotonic()
-        self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, self._ticked_s)
+        self.tick()
+        self._facts["fanout_last_minute"] = self._minute.since(self._consumer.counts, monotonic())
         queued = self._queue.queued
         if queued is not None:
             self._facts["fanout_queued"], self._facts["fanout_dead_letters"] = queued
@@ -468,12 +448,7 @@ class ConsumerReporter:
 
     async def stop(self) -> None:
         """Be silent."""
-        self._stopping.set()
-        await self._over.wait()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it last told."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
+        await super().quiesce()
 
 
 def consumer_source(consumer: FanoutConsumer) -> Source:

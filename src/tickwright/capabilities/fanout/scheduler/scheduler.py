@@ -29,6 +29,7 @@ from tickwright.capabilities.fanout.scheduler.publisher import (
 from tickwright.domain.dbclock import DbClock
 from tickwright.domain.errors import TickwrightError
 from tickwright.domain.modules import Window, window_at
+from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.observe.metrics import Sample, Source
@@ -170,7 +171,7 @@ Gates = Callable[[str], bool | None]
 """What the environment says of a module: ``ENABLE_<NAME>_POLLING``, or nothing."""
 
 
-class FanoutScheduler:
+class FanoutScheduler(LoopService):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -187,52 +188,37 @@ class FanoutScheduler:
     name = "fanout-scheduler"
 
     def __init__(self, pool: Pool, publisher: Publisher, *, gates: Gates, wakeups: WakeupListener) -> None:
+        super().__init__(wakeups.subscribe())
         self._pool, self._publisher, self._gates, self._wakeups = pool, publisher, gates, wakeups
         self.clock = DbClock()
         self.lists: EntityLists = EMPTY
         self._loops: dict[str, ModuleLoop] = {}
         self._shift = random_unit()
-        self._news = wakeups.subscribe()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
         self._group: TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Publish until stopped."""
-        self._over.clear()
+    async def _work(self) -> None:
         try:
             async with TaskGroup() as group:
                 self._group = group
                 await self._refresh_until_stopped()
         finally:
             self._loops.clear()
-            self._over.set()
 
     async def quiesce(self) -> None:
         """Begin no further chunk; what is being published is sealed."""
-        self._stopping.set()
-        self._news.set()
         for loop in self._loops.values():
             loop.stopping = True
             loop.changed.set()
-        await self._over.wait()
+        await super().quiesce()
 
     async def stop(self) -> None:
         """Cut what runs; a claim that it leaves is free within seconds."""
-        self._stopping.set()
-        self._news.set()
         for task in self._tasks:
             task.cancel()
-        await self._over.wait()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since the lists were looked after; a module that rests until its next window is as it should be."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
+        await super().quiesce()
 
     @property
     def counts(self) -> Counter[str]:
@@ -247,12 +233,12 @@ class FanoutScheduler:
     # ------------------------------------------------------------------ lists
 
     async def _refresh_until_stopped(self) -> None:
-        while not self._stopping.is_set():
-            self._news.clear()
+        while not self.stopping.is_set():
+            self.wakeup.clear()
             begun_s = monotonic()
             try:
                 lists = await read_lists(self._pool)
-                if self._stopping.is_set():
+                if self.stopping.is_set():
                     return  # a loop that began now would hear nothing of it
                 self._adopt(lists)
                 wait_s = REFRESH_S if self._wakeups.works else REFRESH_WITHOUT_NEWS_S
@@ -265,11 +251,11 @@ class FanoutScheduler:
         """Wait for news or some time; never less than the gap, since an import tells of every row."""
         now_s = monotonic()
         not_before_s, end_s = now_s + gap_s, now_s + max(seconds, gap_s)
-        while not self._stopping.is_set() and now_s < end_s:
-            awaited, until_s = (self._stopping, not_before_s) if now_s < not_before_s else (self._news, end_s)
+        while not self.stopping.is_set() and now_s < end_s:
+            awaited, until_s = (self.stopping, not_before_s) if now_s < not_before_s else (self.wakeup, end_s)
             if awaited.is_set():
                 return
-            self._ticked_s = now_s
+            self.tick()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(AWAY_S, until_s - now_s)):
                     await awaited.wait()

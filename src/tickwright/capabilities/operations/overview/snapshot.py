@@ -28,6 +28,7 @@ from tickwright.capabilities.operations.overview.rates import Rates
 from tickwright.capabilities.operations.overview.reads import ANSWER_S, COUNT_MAX, READINGS, Moment, read_moment
 from tickwright.capabilities.operations.overview.views import OverviewView
 from tickwright.domain.errors import Unavailable
+from tickwright.engine.service import LoopService
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.ports.user_data import ALL, Sight, shown
@@ -89,7 +90,7 @@ class Subscriber:
         return None if self._is_over else message
 
 
-class Snapshots:
+class Snapshots(LoopService):
     """Takes them; a :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -112,6 +113,7 @@ class Snapshots:
         streams_per_key: int = STREAMS_PER_KEY,
         probe: Probe = NO_PROBE,
     ) -> None:
+        super().__init__()
         self._pool, self._version, self._every_s, self._probe = pool, version, every_s, probe
         self._streams_max, self._streams_per_key = streams_max, streams_per_key
         self._rates, self._changes, self._series = Rates(), Changes(), Series()
@@ -129,9 +131,6 @@ class Snapshots:
         self._asked_keys: set[int] = set()
         self._asked_sessions: set[int] = set()
         self._messages: dict[Sight, bytes] = {}
-        self._wanted = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ who looks
 
@@ -142,7 +141,7 @@ class Snapshots:
             Unavailable: ``database_unavailable``: there has never been one. Retry.
         """
         self._asked_s = monotonic()
-        self._wanted.set()
+        self.wakeup.set()
         await self._look_if_due()
         if self._view is None:
             raise Unavailable("database_unavailable", "the database does not answer; try again")
@@ -157,7 +156,7 @@ class Snapshots:
         Raises:
             Unavailable: ``too_many_streams``, or ``draining``. Retry.
         """
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             raise Unavailable("draining", "this process is being stopped; try another")
         if len(self._subscribers) >= self._streams_max:
             raise _too_many(f"{self._streams_max} streams are open here already")
@@ -167,7 +166,7 @@ class Snapshots:
         self._subscribers.add(subscriber)
         if self._view is not None and monotonic() - self._looked_s < FRESH_S:
             subscriber.give(self._message(self._view, sight))
-        self._wanted.set()
+        self.wakeup.set()
         try:
             yield subscriber
         finally:
@@ -188,29 +187,20 @@ class Snapshots:
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Look while somebody looks."""
-        while not self._stopping.is_set():
-            self._ticked_s = monotonic()
+    async def _work(self) -> None:
+        """Read while there are viewers."""
+        while not self.stopping.is_set():
+            self.tick()
             if self._is_wanted():
                 await self._look_if_due()
-                await self._rest(max(0.01, self._looked_s + self._rest_s - monotonic()))
+                await self.rest(max(0.01, self._looked_s + self._rest_s - monotonic()))
             else:
-                self._wanted.clear()
-                await self._rest(None)
-
-    async def _rest(self, seconds: float | None) -> None:
-        waits_for = self._stopping if seconds is not None else self._wanted
-        try:
-            async with asyncio.timeout(seconds):
-                await waits_for.wait()
-        except TimeoutError:
-            return
+                self.wakeup.clear()
+                await self.wakeup.wait()
 
     async def quiesce(self) -> None:
         """End every stream, so that the server can end."""
-        self._stopping.set()
-        self._wanted.set()
+        self.request_stop()
         for subscriber in self._subscribers:
             subscriber.end()
 
@@ -223,9 +213,8 @@ class Snapshots:
 
     def last_tick_age_s(self) -> float | None:
         """Return the seconds since it came round; it may rest as long as nobody looks."""
-        if self._ticked_s is None:
-            return None
-        return monotonic() - self._ticked_s if self._is_wanted() else 0.0
+        age_s = super().last_tick_age_s()
+        return age_s if age_s is None or self._is_wanted() else 0.0
 
     # ------------------------------------------------------------------ looking
 

@@ -29,7 +29,7 @@ from tickwright.capabilities.reports.merge.program import (
 from tickwright.capabilities.reports.merge.sandbox import SPILL, MergeBounds, too_large
 from tickwright.capabilities.reports.types.plan import Format
 from tickwright.domain.errors import TickwrightError, Unavailable
-from tickwright.ports.ids import monotonic
+from tickwright.engine.service import LoopService
 from tickwright.sources.confined import (
     command,
     died_for_memory,
@@ -175,7 +175,7 @@ AWAY_S = 1.0
 TAKES_MAX = 5
 
 
-class MergeProcesses:
+class MergeProcesses(LoopService):
     """A :class:`tickwright.ports.service.Service` that keeps processes, and merges in them.
 
     Args:
@@ -189,14 +189,12 @@ class MergeProcesses:
     name = "report-merges"
 
     def __init__(self, *, at_once: int, spare: int = 0) -> None:
+        super().__init__()
         self._at_once, self._spare, self._waiting = at_once, spare, 0
         self._all: set[MergeProcess] = set()
         self._warm: list[MergeProcess] = []
         self._spent: list[MergeProcess] = []
-        self._came, self._needed = asyncio.Event(), asyncio.Event()
-        self._stopping, self._over = asyncio.Event(), asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
+        self._came = asyncio.Event()
 
     @property
     def pids(self) -> list[int]:
@@ -205,41 +203,31 @@ class MergeProcesses:
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Keep processes warm until stopped; all are gone when this returns."""
-        self._over.clear()
+    async def _work(self) -> None:
+        """Keep processes warm until stopped; all have ended when this returns."""
         try:
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 look_s = await self._keep()
-                self._ticked_s = monotonic()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(look_s):
-                        await self._needed.wait()
+                self.tick()
+                await self.wait_for_work(look_s)
         finally:
             await _heard_out(self._end([*self._all]))
-            self._over.set()
 
     async def quiesce(self) -> None:
         """Merge on: steps that run may still come to their merges."""
 
     async def stop(self) -> None:
         """End the processes; a merge that runs is lost."""
-        self._stopping.set()
-        self._needed.set()
-        await self._over.wait()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it looked whether all are there."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
+        await super().quiesce()
 
     async def _keep(self) -> float:
         """End what is spent or dead, start what is missing; return after how many seconds to look again."""
-        self._needed.clear()
+        self.wakeup.clear()
         spent, self._spent = self._spent, []
         dead = [process for process in self._warm if not process.is_alive]
         self._warm = [process for process in self._warm if process.is_alive]
         await self._end([*spent, *dead])
-        while len(self._all) < self._wanted and not self._stopping.is_set():
+        while len(self._all) < self._wanted and not self.stopping.is_set():
             try:
                 process = await MergeProcess.start()
             except TickwrightError as error:
@@ -259,7 +247,7 @@ class MergeProcesses:
         for process in processes:
             await process.end()
             self._all.discard(process)
-            self._needed.set()
+            self.wakeup.set()
 
     # ------------------------------------------------------------------ merging
 
@@ -316,13 +304,13 @@ class MergeProcesses:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_S):
-                    while not self._stopping.is_set():
+                    while not self.stopping.is_set():
                         for process in reversed(self._warm):
                             if process.is_alive:
                                 self._warm.remove(process)
                                 return process
                         self._came.clear()
-                        self._needed.set()
+                        self.wakeup.set()
                         await self._came.wait()
         finally:
             self._waiting -= 1
@@ -343,7 +331,7 @@ class MergeProcesses:
             self._came.set()
         else:
             self._spent.append(process)
-            self._needed.set()
+            self.wakeup.set()
         return answer
 
     async def _broken_off(self, process: MergeProcess, asking: "asyncio.Task[Answer]", job: Job) -> None:

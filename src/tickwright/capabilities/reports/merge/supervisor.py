@@ -49,6 +49,7 @@ from tickwright.capabilities.reports.parts.store import columns_from
 from tickwright.capabilities.reports.requests.store import FinishedFile, RecordsStore
 from tickwright.domain.errors import Rejected, TickwrightError, Unavailable
 from tickwright.engine.claim_gate import ClaimGate
+from tickwright.engine.service import LoopService
 from tickwright.engine.tasks import TaskGroup, cancel_safe
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
@@ -327,7 +328,7 @@ SHORT_AT_ONCE = 8
 """Steps that put no parts together, at a time."""
 
 
-class ReportSupervisor:
+class ReportSupervisor(LoopService):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -343,16 +344,11 @@ class ReportSupervisor:
     name = "report-supervisor"
 
     def __init__(self, shop: Workshop, session: Session, wakeups: WakeupListener, *, at_once: int) -> None:
+        super().__init__(wakeups.subscribe())
         self._shop, self._session, self._wakeups, self._at_once = shop, session, wakeups, at_once
         self.counts: Counter[str] = Counter()
-        self._news = wakeups.subscribe()
         self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
         self._merging: dict[tuple[int, int], str] = {}  # the types, by report and fence
-        self._free = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
         self._gate = ClaimGate(shop.records.connect, session, self.name, self._give_back_unknown)
         session.on_lost(self._drop_all)
 
@@ -367,45 +363,26 @@ class ReportSupervisor:
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Take steps until stopped."""
-        self._over.clear()
-        try:
-            async with TaskGroup() as group:
-                looking = group.create_task(self._look_after_held())
-                await self._take_until_stopped()
-                looking.cancel()
-        finally:
-            self._over.set()
-
-    async def _take_until_stopped(self) -> None:
-        while not self._stopping.is_set():
-            self._free.clear()
-            wait_s = await self._take()
-            self._ticked_s = monotonic()
-            await self._rest(wait_s)
-        await self._none_runs()
+    async def _work(self) -> None:
+        async with TaskGroup() as group:
+            looking = group.create_task(self._look_after_held())
+            while not self.stopping.is_set():
+                self.wakeup.clear()
+                wait_s = await self._take()
+                self.tick()
+                await self.wait_for_work(wait_s)
+            await self._none_runs()
+            looking.cancel()
 
     async def quiesce(self) -> None:
         """Take no further step; those that run end."""
-        self._wake()
-        await self._over.wait()
+        await super().quiesce()
         await self._none_runs()
 
     async def stop(self) -> None:
-        """Cancel what runs; the steps are given back."""
-        self._wake()
+        """Cancel what runs; the steps are released."""
         self._drop_all()
-        await self._over.wait()
-        await self._none_runs()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it looked what is due."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
-
-    def _wake(self) -> None:
-        self._stopping.set()
-        self._free.set()
+        await self.quiesce()
 
     def _drop_all(self) -> None:
         for _, task in self._running.values():
@@ -419,7 +396,6 @@ class ReportSupervisor:
 
     async def _take(self) -> float:
         """Begin what is due and there is room for; return after how many seconds to look again."""
-        self._news.clear()
         room = max(SHORT_AT_ONCE - len(self._running) + len(self._merging), 0)
         if not self._session.holds():
             return AWAY_S
@@ -462,7 +438,7 @@ class ReportSupervisor:
         if record.id in self._running and self._running[record.id][1] is task:  # it may have been taken again
             del self._running[record.id]
         self._merging.pop((record.id, record.fence), None)
-        self._free.set()
+        self.wakeup.set()
 
     async def _step(self, record: Record, owner: int) -> None:
         run = StepRun(self._shop, record, owner, self._place)
@@ -518,12 +494,3 @@ class ReportSupervisor:
                 found = self._running.get(report_id)
                 if report_id not in ours and found is not None and found[0] == fence:
                     found[1].cancel()
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait for news, a place that becomes free, or so long."""
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self._news, self._free)]
-        try:
-            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()

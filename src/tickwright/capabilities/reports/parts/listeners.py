@@ -30,6 +30,7 @@ from tickwright.capabilities.reports.parts.store import SQL, PartsStore
 from tickwright.capabilities.reports.requests.messages import FutureVersionError, read_call
 from tickwright.domain.errors import Rejected, TickwrightError
 from tickwright.engine.claimed_work import AWAY_S, LOOK_WITHOUT_NEWS_S, ClaimedWork
+from tickwright.engine.service import LoopService
 from tickwright.engine.wakeup import WakeupListener
 from tickwright.ports.ids import monotonic
 from tickwright.ports.probe import NO_PROBE, Probe
@@ -192,7 +193,7 @@ class CallQueue(TaskQueue, Service, Protocol):
     """The queue of one listener."""
 
 
-class ReportCalls:
+class ReportCalls(LoopService):
     """A :class:`tickwright.ports.service.Service`.
 
     Args:
@@ -211,45 +212,25 @@ class ReportCalls:
         open_queue: Callable[[str], CallQueue],
         declare: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
+        super().__init__()
         self._pool, self._listener, self._bringers = pool, listener, bringers
         self._open_queue, self._declare = open_queue, declare
         self._declared: set[str] | None = None
         self.counts: Counter[str] = Counter()
         self._queues: dict[str, CallQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = asyncio.Event()
-        self._over = asyncio.Event()
-        self._over.set()
-        self._ticked_s: float | None = None
 
     # ------------------------------------------------------------------ service
 
-    async def run(self) -> None:
-        """Hear calls until stopped; a listener that somebody sets up is heard within ten seconds."""
-        self._over.clear()
+    async def _work(self) -> None:
+        """Read the queues of listeners; a new listener has its queue read within ten seconds."""
         try:
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 wait_s = await self._look()
-                self._ticked_s = monotonic()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._stopping.wait()
+                self.tick()
+                await self.rest(wait_s)
         finally:
             await self._close()
-            self._over.set()
-
-    async def quiesce(self) -> None:
-        """Hear nothing more; calls that nobody looked at go back."""
-        self._stopping.set()
-        await self._over.wait()
-
-    async def stop(self) -> None:
-        """As ``quiesce``: there is nothing to cancel."""
-        await self.quiesce()
-
-    def last_tick_age_s(self) -> float | None:
-        """Seconds since it looked whose calls there are to hear."""
-        return None if self._ticked_s is None else monotonic() - self._ticked_s
 
     @property
     def heard(self) -> list[str]:
@@ -305,14 +286,14 @@ class ReportCalls:
 
     async def _serve(self, name: str, queue: CallQueue) -> None:
         """Keep a queue's connection; one that cannot be as it should costs only the messages of its listener."""
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             try:
                 await queue.run()
             except TickwrightError as error:
                 _log.error("reports.queue_unusable", listener=name, code=error.code, reason=error.message)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(QUEUES_EVERY_S):
-                        await self._stopping.wait()
+                        await self.stopping.wait()
 
     # ------------------------------------------------------------------ calls
 
