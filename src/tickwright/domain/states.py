@@ -10,7 +10,7 @@
        └──failure, release, reclaim──┘
 
 The diagram in ``capabilities/jobs/README.md`` is this table. Names are those of the source document.
-``tests/properties/test_job_life.py`` holds the database to it.
+``tests/capabilities/jobs/test_job_life.py`` holds the database to it.
 """
 
 from enum import StrEnum

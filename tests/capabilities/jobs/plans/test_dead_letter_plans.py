@@ -1,0 +1,52 @@
+"""What counts and picks dead letters reads, with 20,000 of each kind: its bound, or the keys from its place on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.fix_plans import Planner
+from tickwright.capabilities.jobs.admin import bulk_actions as dead_letters
+from tickwright.capabilities.jobs.admin import search
+
+FILL = """
+INSERT INTO tickwright.outbox_dead (id, destination, payload, headers, created_at, attempts)
+SELECT n, 'pg:dead', '{}', '{}', now(), 3 FROM generate_series(1, 20000) AS n;
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type) SELECT now(), 'dead' FROM generate_series(1, 20000);
+UPDATE tickwright.scheduled_tasks SET status = 'failed';
+ANALYZE tickwright.outbox_dead; ANALYZE tickwright.scheduled_tasks_dead;
+"""
+TABLES = {"job": "scheduled_tasks_dead", "outbox": "outbox_dead"}
+PICKS = {
+    "job": search._QUERIES["pick_dead"],
+    "outbox": dead_letters._SQL["pick_dead_messages"],
+}
+
+
+@pytest.fixture(scope="module")
+def buried(module_url: str) -> Iterator[Planner]:
+    """A planner on 20,000 dead letters of each kind."""
+    planner = Planner(module_url)
+    planner.run(FILL)
+    yield planner
+    planner.close()
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_count_looks_at_its_bound_and_no_more(buried: Planner, kind: str) -> None:
+    """A hundred of 20,000, whether they match or not; the other kind's table is not read."""
+    buried.prepare(f"count_{kind}", dead_letters._SQL["count_dead"])
+    plan = buried.explain(f"count_{kind}", kind, None, "nowhere", 100)
+    assert plan.rows_of(TABLES[kind]) == 100, plan.text
+    (other,) = set(TABLES.values()) - {TABLES[kind]}
+    assert plan.rows_of(other) == 0, plan.text
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_going_on_reads_the_primary_key_from_its_place_on(buried: Planner, kind: str) -> None:
+    """What is before the place of a cursor is not looked at again."""
+    last = buried.run(f"SELECT max(id) FROM tickwright.{TABLES[kind]}")[0][0]
+    buried.prepare(f"pick_{kind}", PICKS[kind])
+    plan = buried.explain(f"pick_{kind}", None, None, 1000, last - 10)
+    assert plan.scans_of(TABLES[kind]) == {f"{TABLES[kind]}_pkey"}, plan.text
+    assert plan.rows_of(TABLES[kind]) <= 20, plan.text
+    assert plan.blocks < 100, plan.text

@@ -1,0 +1,121 @@
+"""What a look costs does not grow with what is there: beside 200,000 jobs, 50,000 trackers and an outbox of 20,000."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from kit.fix_plans import Planner
+from tickwright.capabilities.operations.overview.reads import ACCOUNTS_SHOWN, COUNT_MAX, LATEST_JOBS, SESSIONS_MAX, SQL
+
+PARTNERS, TYPES = 20, 10
+FILL = f"""
+INSERT INTO tickwright.scheduled_tasks (execute_at, task_type)
+SELECT now() + interval '1 second' * CASE WHEN n % 2 = 0 THEN -n ELSE 3600 + n END, 'type' || n / 2 % {TYPES}
+  FROM generate_series(1, 200000) AS n;
+INSERT INTO tickwright.partners (name, promised_since, settings)
+SELECT 'p' || n, now(), '{{}}' FROM generate_series(1, {PARTNERS}) AS n;
+INSERT INTO tickwright.polling_schedule_config (account_id) SELECT 'a' || n FROM generate_series(1, 200) AS n;
+INSERT INTO tickwright.account_lags (account_no, interval_minutes, due_at, polls, fresh, lag)
+SELECT account_no, 120, now(), 100, 90, 1 FROM tickwright.polling_schedule_config;
+INSERT INTO tickwright.poll_wheels VALUES (120, 0);
+INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected, polled, loads)
+SELECT at, date_part('epoch', at)::bigint / 60 % 120, p, 120, 100, 90, '{{1,2,3,4,5,6}}'
+  FROM generate_series(0, 1439) AS m, generate_series(1, {PARTNERS}) AS p,
+       LATERAL (SELECT date_trunc('minute', now()) - m * interval '1 minute' AS at) AS minute;
+INSERT INTO tickwright.trackers (id, created_at, tracking_until, account_no, place, partner_no, status, external_id)
+SELECT n, now(), now() + interval '1 day', 1 + n % 200, n % 7200, 1 + n % {PARTNERS}, 's', 'x' || n
+  FROM generate_series(1, 50000) AS n;
+INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids)
+SELECT now() - n * interval '1 second', n % 120, p, ARRAY[n], ARRAY[1], ARRAY['x']
+  FROM generate_series(1, 1000) AS n, generate_series(1, {PARTNERS}) AS p;
+INSERT INTO tickwright.scheduler_outbox (release_at, due_at, slot_id, partner_no, shard, ids, account_nos, external_ids)
+SELECT now() + (n - 300) * interval '1 second', now(), 0, 1, n % 3, ARRAY[n], ARRAY[1], ARRAY['x']
+  FROM generate_series(1, 10000) AS n;
+INSERT INTO tickwright.outbox (destination, payload) SELECT 'amqp:' || n % 5, '1' FROM generate_series(1, 20000) AS n;
+INSERT INTO tickwright.alerts (rule, subject, severity, summary, state)
+SELECT 'r', 's' || n, 'info', 'x', CASE WHEN n % 1000 = 0 THEN 'firing' ELSE 'resolved' END
+  FROM generate_series(1, 20000) AS n;
+INSERT INTO tickwright.job_config (job_name) SELECT 'j' || n FROM generate_series(1, 50) AS n;
+INSERT INTO tickwright.entities (code, is_polling_enabled, polling_enabled_modules)
+SELECT 'e' || n, true, 'LOCATIONS,TARIFFS' FROM generate_series(1, 20000) AS n;
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
+SELECT n, 'w' || n, '{{worker}}', '0', now() + interval '1 hour' FROM generate_series(1, 20) AS n;
+"""
+AFTER = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def crowded(module_url: str) -> Iterator[Planner]:
+    """A full house, read as a process reads it."""
+    planner = Planner(module_url)
+    for name in SQL:
+        planner.prepare(name, SQL[name])
+    planner.run(FILL)
+    planner.run("VACUUM ANALYZE")
+    yield planner
+    planner.close()
+
+
+@pytest.mark.parametrize(("due_max", "waiting_max"), [(COUNT_MAX, COUNT_MAX), (0, COUNT_MAX), (0, 0)])
+def test_a_moment_counts_up_to_its_bounds(crowded: Planner, due_max: int, waiting_max: int) -> None:
+    """A bounded range a lane, the head of each, and what a count of nothing costs: nothing."""
+    plan = crowded.explain("now", due_max, AFTER, SESSIONS_MAX, [1], LATEST_JOBS, waiting_max, [1])
+    indexes = plan.scans_of("scheduled_tasks")  # those of the days among them, for the youngest jobs
+    assert {name for name in indexes if not name.endswith("_pkey")} == {"scheduled_tasks_due"}, plan.text
+    assert plan.rows_of("scheduled_tasks") <= due_max + waiting_max + 4 * TYPES + LATEST_JOBS + 10, plan.text
+    assert plan.scans_of("workers") <= {"workers_pkey", "seq"}, plan.text  # a row per session of a day
+    assert plan.scans_of("api_keys") <= {"api_keys_pkey"}, plan.text
+    assert "seq" not in plan.scans_of("sessions"), plan.text
+
+
+def test_gauges_by_type_are_a_bounded_range_a_lane(crowded: Planner) -> None:
+    """What is due and what comes of ten types, ten thousand of each at most."""
+    plan = crowded.explain("job_gauges", 500)
+    assert plan.scans_of("scheduled_tasks") == {"scheduled_tasks_due"}, plan.text
+    assert plan.rows_of("scheduled_tasks") <= 3 * 500 * TYPES + 2 * TYPES + 10, plan.text
+
+
+def test_what_stands_is_counted_up_to_the_bound(crowded: Planner) -> None:
+    """Half of the outbox is enough; leases are few."""
+    plan = crowded.explain("standing", COUNT_MAX)
+    assert plan.rows_of("outbox") <= COUNT_MAX, plan.text
+    assert plan.scans_of("scheduled_tasks_dead") <= {"scheduled_tasks_dead_pkey", "scheduled_tasks_dead_at"}, plan.text
+    assert plan.blocks < 500, plan.text
+
+
+def test_firing_alerts_are_found_among_those_that_are_over(crowded: Planner) -> None:
+    """Twenty of twenty thousand, and the newest five."""
+    plan = crowded.explain("alerts")
+    assert plan.scans_of("alerts") <= {"alerts_firing", "alerts_pkey"}, plan.text
+    assert plan.rows_of("alerts") <= 20 + 20_000 / 4 + 10, plan.text
+
+
+def test_polls_are_a_range_a_shard_and_a_probe_a_partner(crowded: Planner) -> None:
+    """A minute of what is to be released, whatever was not; the head of each partner's queue."""
+    plan = crowded.explain("polls", COUNT_MAX)
+    assert plan.scans_of("scheduler_outbox") == {"scheduler_outbox_waiting"}, plan.text
+    assert plan.rows_of("scheduler_outbox") <= 62 + 10, plan.text
+    assert plan.scans_of("poll_queue") == {"poll_queue_waiting"}, plan.text
+    assert plan.rows_of("poll_queue") <= COUNT_MAX + PARTNERS, plan.text
+    assert plan.scans_of("trackers") <= {"trackers_pkey", "trackers_place", "trackers_account"}, plan.text
+
+
+def test_partners_are_asked_for_ten_minutes_of_the_ledger(crowded: Planner) -> None:
+    """Of a day of turns."""
+    plan = crowded.explain("partners")
+    assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
+    assert plan.rows_of("poll_slices") <= 12 * PARTNERS, plan.text
+
+
+def test_fan_out_counts_entities_up_to_the_bound(crowded: Planner) -> None:
+    """And walks from one list of modules to the next that differs."""
+    plan = crowded.explain("fanout", COUNT_MAX)
+    assert plan.scans_of("entities") == {"entities_polled"}, plan.text
+    assert plan.rows_of("entities") <= COUNT_MAX + 5, plan.text
+
+
+def test_what_is_small_is_read_whole_and_cheaply(crowded: Planner) -> None:
+    """A row an account, a row a partition."""
+    assert crowded.explain("freshness", ACCOUNTS_SHOWN).blocks < 100
+    assert crowded.explain("poll_lags").blocks < 100

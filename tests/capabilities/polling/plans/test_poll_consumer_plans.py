@@ -1,0 +1,142 @@
+"""A consumer's statements read by index: neither other partners' waiting polls nor other turns are scanned."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kit.fix_plans import Planner
+from tickwright.capabilities.polling.consumer import queue as poll_queue
+from tickwright.capabilities.polling.consumer import result_writer as consumer_store
+from tickwright.partners import store
+
+FILL = """
+INSERT INTO tickwright.partners (name) SELECT 'p' || n FROM generate_series(1, 20) AS n;
+INSERT INTO tickwright.poll_queue (due_at, slot_id, partner_no, ids, account_nos, external_ids, owner)
+SELECT now() - n * interval '1 second', n / 60, p, ARRAY[n], ARRAY[1], ARRAY['x'], CASE WHEN n % 50 = 0 THEN 9 END
+  FROM generate_series(1, 2000) AS n, generate_series(1, 20) AS p;
+INSERT INTO tickwright.poll_done (slot_id, due_at, partner_no, done_at, ids)
+SELECT n / 60, date_trunc('second', now()) - n * interval '1 second', p, now(), ARRAY[n]
+  FROM generate_series(1, 2000) AS n, generate_series(1, 20) AS p;
+INSERT INTO tickwright.workers (id, name, roles, version, lease_until)
+VALUES (7, 'w', '{}', '0', now() + interval '1 h');
+INSERT INTO tickwright.trackers (id, created_at, tracking_until, account_no, place, partner_no, status, external_id)
+SELECT n, now(), now() + interval '1 day', 1, n % 7200, 1, 's', 'x' || n FROM generate_series(1, 50000) AS n;
+"""
+TABLES = ("poll_queue", "poll_done", "trackers", "workers", "partners")
+
+
+@pytest.fixture(scope="module")
+def waiting(module_url: str) -> Iterator[Planner]:
+    """A planner on 40,000 waiting turns of twenty partners."""
+    planner = Planner(module_url)
+    planner.run(FILL)
+    for table in TABLES:
+        planner.run(f"ANALYZE tickwright.{table}")
+    yield planner
+    planner.close()
+
+
+def test_taking_reads_the_head_of_one_partner(waiting: Planner) -> None:
+    """Three turns of two partners: a few dozen pages, whatever waits for the others."""
+    waiting.prepare("take", poll_queue._SQL["take"])
+    plan = waiting.explain("take", 7, [3, 4], [3, 3], 0)
+    assert plan.scans_of("poll_queue") == {"poll_queue_waiting", "poll_queue_pkey"}, plan.text
+    assert plan.blocks < 300, plan.text
+
+
+def test_preparing_reads_its_turns_and_trackers(waiting: Planner) -> None:
+    """The inbox is asked by slot and second, trackers by their ids."""
+    waiting.prepare("prepare_turns", consumer_store.SQL["prepare"])
+    due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
+    plan = waiting.explain(
+        "prepare_turns", [0], [5], [f'"{due.isoformat()}"'], [3], [0] * 50, range(100, 150), ["x"] * 50
+    )
+    assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
+    assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
+    assert plan.blocks < 1000, plan.text
+
+
+def test_reclaiming_reads_what_the_lost_had(waiting: Planner) -> None:
+    """By owner, not by what waits."""
+    waiting.prepare("reclaim_turns", poll_queue._SQL["reclaim"])
+    plan = waiting.explain("reclaim_turns", [8])
+    assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
+    assert plan.blocks < 20, plan.text
+
+
+def test_an_effect_reads_its_turns_and_trackers(waiting: Planner) -> None:
+    """Fifty answers: the ledger by slot and second, trackers by their ids."""
+    waiting.prepare("effects", consumer_store.SQL["write_results"])
+    due = waiting.run("SELECT due_at FROM tickwright.poll_done WHERE slot_id = 5 LIMIT 1")[0][0]
+    turn = ([0], [5], [f'"{due.isoformat()}"'], [3], [120])
+    ids = range(100, 150)
+    answers = (
+        [0] * 50,
+        ids,
+        ["moved"] * 50,
+        ["null"] * 50,
+        ["null"] * 50,
+        ["[]"] * 50,
+        ["[]"] * 50,
+        ["null"] * 50,
+        [False] * 50,
+    )
+    plan = waiting.explain("effects", *turn, *answers, "pg:x")
+    assert plan.scans_of("poll_done") == {"poll_done_due"}, plan.text
+    assert plan.scans_of("trackers") == {"trackers_pkey"}, plan.text
+
+
+def test_looking_for_turns_of_nobody_reads_what_is_taken(waiting: Planner) -> None:
+    """Not what waits: our own by our token, those of the others by the index of the taken ones."""
+    waiting.prepare("strays", poll_queue._SQL["strays"])
+    plan = waiting.explain("strays", 8, range(100), ['"2026-01-01T00:00:00Z"'] * 100)
+    assert plan.scans_of("poll_queue") == {"poll_queue_taken"}, plan.text
+    assert plan.blocks < 20, plan.text
+    waiting.prepare("orphans", poll_queue._SQL["orphans"])
+    plan = waiting.explain("orphans")
+    assert plan.scans_of("poll_queue") <= {"poll_queue_taken", "poll_queue_pkey"}, plan.text
+
+
+def test_locking_turns_reads_a_row_of_the_ledger_for_each(waiting: Planner) -> None:
+    """By the key of the ledger, whatever else it holds."""
+    waiting.run(
+        "INSERT INTO tickwright.poll_slices (due_at, slot_id, partner_no, interval_minutes, selected) "
+        "SELECT date_trunc('minute', now()) - n * interval '1 minute', n % 120, p, 120, 1 "
+        "FROM generate_series(1, 2000) AS n, generate_series(1, 20) AS p"
+    )
+    waiting.run("ANALYZE tickwright.poll_slices")
+    rows = waiting.run("SELECT slot_id, due_at, partner_no FROM tickwright.poll_slices WHERE partner_no = 3 LIMIT 50")
+    slots, instants, partners = zip(*rows, strict=True)
+    waiting.prepare("lock_turns", consumer_store.SQL["lock_turns"])
+    plan = waiting.explain("lock_turns", [*slots], [f'"{at.isoformat()}"' for at in instants], [*partners])
+    assert plan.scans_of("poll_slices") == {"poll_slices_pkey"}, plan.text
+    assert plan.blocks < 10 * len(rows), plan.text
+
+
+def test_an_exchange_with_partners_reads_their_rows_and_shares(waiting: Planner) -> None:
+    """Two partners of a thousand with twenty sessions each: no other partner, and no other session."""
+    waiting.run(
+        "INSERT INTO tickwright.partners (name) SELECT 'far' || n FROM generate_series(1, 1000) AS n;"
+        "INSERT INTO tickwright.partner_states (partner_no) SELECT partner_no FROM tickwright.partners;"
+        "INSERT INTO tickwright.workers (id, name, roles, version, lease_until) "
+        "SELECT n, 'w', '{}', '0', now() + interval '1 h' FROM generate_series(1000, 2999) AS n;"
+        "INSERT INTO tickwright.partner_shares (partner_no, worker, granted) "
+        "SELECT partner_no, 1000 + (partner_no * 20 + n) % 2000, 1 "
+        "FROM tickwright.partners, generate_series(1, 20) AS n"
+    )
+    for table in ("partners", "partner_states", "partner_shares", "workers"):
+        waiting.run(f"ANALYZE tickwright.{table}")
+    rows = waiting.run("SELECT partner_no, xmin::text FROM tickwright.partner_states ORDER BY partner_no DESC LIMIT 2")
+    numbers, versions = zip(*rows, strict=True)
+    waiting.prepare("read_states", store.SQL["read_states"])
+    plan = waiting.explain("read_states", [*numbers])
+    assert plan.scans_of("partner_states") == {"partner_states_pkey"}, plan.text
+    assert plan.scans_of("partner_shares") == {"partner_shares_pkey"}, plan.text
+    assert plan.scans_of("workers") == {"workers_pkey"}, plan.text
+    assert plan.blocks < 250, plan.text
+    waiting.prepare("write_exchange", store.SQL["write_exchange"])
+    zeros = [0.0, 0.0]
+    decided = (zeros, zeros, ["closed"] * 2, zeros, [0, 0], [9, 9], zeros, zeros, [0, 0], [0, 0], [1, 1])
+    plan = waiting.explain("write_exchange", 7, [*numbers], [*versions], *decided, ["none", "none"])
+    assert plan.scans_of("partner_states") == {"partner_states_pkey"}, plan.text
+    assert plan.blocks < 60, plan.text
