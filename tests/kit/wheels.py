@@ -133,7 +133,7 @@ async def select_slot(connection: Connection, turn: store.DueSlot) -> store.Sele
     assert _HAS_NOT_BEGUN in sql
     await connection.execute(store.SQL["lock_slot"], turn.slot_id)
     rows = await connection.fetch(sql.replace(_HAS_NOT_BEGUN, ""), turn.slot_id, turn.due_at, store.IDS_PER_ROW, 1)
-    return store._selected(rows)
+    return store._counts(rows)
 
 
 @asynccontextmanager

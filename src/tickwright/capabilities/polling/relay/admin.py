@@ -1,8 +1,8 @@
-"""What operators see of the polls' relays, and the one decision that only they can make.
+"""Relay admin: status of the polls' relays and of the topic's partitions, and reconciling a blocked relay.
 
-A relay stands when the topic's position and the database's numbers cannot both be right: whichever it believed, polls
-could be lost or doubled. Then somebody who knows what happened (a topic that was made anew, a database that was
-restored) says up to which batch all is published, and both sides are made to agree.
+A relay is blocked when the topic's position and the database's numbers cannot both be right: polls could be lost or
+doubled. An operator who knows what happened (a topic that was created again, a restored database) then says up to
+which batch all is published, and both sides are set to that.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +13,6 @@ import msgspec
 
 from tickwright.capabilities.polling.relay import store
 from tickwright.capabilities.polling.relay.relay import check_position, choose_position, lease_name
-from tickwright.capabilities.polling.relay.store import list_partitions
 from tickwright.domain.errors import Contended, Rejected, TickwrightError, Unavailable
 from tickwright.domain.leases import LeaseTerms
 from tickwright.engine.leases import Lease, Leases
@@ -23,9 +22,9 @@ from tickwright.ports.views import view
 from tickwright.store.audit import write_audit
 from tickwright.store.pool import Pool
 
-TERMS = LeaseTerms(ttl=timedelta(seconds=60), margin=timedelta(seconds=5))
+LEASE_TERMS = LeaseTerms(ttl=timedelta(seconds=60), margin=timedelta(seconds=5))
 TAKES_MAX = 20
-LOOKS_MAX = 3
+READS_MAX = 3
 OPENS_MAX = 3
 
 
@@ -34,12 +33,12 @@ class PollRelayView(msgspec.Struct, kw_only=True):
 
     Attributes:
         waiting: Polls that are selected and not in a batch.
-        released: Those of them whose second has come.
+        released: Those of them whose second is past.
         frozen: Polls of the batch that is being published.
         position: The last batch that is on the topic, as the topic says; null without Kafka.
-        problem: The code of why the relay stands, as the two sides or it itself say, or that Kafka does not answer.
-        says: The same in words.
-        stands_since: When the relay noted why it stands; null while it goes on.
+        problem: Code of why the relay is blocked, as the two sides or the relay say, or that Kafka does not answer.
+        says: The same as text.
+        stands_since: When the relay reported that it is blocked; null while it works.
     """
 
     shard: int
@@ -58,10 +57,10 @@ class PollRelayView(msgspec.Struct, kw_only=True):
 
 
 class ReconcileRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What to agree on; nothing is changed unless ``apply`` is true.
+    """What both sides are set to; nothing is changed unless ``apply`` is true.
 
     Attributes:
-        position: All batches up to this one are published, none above is; without it the last that is certain.
+        position: All batches up to this one are published, none above it is; without it the last that is certain.
     """
 
     shard: int = 0
@@ -73,9 +72,9 @@ class ReconcileView(msgspec.Struct, kw_only=True):
     """What a reconciliation does, or did.
 
     Attributes:
-        adopted: The number that both sides agree on.
-        counted: Polls of the frozen batch that are taken as published, and not sent.
-        sent_again: Polls of the frozen batch that are sent, under the ids that they had.
+        adopted: The number that both sides are set to.
+        counted: Polls of the frozen batch that count as published and are not sent.
+        sent_again: Polls of the frozen batch that are sent under the same ids.
     """
 
     shard: int
@@ -90,7 +89,7 @@ class ReconcileView(msgspec.Struct, kw_only=True):
 
 
 class PollRelayAdmin:
-    """Looks at the polls' relays, and reconciles.
+    """Lists the polls' relays, and reconciles a blocked one.
 
     Args:
         pool: Of the application.
@@ -102,36 +101,37 @@ class PollRelayAdmin:
         self._pool, self._leases, self._make_log = pool, leases, make_log
 
     async def list(self) -> list[PollRelayView]:
-        """Return every shard that has had a relay; a Kafka that does not answer is a problem of each, and no error."""
+        """Return every shard that has had a relay; when Kafka does not answer, that is the problem of each."""
         shards = [row["shard"] for row in await self._rows()]
         log = self._make_log() if shards else None
         if log is None:
             return [_view(dict(row), "postgres", None, None) for row in await self._rows()]
-        looks = {shard: await self._try(log, shard) for shard in shards}
+        compared = {shard: await self._try(log, shard) for shard in shards}
         rows = [
-            dict(row) for row in await self._rows() if row["shard"] in looks
-        ]  # behind the positions, as numbers are
-        return [_view(row, "kafka", *looks[row["shard"]]) for row in rows]
+            dict(row) for row in await self._rows() if row["shard"] in compared
+        ]  # read after the positions, as the numbers are
+        return [_view(row, "kafka", *compared[row["shard"]]) for row in rows]
 
     async def _rows(self) -> Sequence[Any]:
         async with self._pool.acquire() as connection:
-            return await store.list_relays(connection)
+            rows: Sequence[Any] = await connection.fetch(store.SQL["list_relays"])
+            return rows
 
     async def _try(self, log: PositionedLog, shard: int) -> tuple[int | None, TickwrightError | None]:
         try:
-            return await self._look(log, shard)
+            return await self._compare(log, shard)
         except TickwrightError as error:
             return None, error
 
-    async def _look(self, log: PositionedLog, shard: int) -> tuple[int | None, Rejected | None]:
-        """Return a shard's position, and why it cannot be right beside the numbers, also while its relay works.
+    async def _compare(self, log: PositionedLog, shard: int) -> tuple[int | None, Rejected | None]:
+        """Return a shard's position, and why it and the numbers cannot both be right, also while its relay works.
 
-        What was marked before we looked is on the topic, and what is on the topic was given its number before we look
-        again; so the numbers on both sides of the look are the ones to compare with. A commit's marks become visible a
-        moment after the relay was told of it: what does not agree is looked at once more.
+        Batches that were marked before the position is read are on the topic, and batches on the topic have their
+        number before it is read again: so the numbers from before and after are compared. A commit's marks become
+        visible a moment after the commit: a disagreement is read again.
         """
         position, problem = None, None
-        for _ in range(LOOKS_MAX):
+        for _ in range(READS_MAX):
             before = await self._numbers(shard)
             position, unreadable = await _position(log.position(shard))
             if unreadable is not None:
@@ -150,7 +150,7 @@ class PollRelayAdmin:
             return await store.read_numbers(connection, shard)
 
     async def reconcile(self, request: ReconcileRequest, *, caller: Caller) -> ReconcileView:
-        """Make both sides of a relay that stands agree; only say what would be done, unless ``apply``.
+        """Set both sides of a blocked relay to one number; without ``apply`` only return what would be done.
 
         Raises:
             Rejected: ``nothing_to_reconcile``, ``position_out_of_range``, ``no_kafka``. Permanent.
@@ -160,7 +160,7 @@ class PollRelayAdmin:
         log = self._make_log()
         if log is None:
             raise Rejected("no_kafka", "without Kafka (TICKWRIGHT_KAFKA_BOOTSTRAP) there is no position to reconcile")
-        position, problem = await self._look(log, request.shard)
+        position, problem = await self._compare(log, request.shard)
         if problem is None:
             raise _agreed(request.shard)
         plan = await self._plan(request, position, problem)
@@ -177,7 +177,7 @@ class PollRelayAdmin:
             await lease.release()
 
     async def _write(self, log: PositionedLog, request: ReconcileRequest, lease: Lease) -> tuple[ReconcileView, Any]:
-        """Write the position; once more where a relay fences us that began to open its log before we had the lease."""
+        """Write the position; again when a relay that began to open its log before we had the lease fences us."""
         for _ in range(OPENS_MAX):
             plan = await self._plan(request, *await _position(log.open(request.shard)))
             outcome = await log.publish(Batch(plan.adopted, lease.fence, "", ()))
@@ -206,30 +206,31 @@ class PollRelayAdmin:
         )
 
     async def _take(self, shard: int) -> Lease:
-        """Take the lease away from the relay that stands; whoever is quicker than us gets it taken away, too."""
+        """Take the lease from the blocked relay, and from any process that takes it first."""
         for _ in range(TAKES_MAX):
             await self._leases.break_lease(lease_name(shard))
-            lease = await self._leases.take(lease_name(shard), TERMS)
+            lease = await self._leases.take(lease_name(shard), LEASE_TERMS)
             if lease is not None:
                 return lease
-        raise Contended("relay_busy", f"the relay of shard {shard} is at work; try again")
+        raise Contended("relay_busy", f"the relay of shard {shard} is working; try again")
 
     async def _adopt(self, lease: Lease, plan: ReconcileView, caller: Caller) -> ReconcileView:
         done = msgspec.structs.replace(plan, applied=True)
         async with lease.transaction() as connection:
             if connection is None:
-                raise Contended("relay_busy", "another has taken the relay's lease meanwhile; try again")
-            await store.adopt_position(connection, plan.shard, plan.adopted)
+                raise Contended("relay_busy", "another process took the relay's lease; try again")
+            await connection.execute(store.SQL["adopt_position"], plan.shard, plan.adopted)
+            await store.mark_published(connection, plan.shard, plan.adopted)
             await write_audit(
                 connection, caller, "outbox.reconcile", f"poll-relay:{plan.shard}", before=plan, after=done
             )
         return done
 
 
-async def _position(asked: Awaitable[int | None]) -> tuple[int | None, Rejected | None]:
-    """Return a position, or none and why it cannot be read: then it is to be written again."""
+async def _position(read: Awaitable[int | None]) -> tuple[int | None, Rejected | None]:
+    """Return a position, or none and why it cannot be read: then it has to be written again."""
     try:
-        return await asked, None
+        return await read, None
     except Rejected as error:
         if error.code != POSITION_UNREADABLE:
             raise
@@ -251,33 +252,26 @@ def _agreed(shard: int) -> Rejected:
 def _view(
     row: Mapping[str, Any], transport: str, position: int | None, problem: TickwrightError | None
 ) -> PollRelayView:
-    """Return a row with what is wrong: two sides that disagree, else what the relay says, else that Kafka is silent."""
+    """Return a row with its problem: the two sides disagree, else what the relay reports, else that Kafka is silent."""
     code, says = row["stands_code"], row["stands_text"]
     if problem is not None and (code is None or isinstance(problem, Rejected)):
         code, says = problem.code, problem.message
     shown = {name: row[name] for name in PollRelayView.__struct_fields__ if name in row}
-    told = {"transport": transport, "position": position, "problem": code, "says": says}
-    return msgspec.convert({**shown, **told}, PollRelayView)
-
-
-# What operators see of the polls' topic: per partition where it ends, how far the consumers are, and who reads it.
-#
-# Read from the database alone: the relays write where their polls end, the consumers every two seconds how far
-# they are.
-# So it is there when neither Kafka nor a consumer answers.
+    added = {"transport": transport, "position": position, "problem": code, "says": says}
+    return msgspec.convert({**shown, **added}, PollRelayView)
 
 
 class PollPartitionView(msgspec.Struct, kw_only=True):
     """One partition that polls went to within a week.
 
     Attributes:
-        end_offset: One behind the last poll that a relay published.
-        position: The first poll without an effect; what lies before is over. Null before the group has begun.
+        end_offset: One above the last poll that a relay published.
+        position: The first unfinished poll. Null before the group has begun.
         lag: From the position to the end, in offsets.
-        read_to: What lies between the position and this is in the reader's memory.
+        read_to: Polls from the position to this are in the reader's memory.
         unfinished_since: Since when the oldest unfinished poll has been on the topic; 10 s too late at most.
-        reader: Name of the session that reads it; null where nobody does.
-        seen_at: When its reader said so last.
+        reader: Name of the session that reads it; null without one.
+        seen_at: When its reader last reported.
     """
 
     topic: str
@@ -292,5 +286,8 @@ class PollPartitionView(msgspec.Struct, kw_only=True):
 
 
 async def poll_partitions(pool: Pool) -> list[PollPartitionView]:
-    """Return every partition that polls went to within a week; none where they stay inside PostgreSQL."""
-    return [view(PollPartitionView, row) for row in await list_partitions(pool)]
+    """Return every partition that polls went to within a week; none when they stay inside PostgreSQL.
+
+    It reads the database alone, so it answers without Kafka and without consumers.
+    """
+    return [view(PollPartitionView, row) for row in await pool.fetch(store.SQL["list_partitions"])]

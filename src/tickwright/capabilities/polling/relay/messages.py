@@ -1,7 +1,7 @@
-"""A poll as it stands on the topic: the one place that writes it, and that says how to read it.
+"""The message of a poll on the topic: the one place that writes and reads it.
 
-The bytes of a poll derive from its outbox row alone, so every attempt to publish it sends the same. Its id is
-(tracker, due second), which never repeats; consumers remember it.
+The bytes derive from the outbox row alone, so every attempt to publish a poll sends the same. Its id is (tracker, due
+second), which never repeats; consumers remember it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ SLOT_MAX = 2**31 - 1
 YEARS = (2000, 2200)
 PARTNER_MAX = 50
 NAME_MAX = 200
-"""As the columns have them: a name that is longer is of no row, and would only fill the memory of who holds it."""
+"""As the columns have them: no row has a longer name, and one would only fill the consumer's memory."""
 
 
 class PollMessage(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class PollMessage(msgspec.Struct, frozen=True):
         version: 1. Members may be added under it; none is renamed or gets another meaning.
         id: ``poll_<tracker id>_<due second since 1970>``.
         due_at: RFC 3339 in UTC, whole seconds.
-        slot_id: Its slot in the slice ledger; ``None`` from relays up to 0.1, which said it in a header only.
+        slot_id: Its slot in the slice ledger; ``None`` from relays up to 0.1, which wrote it in a header only.
     """
 
     version: int
@@ -51,7 +51,7 @@ def poll_records(rows: list[FrozenRow], accounts: Mapping[int, str]) -> Iterator
 
     Args:
         rows: In the order of their ids.
-        accounts: Name by number; an account that was deleted meanwhile is its number.
+        accounts: Name by number; a deleted account is named by its number.
     """
     for row in rows:
         slot = ("slot_id", b"%d" % row.slot_id)
@@ -89,7 +89,7 @@ def read_poll(value: bytes) -> PollRecord:
             message.account_id,
             message.external_id,
         )
-    except (msgspec.MsgspecError, RecursionError) as error:  # the latter also of members that nobody knows
+    except (msgspec.MsgspecError, RecursionError) as error:  # the latter also for unknown members
         raise ValueError(repr(error)) from error
     if message.version != VERSION or not _is_storable(poll):
         raise ValueError(f"version {message.version} of {message.id[:80]!r}, due at {message.due_at[:40]!r}")
@@ -97,7 +97,7 @@ def read_poll(value: bytes) -> PollRecord:
 
 
 def _is_storable(poll: PollRecord) -> bool:
-    """Whether the database could have written it: what it cannot even be asked about would come again for ever."""
+    """Whether the database could have written it; a poll that no query accepts would be delivered for ever."""
     texts, longest = (poll.partner, poll.account_id, poll.external_id), (PARTNER_MAX, NAME_MAX, NAME_MAX)
     if any(len(text) > most or "\0" in text for text, most in zip(texts, longest, strict=True)):
         return False

@@ -1,23 +1,23 @@
-"""The relay of polls: moves what is released from ``scheduler_outbox`` onto the topic, each poll exactly once.
+"""The relay of polls: moves released polls from ``scheduler_outbox`` to the topic, each poll exactly once.
 
 ::
 
-    take the lease ─▶ open the log: fence whoever wrote before, read the position back ─▶ mark what it proves
+    take the lease ─▶ open the log: fence the writer before, read the position ─▶ mark the batches that it proves
       ▲                 ▲                                                                      │
       │ fenced          │ doubt                                                                ▼
       └─────────── publish the frozen batch with its number, in one Kafka transaction ◀── freeze what is released
                         │ committed                                                            ▲
-                        └──▶ mark: rows away, ledger counted, in one database transaction ─────┘
+                        └──▶ mark: delete rows, count in the ledger, in one database transaction
 
 One relay per shard works, under the lease ``poll-relay:<shard>``; the others wait. PostgreSQL holds what a batch
-contains, frozen under its number before anything is sent; Kafka holds which batches are in, because each carries its
-number in its own transaction. Neither waits for the other inside a transaction. A relay that was paused past its lease
-is stopped twice over: its producer is fenced, and its marks need the lease.
+contains, frozen under its number before anything is sent. Kafka holds which batches are published, because each
+transaction carries its number. Neither waits for the other inside a transaction. A relay that was paused past its
+lease is stopped twice over: its producer is fenced, and its marks need the lease.
 
-What is not frozen when its trackers' next turn is due is dropped and counted, also while Kafka is away: after an
-outage a tracker is polled once, and the outbox does not grow without end.
+Polls that are not frozen when their trackers' next poll is due are dropped and counted, also while Kafka is
+unavailable: after an outage a tracker is polled once, and the outbox stays bounded.
 
-Without Kafka the same loop moves released rows into the queue inside PostgreSQL, in one transaction each time.
+Without Kafka the same loop moves released rows into the queue inside PostgreSQL, one transaction each time.
 """
 
 from collections.abc import Mapping
@@ -39,49 +39,46 @@ from tickwright.ports.log import NOWHERE, Aborted, Batch, Committed, Doubt, Fenc
 from tickwright.ports.probe import NO_PROBE, Probe
 from tickwright.store.pool import UNAVAILABLE
 
-# What the topic's position and the database's numbers say together, and what an operator may decide. Pure.
-
-ADVICE = "tickwright outbox reconcile says what can be done; nothing is sent until then"
+ADVICE = "nothing is sent until it is reconciled: tickwright outbox reconcile"
 POSITION_MAX = 2**52
 """The largest number that is adopted from the topic."""
 
 
 def check_position(shard: int, numbers: Numbers, position: int | None) -> None:
-    """Refuse to go on where the two sides cannot both be right: whichever we believed, polls could be lost or doubled.
+    """Refuse to continue when the topic and the database cannot both be right: polls could be lost or doubled. Pure.
 
     Args:
         shard: Of the relay, for the message.
         numbers: What the database says.
-        position: The last batch that is on the topic, as the topic says; ``None`` where it says nothing.
+        position: The last batch that is on the topic, as the topic says; ``None`` when it says nothing.
 
     Raises:
-        Rejected: ``relay_position_missing`` (batches were sent, and the topic knows of none: it was made anew),
+        Rejected: ``relay_position_missing`` (batches were sent, and the topic has none: it was created again),
             ``relay_position_behind`` (the topic has lost batches), ``relay_position_ahead`` (the database has lost
-            them, or is another one's). Permanent until an operator decides.
+            them, or belongs to another installation). Permanent until an operator decides.
     """
     sent, given = numbers.published_no, numbers.batch_no
     if position is None and sent > 0:
-        text = f"{sent} batches of shard {shard} were sent, and the position topic knows of none; {ADVICE}"
+        text = f"{sent} batches of shard {shard} were sent, but the position topic has none; {ADVICE}"
         raise Rejected("relay_position_missing", text, shard=shard, published_no=sent)
     if position is not None and position < sent:
-        text = f"shard {shard} has sent batch {sent}, and the topic ends with {position}; {ADVICE}"
+        text = f"shard {shard} has sent batch {sent}, but the topic ends with {position}; {ADVICE}"
         raise Rejected("relay_position_behind", text, shard=shard, published_no=sent, position=position)
     if position is not None and position > given:
         text = (
-            f"the topic has batch {position} of shard {shard}, and the database gave no number above {given}; {ADVICE}"
+            f"the topic has batch {position} of shard {shard}, but the database gave no number above {given}; {ADVICE}"
         )
         raise Rejected("relay_position_ahead", text, shard=shard, batch_no=given, position=position)
 
 
 def choose_position(numbers: Numbers, position: int | None, wanted: int | None) -> int:
-    """Return the batch number that both sides shall agree on: up to it all is published, above it nothing is.
+    """Return the batch number that both sides are set to: batches up to it are published, none above it is. Pure.
 
     Args:
         numbers: What the database says.
-        position: What the topic says. A number that no relay reaches says nothing: counting on from there would end
-            where positions cannot be read any more.
+        position: What the topic says. A number above ``POSITION_MAX`` counts as none.
         wanted: What the operator says; without it the last number that one of the two sides is sure of, so that a
-            batch that may or may not be on the topic is sent again, under the ids that it had.
+            batch that may be on the topic is sent again under the same ids.
 
     Raises:
         Rejected: ``position_out_of_range``. Permanent.
@@ -96,12 +93,6 @@ def choose_position(numbers: Numbers, position: int | None, wanted: int | None) 
     return chosen
 
 
-# What a relay of polls says of itself: what it has done, and why it stands, for metrics and, in its row, for others.
-#
-# The row decides nothing. It is opened when a relay takes over, so that one which has not published anything
-# yet is seen,
-# and it is written under the lease, so that whoever was overtaken does not speak for his heir.
-
 _log = structlog.get_logger("tickwright.poll_relay")
 
 
@@ -111,12 +102,12 @@ class PollRelayCounters:
 
     Attributes:
         published: Polls that are on the topic and marked.
-        batches: Of them.
-        doubts: Batches of which nobody could tell whether they were in; the position told.
-        aborted: Batches that were certainly not in, and were sent again.
-        superseded: Polls dropped, because their trackers' next turn was due before they could be published or taken.
-        fenced: How often another relay took over while this one believed to be the one.
-        opened: How often a log was opened, with a new producer: once, and again after each doubt or refusal.
+        batches: That hold them.
+        doubts: Batches whose commit had no certain result; the position decided.
+        aborted: Batches that were certainly not committed, and were sent again.
+        superseded: Polls dropped because their trackers' next poll was due before they were published or taken.
+        fenced: How often another relay took over while this one still worked.
+        opened: How often a log was opened with a new producer: once, and after each doubt or refusal.
     """
 
     published: int = 0
@@ -129,66 +120,65 @@ class PollRelayCounters:
 
 
 class RelayStatus:
-    """What keeps one shard's relay from going on.
+    """Why one shard's relay is blocked, for metrics and, in the shard's row, for others; nothing is decided by it.
+
+    The row is created when a relay takes over, so that one that has published nothing is listed, and is written under
+    the lease, so that a relay that lost it cannot overwrite what its successor reports.
 
     Attributes:
-        refusal: Why it stands; ``None`` while it goes on.
+        refusal: Why the relay is blocked; ``None`` while it works.
     """
 
     def __init__(self, shard: int) -> None:
         self._shard = shard
         self.refusal: TickwrightError | None = None
-        self._told: tuple[str, str] | None = None
+        self._written: tuple[str, str] | None = None
 
     async def open(self, lease: Lease) -> None:
-        """Open the shard's row. Why a predecessor stood stays there until this one goes on, or stands itself."""
-        self.refusal, self._told = None, ("", "")
-        try:
-            async with lease.transaction() as connection:
-                if connection is not None:
-                    await store.open_shard(connection, self._shard)
-        except UNAVAILABLE as error:  # whoever reads the numbers opens it, too
-            _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
+        """Create the shard's row. A predecessor's reason stays until this relay works or is blocked itself."""
+        self.refusal, self._written = None, ("", "")
+        await self._execute(lease, "open_shard")
 
     async def block(self, lease: Lease, error: TickwrightError) -> None:
-        """Keep why it stands; where the row cannot be written it still is in the log and in the metrics."""
+        """Report why the relay is blocked; without the database only in the log and the metrics."""
         self.refusal = error
-        if self._told != (error.code, error.message):
-            await self._tell(lease, (error.code, error.message))
+        reason = (error.code, error.message)
+        if self._written != reason and await self._execute(
+            lease, "block", error.code, error.message[:REASON_CHARS_MAX]
+        ):
+            self._written = reason
 
     async def unblock(self, lease: Lease) -> None:
-        """Take it away."""
+        """Report that the relay works."""
         self.refusal = None
-        if self._told is not None:
-            await self._tell(lease, None)
+        if self._written is not None and await self._execute(lease, "unblock"):
+            self._written = None
 
-    async def _tell(self, lease: Lease, reason: tuple[str, str] | None) -> None:
+    async def _execute(self, lease: Lease, query: str, *arguments: str) -> bool:
         try:
             async with lease.transaction() as connection:
                 if connection is None:
-                    return
-                if reason is None:
-                    await store.unblock(connection, self._shard)
-                else:
-                    await store.block(connection, self._shard, *reason)
+                    return False
+                await connection.execute(store.SQL[query], self._shard, *arguments)
         except UNAVAILABLE as error:
-            _log.warning("poll_relay.database_away", shard=self._shard, error=repr(error))
-            return
-        self._told = reason
+            _log.warning("poll_relay.database_unavailable", shard=self._shard, error=repr(error))
+            return False
+        return True
 
 
 LEASE = "poll-relay"
-LOOK_S = 0.2
+POLL_S = 0.2
 IDLE_S = 0.5
 SOON_S = 60.0
 QUEUE_ROWS_MAX = 100
-LOOKED_AT_MAX = 1000
-AWAY_LOOKED_AT_MAX = 100_000
+ROWS_READ_MAX = 1000
+SHED_ROWS_MAX = 100_000
 SWEEP_EVERY_S = 1.0
 SWEEP_PARKED_EVERY_S = 10.0
 SWEPT_MAX = 500
 RETRY = RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
 REFUSED_S = 5.0
+REASON_CHARS_MAX = 1000
 RELEASE_MARGIN_S = 0.002
 ACCOUNTS_MAX = 100_000
 
@@ -212,8 +202,8 @@ class PollRelay(LeasedService):
     Invariants:
         PRL-1: a batch is frozen before it is sent, and every attempt sends the same values under the same ids.
         PRL-2: nothing is published between a doubt and the next reading of the position.
-        PRL-3: no database transaction is open while Kafka is waited for.
-        PRL-4: what is frozen was looked at in the same transaction, and was not superseded.
+        PRL-3: no database transaction is open while the relay waits for Kafka.
+        PRL-4: what is frozen was checked in the same transaction, and was not superseded.
     """
 
     def __init__(
@@ -240,7 +230,7 @@ class PollRelay(LeasedService):
 
     @property
     def refusal(self) -> TickwrightError | None:
-        """Why it stands; ``None`` while it goes on."""
+        """Why it is blocked; ``None`` while it works."""
         return self._status.refusal
 
     # ------------------------------------------------------------------ through the log
@@ -256,7 +246,7 @@ class PollRelay(LeasedService):
                 except TickwrightError as error:
                     await self._refused(lease, error)
                 except UNAVAILABLE as error:
-                    _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
+                    _log.warning("poll_relay.database_unavailable", shard=self.shard, error=repr(error))
                     await self._pause()
         finally:
             await log.close()
@@ -282,24 +272,24 @@ class PollRelay(LeasedService):
         return None
 
     async def _shed(self, lease: Lease) -> None:
-        """Drop what is superseded before the log is opened, which fails while Kafka is away."""
+        """Drop what is superseded before the log is opened, which fails while Kafka is unavailable."""
         left = 0
         while not left and self._works(lease):
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                dropped, left = await store.drop_superseded(connection, self.shard, AWAY_LOOKED_AT_MAX)
+                dropped, left = await store.drop_superseded(connection, self.shard, SHED_ROWS_MAX)
             self.counters.superseded += dropped
 
-    async def _settle(self, lease: Lease, position: int | None, stands: Committed) -> None:
-        """Take what the position proves as published; under the lease, so that whoever was overtaken stops here."""
+    async def _settle(self, lease: Lease, position: int | None, committed: Committed) -> None:
+        """Mark what the position proves as published; under the lease, so that a relay that lost it stops here."""
         async with lease.transaction() as connection:
             if connection is None:
                 return
             numbers = await store.read_numbers(connection, self.shard)
         check_position(self.shard, numbers, position)
         if position is not None and position > numbers.published_no:
-            await self._mark_up_to(lease, position, stands)
+            await self._mark_up_to(lease, position, committed)
 
     async def _freeze(self, lease: Lease) -> store.FrozenBatch | float | None:
         """Return the batch to publish, or else in how many seconds the next row is released."""
@@ -314,14 +304,15 @@ class PollRelay(LeasedService):
                 return await store.next_release_s(connection, self.shard)
             unknown = {number for row in found.rows for number in row.account_nos} - self._accounts.keys()
             if unknown:
-                self._remember(await store.account_ids(connection, unknown), found)
+                rows = await connection.fetch(store.SQL["account_ids"], list(unknown))
+                self._remember({row["account_no"]: row["account_id"] for row in rows}, found)
             return found
 
     def _remember(self, names: Mapping[int, str], batch: store.FrozenBatch) -> None:
         if len(self._accounts) > ACCOUNTS_MAX:
             wanted = {number for row in batch.rows for number in row.account_nos}
             self._accounts = {number: name for number, name in self._accounts.items() if number in wanted}
-        self._accounts = {**self._accounts, **names}  # a new one: a thread may still read the old
+        self._accounts = {**self._accounts, **names}  # a new dict: a thread may still read the old one
 
     def _sealed(self, lease: Lease, batch: store.FrozenBatch) -> Batch:
         return Batch(batch.number, lease.fence, self._topic, poll_records(batch.rows, self._accounts))
@@ -359,7 +350,7 @@ class PollRelay(LeasedService):
 
     async def _refused(self, lease: Lease, error: TickwrightError) -> None:
         await self._status.block(lease, error)
-        _log.error("poll_relay.stands", shard=self.shard, code=error.code, error=error.message)
+        _log.error("poll_relay.blocked", shard=self.shard, code=error.code, error=error.message)
         await (self._pause() if error.retriable else self.rest(REFUSED_S))
 
     # ------------------------------------------------------------------ without Kafka
@@ -372,14 +363,14 @@ class PollRelay(LeasedService):
                 await self._sweep_queue(lease)
                 await self._queue_once(lease)
             except UNAVAILABLE as error:
-                _log.warning("poll_relay.database_away", shard=self.shard, error=repr(error))
+                _log.warning("poll_relay.database_unavailable", shard=self.shard, error=repr(error))
                 await self._pause()
 
     async def _queue_once(self, lease: Lease) -> None:
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            dropped, rows_max = await store.drop_superseded(connection, self.shard, LOOKED_AT_MAX)
+            dropped, rows_max = await store.drop_superseded(connection, self.shard, ROWS_READ_MAX)
             trackers, rows = await store.move_to_queue(connection, self.shard, min(rows_max, QUEUE_ROWS_MAX))
             wait_s = None if rows else await store.next_release_s(connection, self.shard)
         self._failures = 0
@@ -392,7 +383,7 @@ class PollRelay(LeasedService):
         await self._probe.reached("relay.poll_batch_marked", trackers=trackers, fence=lease.fence)
 
     async def _sweep_queue(self, lease: Lease) -> None:
-        """Drop what is superseded in the queue, now and then; nobody else does it for a partner without courier."""
+        """Drop what is superseded in the queue: no consumer does it for a partner without a courier."""
         if self.shard or monotonic() < self._swept_s + self._sweep_every_s:
             return
         async with lease.transaction() as connection:
@@ -409,11 +400,11 @@ class PollRelay(LeasedService):
         return lease.holds() and not self.stopping.is_set()
 
     async def _rest_until(self, wait_s: float | None) -> None:
-        """Sleep until the next row is released; look earlier, because an earlier one may come."""
+        """Sleep until the next row is released, ``POLL_S`` at most, because an earlier one may be added."""
         if wait_s is None or wait_s > SOON_S:
             await self.rest(IDLE_S)
         else:
-            await self.rest(min(max(wait_s, 0.0) + RELEASE_MARGIN_S, LOOK_S))
+            await self.rest(min(max(wait_s, 0.0) + RELEASE_MARGIN_S, POLL_S))
 
     async def _pause(self) -> None:
         self._failures += 1

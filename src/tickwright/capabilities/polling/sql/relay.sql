@@ -6,14 +6,14 @@ INSERT INTO tickwright.poll_relays (shard) VALUES ($1) ON CONFLICT DO NOTHING;
 -- The newest number that was given, and the newest that is published. Index: poll_relays_pkey.
 SELECT batch_no, published_no FROM tickwright.poll_relays WHERE shard = $1;
 
--- name: stand
+-- name: block
 -- The relay of shard $1 stands because of $2, in words $3; since when is kept while the reason is the same. Fenced by the
 -- transaction's lease. Index: poll_relays_pkey.
 UPDATE tickwright.poll_relays
    SET stands_since = CASE WHEN stands_code = $2 THEN stands_since ELSE clock_timestamp() END, stands_code = $2, stands_text = $3
  WHERE shard = $1;
 
--- name: go_on
+-- name: unblock
 -- It does not stand any more. Fenced by the transaction's lease. Index: poll_relays_pkey.
 UPDATE tickwright.poll_relays SET stands_since = NULL, stands_code = NULL, stands_text = NULL WHERE shard = $1 AND stands_code IS NOT NULL;
 

@@ -1,15 +1,19 @@
-"""Why a tracker is where it is, in words and codes. Pure: the store loads the facts, this module decides.
+"""Explains why a tracker is where it is, as codes and text. Deciding is pure; the store loads the facts.
 
-The chain goes from what ends it over what holds it up to its last poll; the first reason is the summary.
+The reasons go from what ended it over what delays it to its last poll; the first one is the summary.
+
+No row is kept for a poll that went to Kafka. The slice ledger knows the batches of a slot's minute, a batch knows its
+offsets in each partition, and a tracker's partition follows from its id. So the answer is a range of offsets. Whether
+a poll between the group's position and what its reader has read waits or is called, only the reader knows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tickwright.capabilities.polling.relay.messages import poll_key
-from tickwright.capabilities.polling.relay.store import find_batches, group_at
+from tickwright.capabilities.polling.relay.store import SQL
 from tickwright.capabilities.polling.trackers.events import is_terminal
 from tickwright.domain.time_texts import instant_text, wait_text
 from tickwright.partners.quiet import quiet_until
@@ -17,25 +21,20 @@ from tickwright.partners.settings import read_kept, unreadable
 from tickwright.ports.views import Explanation, Reason
 from tickwright.store.pool import Pool
 
-# Where a poll stands that went to Kafka, and how far its consumers are. No row is kept per poll, so this is reckoned.
-#
-# The slice ledger knows the batches of a slot's turn, a batch its releases and where it begins and ends in each
-# partition, and a tracker's partition follows from its id. So what is said is a range of offsets; whether one poll
-# between the group's position and what its reader has read waits or is in flight only the reader knows: it is said so.
-
 Row = Mapping[str, Any]
+BATCHES_FOUND_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
-    """Where the poll of a turn stands.
+    """Where a poll is on the topic.
 
     Attributes:
-        first_no: Of the batches that it may have gone with, to ``last_no``; mostly they are one.
-        published_at: When the last of them was marked; ``None`` where they are forgotten, as all below then is.
-        partition: Of the tracker; ``None`` where the batch was proved by the position alone.
-        first_offset: Where these batches begin in the partition, to ``last_offset``; ``None`` where that is not known.
-        group: How far the consumers are: ``position read_to seen_at reader_name``.
+        first_no: First of the batches that may hold it, to ``last_no``; usually one.
+        published_at: When the last of them was marked; ``None``, as all fields below, when they are deleted.
+        partition: Of the tracker; ``None`` when only the position proved the batch.
+        first_offset: First of these batches in the partition, to ``last_offset``; ``None`` when unknown.
+        group: Progress of the consumers: ``position read_to seen_at reader_name``.
     """
 
     first_no: int
@@ -49,36 +48,32 @@ class TopicPosition:
 
 
 async def find_in_kafka(pool: Pool, facts: Row) -> TopicPosition | None:
-    """Return where the poll of a tracker's last turn stands; ``None`` where it did not go to Kafka or is done.
+    """Return where the poll of a tracker's last slot is; ``None`` when it did not go to Kafka or is done.
 
     Args:
-        pool: To ask.
+        pool: Of this process.
         facts: The row of the query ``explain``.
     """
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return None
-    found = await find_batches(
-        pool, facts["slot_id"], facts["prev_due_at"], facts["partner_no"], release_at=facts["turn_at"]
+    found = await pool.fetch(
+        SQL["find_batches"],
+        facts["slot_id"],
+        facts["prev_due_at"],
+        facts["partner_no"],
+        facts["turn_at"],
+        BATCHES_FOUND_MAX,
     )
     if not found:
         return None
-    stands = locate(found, facts["id"])
-    if stands.partition is None:
-        return stands
-    return TopicPosition(
-        stands.first_no,
-        stands.last_no,
-        stands.published_at,
-        stands.topic,
-        stands.partition,
-        stands.first_offset,
-        stands.last_offset,
-        await group_at(pool, stands.topic, stands.partition),
-    )
+    position = locate(found, facts["id"])
+    if position.partition is None:
+        return position
+    return replace(position, group=await pool.fetchrow(SQL["group_at"], position.topic, position.partition))
 
 
 def locate(found: Sequence[Row], tracker_id: int) -> TopicPosition:
-    """Return what the rows of ``find_batches`` say of one tracker. Pure."""
+    """Return where one tracker's poll is by the rows of ``find_batches``. Pure."""
     if found[0]["batch_no"] is None:
         return TopicPosition(found[0]["first_batch_no"], found[0]["last_batch_no"])
     batches = [row for row in found if row["fits"]] or found  # none fits: a catch-up released it, at another second
@@ -100,26 +95,26 @@ def locate(found: Sequence[Row], tracker_id: int) -> TopicPosition:
     return TopicPosition(first_no, last_no, published_at, topic, partition, first, last)
 
 
-def in_kafka(stands: TopicPosition, turn: str) -> Iterator[Reason]:
-    """Say where the poll stands, and then what the group has done of it."""
-    one = stands.first_no == stands.last_no
-    batch = f"batch {stands.first_no}" if one else f"one of the batches {stands.first_no} to {stands.last_no}"
-    if stands.published_at is None:
-        yield Reason("published", f"selected for {turn}, published in {batch}; where these stand is no longer known")
+def in_kafka(position: TopicPosition, due: str) -> Iterator[Reason]:
+    """Yield where the poll is, and then how far the consumer group is."""
+    one = position.first_no == position.last_no
+    batch = f"batch {position.first_no}" if one else f"one of the batches {position.first_no} to {position.last_no}"
+    if position.published_at is None:
+        yield Reason("published", f"selected for {due}, published in {batch}; its offsets are no longer known")
         return
-    text = f"selected for {turn}, published at {instant_text(stands.published_at)} in {batch}, to "
-    if stands.partition is None:
-        yield Reason("published", f"{text}{stands.topic}; nobody was told where, since only the position proved it")
+    text = f"selected for {due}, published at {instant_text(position.published_at)} in {batch}, to "
+    if position.partition is None:
+        yield Reason("published", f"{text}{position.topic}; only the position proved it, so its partition is unknown")
         return
-    text += f"partition {stands.partition} of {stands.topic}"
-    if stands.first_offset is None or stands.last_offset is None:
+    text += f"partition {position.partition} of {position.topic}"
+    if position.first_offset is None or position.last_offset is None:
         yield Reason("published", f"{text}, at an offset that is not known")
         return
-    at = f"at offset {stands.first_offset}"
-    if stands.first_offset != stands.last_offset:
-        at = f"between the offsets {stands.first_offset} and {stands.last_offset}"
+    at = f"at offset {position.first_offset}"
+    if position.first_offset != position.last_offset:
+        at = f"between the offsets {position.first_offset} and {position.last_offset}"
     yield Reason("published", f"{text}, {at}")
-    yield _group(stands.group, stands.partition, stands.first_offset, stands.last_offset)
+    yield _group(position.group, position.partition, position.first_offset, position.last_offset)
 
 
 def _group(group: Row | None, partition: int, first: int, last: int) -> Reason:
@@ -127,21 +122,19 @@ def _group(group: Row | None, partition: int, first: int, last: int) -> Reason:
         return Reason("not_read", f"no consumer has read partition {partition} yet")
     position, read_to = group["position"], group["read_to"]
     seen = instant_text(group["seen_at"])
-    where = f"the group stands at {position}"
+    where = f"the group is at {position}"
     if position > last:
-        text = (
-            "its poll was carried out, or dropped: its next turn was due, its tracker had ended, its partner is unknown"
-        )
-        return Reason("passed", f"{where}, behind it, since {seen} or before: {text}")
+        text = "its poll was made, or dropped: its next poll was due, its tracker had ended, or its partner is unknown"
+        return Reason("passed", f"{where}, past it, since {seen} or before: {text}")
     if group["reader_name"] is None:
-        return Reason("not_read", f"nobody reads partition {partition} now; {where} since {seen}")
+        return Reason("not_read", f"no consumer reads partition {partition} now; {where} since {seen}")
     reader = group["reader_name"]
     if read_to <= first:
         return Reason(
             "in_partition", f"waits in partition {partition}: {where}, and {reader} reads at {read_to}, as of {seen}"
         )
     text = (
-        "waits there for its call, or is called, or is done and not yet passed"
+        "waits there for its call, is being made, or is done and not committed yet"
         if read_to > last
         else "may have reached it"
     )
@@ -152,17 +145,15 @@ def _group(group: Row | None, partition: int, first: int, last: int) -> Reason:
 
 
 BUDGET_SHOWN = timedelta(seconds=2)
-"""Consumers take their calls a moment ahead; what is given away for longer is a wait."""
-
-Facts = Mapping[str, Any]
+"""Consumers take their calls a moment ahead; a budget that is taken for longer is a wait."""
 
 
-def explain(facts: Facts, stands: TopicPosition | None = None) -> Explanation:
+def explain(facts: Row, position: TopicPosition | None = None) -> Explanation:
     """Return the chain of reasons for one tracker.
 
     Args:
         facts: The row of the query ``explain``; ``now`` is the database's clock.
-        stands: Where the poll of its last turn stands in Kafka, if it went there.
+        position: Where its last poll is in Kafka, if it went there.
     """
     if facts["ended_at"] is not None:
         reasons = [_ended(facts)]
@@ -170,99 +161,99 @@ def explain(facts: Facts, stands: TopicPosition | None = None) -> Explanation:
         reasons = [*_paused(facts), _waiting(facts), *_no_registrar(facts), *_not_callable(facts)]
     else:
         reasons = [
-            *_on_the_way(facts, stands),
+            *_on_the_way(facts, position),
             *_paused(facts),
             *_partner(facts),
-            *_nobody_calls(facts),
+            *_not_called(facts),
             *_held_back(facts),
-            *_turn(facts),
+            *_next_poll(facts),
         ]
     if facts["answered_at"] is not None:
         reasons.append(Reason("answered", f"its last answer came at {instant_text(facts['answered_at'])}"))
     if facts["status_at"] is not None:
-        text = f"its status {facts['status']} came to be at {instant_text(facts['status_at'])}"
+        text = f"its status {facts['status']} is of {instant_text(facts['status_at'])}"
         reasons.append(Reason("status_known", text))
     return Explanation(facts["id"], facts["status"], reasons[0].text, reasons)
 
 
-def _ended(facts: Facts) -> Reason:
+def _ended(facts: Row) -> Reason:
     at, status, partner = instant_text(facts["ended_at"]), facts["status"], facts["partner"]
     terminal_now, by = is_terminal(status, facts["terminal"]), facts["ended_by"]
     if by == "request":
-        return Reason("ended_by_request", f"it ended at {at}, because somebody ended it")
+        return Reason("ended_by_request", f"it ended at {at} by request")
     if by == "terminal" and not terminal_now:
-        text = f"{status} was terminal when it came; {partner}'s settings do not list it now"
+        text = f"{status} was terminal then; {partner}'s settings do not list it now"
         return Reason("ended_terminal", f"it ended at {at}: {text}")
     if by == "terminal" or (by is None and terminal_now):
         return Reason("ended_terminal", f"it ended at {at}: {status} is a terminal status of {partner}")
     if by == "aged" or facts["ended_at"] >= facts["tracking_until"]:
         return Reason("ended_aged", f"it ended at {at}: it was tracked until {instant_text(facts['tracking_until'])}")
-    text = f"somebody ended it, or {status} was a terminal status of {partner} then; which of the two was not kept"
+    text = f"by request, or because {status} was a terminal status of {partner}; which of the two is not recorded"
     return Reason("ended_unknown", f"it ended at {at}: {text}")
 
 
-def _waiting(facts: Facts) -> Reason:
+def _waiting(facts: Row) -> Reason:
     since = instant_text(facts["created_at"])
-    return Reason("not_placed", f"registered at {since}, and the registrar has not given it its place yet")
+    return Reason("not_placed", f"registered at {since}; the registrar has not placed it yet")
 
 
-def _no_registrar(facts: Facts) -> Iterator[Reason]:
+def _no_registrar(facts: Row) -> Iterator[Reason]:
     if facts["registrar_lives"] is not True:
-        yield Reason("no_registrar", "no process runs the registrar: nobody gives trackers their places")
+        yield Reason("no_registrar", "no process runs the registrar, so trackers get no place")
 
 
-def _paused(facts: Facts) -> Iterator[Reason]:
+def _paused(facts: Row) -> Iterator[Reason]:
     for kind, name in (("account", facts["account_id"]), ("partner", facts["partner"])):
         since = facts[f"{kind}_paused_at"]
         if since is not None:
             yield Reason(
-                f"{kind}_paused", f"the {kind} {name} is paused since {instant_text(since)}; no turn selects it"
+                f"{kind}_paused", f"the {kind} {name} is paused since {instant_text(since)}, so it is not selected"
             )
 
 
-def _on_the_way(facts: Facts, stands: TopicPosition | None) -> Iterator[Reason]:
-    """Tell of the poll of its last turn, as far as that has come."""
+def _on_the_way(facts: Row, position: TopicPosition | None) -> Iterator[Reason]:
+    """Yield how far its last poll has come."""
     if facts["done_at"] is not None or facts["turn_selected"] is None:
         return
-    turn = instant_text(facts["turn_at"])
+    due = instant_text(facts["turn_at"])
     if facts["batch_no"] is not None:
-        yield Reason("in_batch", f"selected for {turn}, frozen in batch {facts['batch_no']}, which is being published")
+        yield Reason("in_batch", f"selected for {due}, frozen in batch {facts['batch_no']}, which is being published")
     elif facts["release_at"] is not None:
         until = instant_text(facts["release_at"])
         late = facts["release_at"] < facts["now"]
         text = f"since {until}: the relay is behind" if late else f"until {until}"
-        yield Reason("in_outbox", f"selected for {turn}, waits in the outbox {text}")
+        yield Reason("in_outbox", f"selected for {due}, waits in the outbox {text}")
     elif facts["owner"] is not None:
         worker = facts["worker_name"] or f"session {facts['owner']}"
-        yield Reason("in_flight", f"selected for {turn}, in flight on {worker} since {instant_text(facts['taken_at'])}")
+        yield Reason("in_flight", f"selected for {due}, in flight on {worker} since {instant_text(facts['taken_at'])}")
     elif facts["queue_seq"] is not None:
-        yield Reason("in_queue", f"selected for {turn}, published, waits in the queue until a consumer takes it")
+        yield Reason("in_queue", f"selected for {due}, published, waits in the queue until a consumer takes it")
     elif _was_selected(facts):
-        yield from _deferred(facts, turn)
-        yield from _published(facts, turn, stands)
+        yield from _deferred(facts, due)
+        yield from _published(facts, due, position)
 
 
-def _deferred(facts: Facts, turn: str) -> Iterator[Reason]:
-    """Say that the turn left trackers out; which ones is written nowhere, so it may be this one."""
+def _deferred(facts: Row, due: str) -> Iterator[Reason]:
+    """Yield that the selection deferred trackers; which ones is not recorded, so it may be this one."""
     if facts["polls_per_slice_max"] is not None and facts["turn_deferred"]:
         yield Reason(
             "deferred",
-            f"its account has at most {facts['polls_per_slice_max']} polls in five minutes: the turn of {turn} left "
-            f"out {facts['turn_deferred']} trackers of {facts['partner']}, perhaps this one; they take turns",
+            f"its account has at most {facts['polls_per_slice_max']} polls in five minutes: the selection of {due} "
+            f"deferred {facts['turn_deferred']} trackers of {facts['partner']}, perhaps this one",
         )
 
 
-def _published(facts: Facts, turn: str, stands: TopicPosition | None) -> Iterator[Reason]:
-    if stands is not None:
-        yield from in_kafka(stands, turn)
+def _published(facts: Row, due: str, position: TopicPosition | None) -> Iterator[Reason]:
+    if position is not None:
+        yield from in_kafka(position, due)
     else:
         published = facts["published_at"]
         when = f" at or before {instant_text(published)}" if published is not None else ""
-        yield Reason("published", f"selected for {turn}, published{when}; no answer is written yet")
+        yield Reason("published", f"selected for {due}, published{when}; no answer is written yet")
 
 
-def _was_selected(facts: Facts) -> bool:
-    """Say whether its slot's last turn meant this tracker, as far as its row tells."""
+def _was_selected(facts: Row) -> bool:
+    """Return whether its slot's last selection included this tracker, as far as its row tells."""
     turn_at = facts["turn_at"]
     skipped = facts["skip_until"] is not None and facts["skip_until"] > turn_at
     later = facts["answered_at"] is not None and facts["answered_at"] >= turn_at
@@ -270,22 +261,22 @@ def _was_selected(facts: Facts) -> bool:
     return bool(facts["created_at"] < facts["prev_due_at"] and not skipped and not later and not paused)
 
 
-def _partner(facts: Facts) -> Iterator[Reason]:
+def _partner(facts: Row) -> Iterator[Reason]:
     partner, now = facts["partner"], facts["now"]
     if facts["breaker"] == "open" and facts["open_until"] is not None and facts["open_until"] > now:
         error = f"; the last error: {facts['last_error']}" if facts["last_error"] else ""
         until = instant_text(facts["open_until"])
-        yield Reason("breaker_open", f"calls to {partner} fail, and nobody calls until {until}{error}")
+        yield Reason("breaker_open", f"calls to {partner} fail, so no call is made until {until}{error}")
     elif facts["breaker"] == "half_open":
-        yield Reason("breaker_half_open", f"calls to {partner} failed; single calls try whether it is back")
+        yield Reason("breaker_half_open", f"calls to {partner} failed; single trial calls are made")
     if facts["blocked_until"] is not None and facts["blocked_until"] > now:
         yield Reason(
             "partner_asked_to_wait", f"{partner} asked for silence until {instant_text(facts['blocked_until'])}"
         )
 
 
-def _nobody_calls(facts: Facts) -> Iterator[Reason]:
-    """Tell of what keeps everybody from calling the partner now: its settings, hours or budget, no consumer."""
+def _not_called(facts: Row) -> Iterator[Reason]:
+    """Yield why no process calls the partner now: its settings, quiet hours, budget, or no consumer."""
     partner, now = facts["partner"], facts["now"]
     settings, problem = read_kept(facts["settings"])
     if problem:
@@ -296,50 +287,50 @@ def _nobody_calls(facts: Facts) -> Iterator[Reason]:
         yield Reason("partner_quiet", f"{partner} has quiet hours until {until}")
     if facts["next_free_at"] is not None and facts["next_free_at"] > now + BUDGET_SHOWN:
         free = instant_text(facts["next_free_at"])
-        yield Reason("budget_taken", f"what {partner} allows is given away until {free}")
+        yield Reason("budget_taken", f"the budget of {partner} is used up until {free}")
     if not facts["consumers"]:
-        yield Reason("no_consumer", "no live process has the role poll-consumer: nobody asks partners")
+        yield Reason("no_consumer", "no live process has the role poll-consumer, so no partner is called")
     yield from _not_callable(facts)
 
 
-def _not_callable(facts: Facts) -> Iterator[Reason]:
-    """Tell of a partner, perhaps mistyped, that no live consumer knows how to ask; without any, that says it all."""
+def _not_callable(facts: Row) -> Iterator[Reason]:
+    """Yield that no live consumer can call the partner, which may be misspelled."""
     if facts["consumers"] and facts["called_by"] is None:
         yield Reason(
             "partner_not_callable",
-            f"nobody can call {facts['partner']}: its settings have no http, and no live poll-consumer has a function "
-            "for it",
+            f"no process can call {facts['partner']}: its settings have no http, and no live poll-consumer has a "
+            "function for it",
         )
 
 
-def _held_back(facts: Facts) -> Iterator[Reason]:
+def _held_back(facts: Row) -> Iterator[Reason]:
     now, skip = facts["now"], facts["skip_until"]
     if skip is not None and skip > now:
-        yield Reason("skipped", f"somebody else brought news, so no turn selects it before {instant_text(skip)}")
+        yield Reason("skipped", f"an event of the courier postponed its next poll to {instant_text(skip)}")
     if facts["missed_due_at"] is not None:
         missed = instant_text(facts["missed_due_at"])
-        yield Reason("turn_missed", f"nobody selected its turn of {missed}; the catch-up does, or its next turn")
+        yield Reason("turn_missed", f"its poll of {missed} was not selected; the catch-up selects it")
     if facts["placed_interval_minutes"] != facts["polling_interval_minutes"]:
         minutes = facts["polling_interval_minutes"]
         yield Reason("moves", f"its account is polled every {minutes} minutes now; the corrector moves it there")
     if facts["selector_lives"] is not True:
-        yield Reason("no_selector", "no process runs the selector: nobody selects turns")
+        yield Reason("no_selector", "no process runs the selector, so no poll is selected")
 
 
-def _turn(facts: Facts) -> Iterator[Reason]:
-    turn: datetime | None = facts["next_poll_at"]
-    if turn is None:
+def _next_poll(facts: Row) -> Iterator[Reason]:
+    due: datetime | None = facts["next_poll_at"]
+    if due is None:
         if facts["account_paused_at"] is None and facts["partner_paused_at"] is None:
             until = instant_text(facts["tracking_until"])
-            yield Reason("last_turn_over", f"it is tracked until {until}, before its next turn; then it ends")
+            yield Reason("last_turn_over", f"it is tracked until {until}, before its next poll; then it ends")
         return
     place = f"slot {facts['slot_id']}, second {facts['second']}, every {facts['interval_minutes']} minutes"
-    wait = wait_text(turn - facts["now"]) if turn > facts["now"] else "now"
-    yield Reason("in_slot", f"its next turn is at {instant_text(turn)}, in {wait} ({place})")
+    wait = wait_text(due - facts["now"]) if due > facts["now"] else "now"
+    yield Reason("in_slot", f"its next poll is at {instant_text(due)}, in {wait} ({place})")
 
 
 # Kafka's clients hash a key with murmur2 and take the rest by the number of partitions; our producer is configured to
-# do the same, so the partition of a poll follows without asking Kafka. A test compares it with the real producer.
+# do the same, so the partition of a poll follows without a request to Kafka. A test compares it with the producer.
 
 _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995

@@ -1,13 +1,13 @@
-"""The loops of polling: each does one kind of write, in short transactions of its own lease.
+"""The loops of the wheels: each does one kind of write, in short transactions that hold its own lease.
 
 ::
 
     tracker_intake ──registrar──▶ place ──selector──▶ scheduler_outbox ──relay──▶ topic
                                     ▲  │
-                                    └──┘ corrector: another interval, a slot too full, too old
+                                    └──┘ corrector: another interval, a slot too full, a tracker too old
 
-A loop is a class with ``round(lease)``: it does what there is to do now and returns after how many seconds it wants to
-be called again. It keeps nothing in memory that another process would need to go on.
+A loop has ``round(lease)``: it does what there is to do and returns after how many seconds it wants to be called again.
+It keeps nothing in memory that another process would need to continue.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from tickwright.ports.probe import NO_PROBE, Probe
 
 PLACE_MAX = 5000
 AHEAD = timedelta(minutes=1)
-LOOK_S = 5.0
-TURNS_MAX = 200
+IDLE_S = 5.0
+SLOTS_SELECTED_MAX = 200
 MOVES_MAX = 2000
 LEVEL_MOVES_MAX = 500
 AGED_MAX = 1000
@@ -31,6 +31,7 @@ SLOTS_MAX = 10
 BEHIND = timedelta(hours=1)
 SLICES_KEPT = timedelta(days=3)
 SOON = timedelta(minutes=2)
+SELECTOR = "selector"
 
 _log = structlog.get_logger("tickwright.polling")
 
@@ -39,7 +40,7 @@ class Registrar:
     """Gives registered trackers their places: the document's *unscheduled updater*."""
 
     async def round(self, lease: HeldLease) -> float:
-        """Place the oldest of the intake."""
+        """Place the oldest trackers of the intake."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
@@ -52,73 +53,73 @@ class Registrar:
 
 
 class Selector:
-    """Puts what is due within a minute into the outbox, slot by slot, each turn once.
+    """Puts what is due within a minute into the outbox, slot by slot, each slot's minute once.
 
-    A turn whose minute has begun without us is *missed*: selecting it now would release half a minute of polls at once.
-    It is made good by the catch-up, one slot of each wheel a minute, over a minute of its own.
+    A slot whose minute has started unselected is *missed*: selecting it then would release half a minute of polls at
+    once. The catch-up selects it later, one slot of each wheel a minute, spread over a minute of its own.
 
     Args:
         shards: How many relays share the partners.
-        ahead: How long before its minute a turn is selected; a minute at least.
+        ahead: How long before its minute a slot is selected; a minute at least.
     """
 
     def __init__(self, *, shards: int = 1, ahead: timedelta = AHEAD, probe: Probe = NO_PROBE) -> None:
         self._shards, self._ahead, self._probe = shards, ahead, probe
 
     async def round(self, lease: HeldLease) -> float:
-        """Select every turn of the next minute that is not selected yet, and one missed turn of each wheel."""
+        """Select every slot of the next minute that is not selected yet, and one missed slot of each wheel."""
         async with lease.transaction() as connection:
             if connection is None:
                 return 0.0
             instants = await store.read_clock(connection)
             missed = await store.pass_missed(connection, instants.next_minute)
-            turns = await store.due_slots(connection, instants.now + self._ahead)
+            due = await store.due_slots(connection, instants.now + self._ahead)
         if missed:
-            _log.warning("polling.turns_missed", slots=missed)
-        for turn in turns[:TURNS_MAX]:
-            if not await self.select(lease, turn):
+            _log.warning("polling.slots_missed", slots=missed)
+        for slot in due[:SLOTS_SELECTED_MAX]:
+            if not await self.select(lease, slot):
                 return 0.0
-        if len(turns) > TURNS_MAX:
+        if len(due) > SLOTS_SELECTED_MAX:
             return 0.0
         await self._catch_up(lease)
-        return min(LOOK_S, (instants.next_minute - instants.now).total_seconds() + 0.01)
+        return min(IDLE_S, (instants.next_minute - instants.now).total_seconds() + 0.01)
 
-    async def select(self, lease: HeldLease, turn: store.DueSlot) -> bool:
-        """Select one turn; false when the lease is lost."""
+    async def select(self, lease: HeldLease, slot: store.DueSlot) -> bool:
+        """Select one slot; false when the lease is lost."""
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            await store.select_slot(connection, turn, self._shards)
-            await self._probe.reached("selector.slot_not_committed", slot_id=turn.slot_id, due_at=turn.due_at)
-        await self._probe.reached("selector.slot_selected", slot_id=turn.slot_id, due_at=turn.due_at)
+            await store.select_slot(connection, slot, self._shards)
+            await self._probe.reached("selector.slot_not_committed", slot_id=slot.slot_id, due_at=slot.due_at)
+        await self._probe.reached("selector.slot_selected", slot_id=slot.slot_id, due_at=slot.due_at)
         return True
 
     async def _catch_up(self, lease: HeldLease) -> None:
-        """Select one missed turn of each wheel for the next minute, once for that minute."""
+        """Select one missed slot of each wheel for the next minute, once for that minute."""
         async with lease.transaction() as connection:
             if connection is None:
                 return
             minute = (await store.read_clock(connection)).next_minute
-            newest = await store.newest_slice(connection)
+            newest: datetime | None = await connection.fetchval(store.SQL["newest_slice"], SELECTOR)
             if newest is not None and newest >= minute:
                 return
-            slots = await store.missed_slots(connection, minute + SOON)
-            await store.note_slice(connection, minute)
-        for slot_id in slots:
+            slots = await connection.fetch(store.SQL["next_missed"], minute + SOON)
+            await connection.execute(store.SQL["note_slice"], SELECTOR, minute)
+        for slot in slots:
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                await store.select_missed(connection, slot_id, minute, self._shards)
+                await store.select_missed(connection, slot["slot_id"], minute, self._shards)
 
 
 class Corrector:
-    """Moves and ends trackers behind the selector: the document's *scheduled updater*.
+    """Moves and ends trackers of slots whose minute is over: the document's *scheduled updater*.
 
-    It levels and clears a slot right after its turn: whoever moves then moves to an earlier turn than the own next one,
-    so nobody waits longer for it. Accounts whose interval was changed move slot by slot.
+    It levels a slot right after its minute: a tracker that moves then moves to an earlier slot than its next one, so no
+    tracker waits longer. Trackers of an account whose interval has changed move slot by slot.
 
     Args:
-        destination: Of the news that a tracker was ended, such as ``pg:tickwright.poll-events``.
+        destination: Of the events that say that a tracker was ended, such as ``pg:tickwright.poll-events``.
     """
 
     def __init__(self, destination: str, *, probe: Probe = NO_PROBE) -> None:
@@ -128,28 +129,28 @@ class Corrector:
         self._followed = (-1, -1)
 
     async def round(self, lease: HeldLease) -> float:
-        """Follow accounts to their new intervals, one slot a round, then look after slots that had their turn."""
+        """Move trackers to changed intervals, one slot a round, then maintain the slots whose minute is over."""
         following = await self._follow_accounts(lease)
-        turned = await self._turned(lease)
-        for slot in turned[:SLOTS_MAX]:
+        passed = await self._passed(lease)
+        for slot in passed[:SLOTS_MAX]:
             if not await self.maintain_slot(lease, slot):
                 return 0.0
             self._done_until = slot.due_at, slot.slot_id
-        return 0.0 if following or len(turned) > SLOTS_MAX else LOOK_S
+        return 0.0 if following or len(passed) > SLOTS_MAX else IDLE_S
 
-    async def maintain_slot(self, lease: HeldLease, turned: store.PassedSlot) -> bool:
-        """End who is too old, level and forget, for a slot that had its turn; false when the lease is lost."""
-        await self._end_aged(lease, turned.slot_id)
-        await self._level(lease, turned)
+    async def maintain_slot(self, lease: HeldLease, slot: store.PassedSlot) -> bool:
+        """End old trackers, level the slot and delete old rows of the ledgers; false when the lease is lost."""
+        await self._end_aged(lease, slot.slot_id)
+        await self._level(lease, slot)
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            await store.forget_done(connection, turned.slot_id)
-            await store.forget_slices(connection, turned, SLICES_KEPT, MOVES_MAX)
+            await connection.execute(store.SQL["forget_done"], slot.slot_id)
+            await store.forget_slices(connection, slot, SLICES_KEPT, MOVES_MAX)
         return True
 
-    async def _turned(self, lease: HeldLease) -> list[store.PassedSlot]:
-        """Return the slots whose minute is over; a process that is new to it looks an hour back."""
+    async def _passed(self, lease: HeldLease) -> list[store.PassedSlot]:
+        """Return the slots whose minute is over; a new process starts an hour back."""
         async with lease.transaction() as connection:
             if connection is None:
                 return []
@@ -157,24 +158,22 @@ class Corrector:
             return await store.passed_slots(connection, self._done_until or (now - BEHIND, -1))
 
     async def _end_aged(self, lease: HeldLease, slot_id: int) -> None:
-        """End who is too old; who is locked by somebody ends behind the slot's next turn."""
+        """End old trackers; one whose row another transaction locks ends after the slot's next minute."""
         while True:
             async with lease.transaction() as connection:
                 if connection is None:
                     return
-                ended = await store.end_aged(connection, slot_id, AGED_MAX, self._destination)
+                ended = await connection.fetchval(store.SQL["end_aged"], slot_id, AGED_MAX, self._destination)
             if ended < AGED_MAX:
                 return
 
-    # ------------------------------------------------------------------ levelling
-
-    async def _level(self, lease: HeldLease, turned: store.PassedSlot) -> None:
+    async def _level(self, lease: HeldLease, slot: store.PassedSlot) -> None:
         async with lease.transaction() as connection:
             if connection is None:
                 return
-            wheel = await store.slot_loads(connection, turned.interval_minutes)
+            wheel = await store.slot_loads(connection, slot.interval_minutes)
         for partner_no, loads in wheel.items():
-            for move in plan_moves(loads, turned.slot_id, turned.interval_minutes, LEVEL_MOVES_MAX):
+            for move in plan_moves(loads, slot.slot_id, slot.interval_minutes, LEVEL_MOVES_MAX):
                 async with lease.transaction() as connection:
                     if connection is None:
                         return
@@ -183,28 +182,29 @@ class Corrector:
     # ------------------------------------------------------------------ changed intervals
 
     async def _follow_accounts(self, lease: HeldLease) -> bool:
-        """Move what stands on the next slot of a wheel that accounts have left; whether to go on at once.
+        """Move the trackers of the next slot of a wheel that accounts have left; true to be called again at once.
 
-        One pair of intervals after the other, so that who has to stay for a while keeps nobody else from moving.
+        It works on one pair of intervals after the other, so that trackers that cannot move yet block no other pair.
         """
         async with lease.transaction() as connection:
             if connection is None:
                 return False
-            changed = await store.changed_accounts(connection)
+            changed = await connection.fetch(store.SQL["changed_accounts"])
             await store.add_missing_wheels(connection)
             if not changed:
                 return False
-            pairs = [(source, target) for source, target, _ in changed]
+            pairs = [(row["source"], row["target"]) for row in changed]
             at = next((n for n, pair in enumerate(pairs) if pair > self._followed), 0)
-            source, target, accounts = changed[at]
-            slots = await store.wheel_slots(connection, source)
+            (source, target), accounts = pairs[at], changed[at]["accounts"]
+            wheel = await connection.fetchrow(store.SQL["wheel_slots"], source)
+        slots = range(0) if wheel is None else range(wheel["first_slot_id"], wheel["after_slot_id"])
         if not await self._follow(lease, slots, accounts, target, source):
             return True
         self._followed = pairs[at]
         return at + 1 < len(pairs)
 
     async def _follow(self, lease: HeldLease, slots: range, accounts: Sequence[int], target: int, source: int) -> bool:
-        """Move what stands on one slot; at the end of the wheel, which is said, see whether anybody had to stay."""
+        """Move the trackers of one slot; at the end of the wheel, which returns true, note that none is left on it."""
         self._next_slot = self._next_slot if self._next_slot in slots else slots.start
         if self._next_slot in slots:
             await self._move_slot(lease, self._next_slot, accounts, target)
@@ -212,8 +212,10 @@ class Corrector:
         if self._next_slot in slots:
             return False
         async with lease.transaction() as connection:
-            if connection is not None and not await store.still_on(connection, slots, accounts):
-                await store.note_placed(connection, accounts, target, source)
+            if connection is not None and not await connection.fetchval(
+                store.SQL["still_on_wheel"], slots.start, accounts, slots.stop
+            ):
+                await connection.execute(store.SQL["note_placed"], accounts, target, source)
                 _log.info("polling.accounts_moved", accounts=len(accounts), interval_minutes=target)
         return True
 
@@ -233,9 +235,10 @@ class Corrector:
 
 
 def plan_moves(loads: Sequence[store.SlotLoad], slot_id: int, interval_minutes: int, moves_max: int) -> list[Move]:
-    """Return the moves that level one partner's slot, which has just had its turn; buckets are numbered over all slots.
+    """Return the moves that level one partner's trackers of a slot whose minute is over. Pure.
 
-    Slots that no turn has counted yet are left alone. What may receive: slots whose next turn comes before the own one.
+    Buckets are numbered over all slots. Slots that no selection has counted yet are left alone. Trackers move only to
+    slots that are due before their own next minute.
     """
     source = next((load for load in loads if load.slot_id == slot_id), None)
     if source is None or len(loads) < interval_minutes:
